@@ -1,0 +1,53 @@
+# Two commands a newcomer needs: `make serve` and `make test`. Both work on a clean clone with python3 and a C++ compiler.
+#
+# TORCH says what pip installs first. A CPU-only machine outside a prepared environment wants PyTorch's CPU wheels:
+#   make serve TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+VENV   ?= .venv
+PORT   ?= 8000
+MODEL  ?=
+
+BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: serve test test-all test-gpu lint install install-dev clean
+
+serve: install
+	$(BIN)/lsv serve $(MODEL) --port $(PORT)
+
+install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: | $(BIN)/python
+	$(BIN)/python -m pip install -q $(TORCH)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install -q -e ".[dev]"
+	@touch $@ $(VENV)/.installed
+
+lint: install-dev
+	$(BIN)/ruff check core plugins tests benchmarks
+	$(BIN)/mypy
+
+test: lint
+	$(PYTEST) -n 2 -m "not slow and not gpu" tests
+
+test-all: lint
+	$(PYTEST) -n 2 -m "not gpu" tests
+
+test-gpu: install-dev
+	$(PYTEST) -m gpu tests
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist

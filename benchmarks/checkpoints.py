@@ -1,0 +1,84 @@
+"""Random-weight checkpoints in the shape of real models, for measuring speed (never quality)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+SHAPES = {
+    "qwen2.5-0.5b": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 151645,
+    },
+    "llama-3.2-1b": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 128009,
+    },
+}
+
+
+def make_checkpoint(shape: str, folder: Path) -> Path:
+    """Write ``shape`` under ``folder`` unless it is there already; weights are N(0, 0.02) in bf16, seeded."""
+    target = folder / shape
+    if (target / "model.safetensors").exists():
+        return target
+    target.mkdir(parents=True, exist_ok=True)
+    config = SHAPES[shape]
+    (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    save_file(_weights(config), target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def _weights(c: dict) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden, inner = c["hidden_size"], c["intermediate_size"]
+    head_dim = c.get("head_dim", hidden // c["num_attention_heads"])
+    q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
+    biased = c["model_type"] == "qwen2"
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16).normal_(0, 0.02, generator=generator)
+
+    tensors = {"model.embed_tokens.weight": normal(c["vocab_size"], hidden), "model.norm.weight": 1 + normal(hidden)}
+    for layer in range(c["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        for name, rows in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
+            tensors[f"{at}.self_attn.{name}.weight"] = normal(rows, hidden)
+            if biased:
+                tensors[f"{at}.self_attn.{name}.bias"] = normal(rows)
+        tensors[f"{at}.self_attn.o_proj.weight"] = normal(hidden, q)
+        for name, shape in (("gate_proj", (inner, hidden)), ("up_proj", (inner, hidden)), ("down_proj", (hidden, inner))):
+            tensors[f"{at}.mlp.{name}.weight"] = normal(*shape)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{at}.{name}.weight"] = 1 + normal(hidden)
+    return tensors

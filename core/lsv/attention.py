@@ -1,0 +1,94 @@
+"""The seam to attention: a backend owns the cache's layout, plans once a step and attends once a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.kv.spec import KVGroup, KVSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from lsv.platform import Device
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """One attention layer on one rank. ``window`` counts the tokens a query sees, itself included.
+
+    ``soft_cap`` bounds scores by ``cap * tanh(score / cap)``; ``sinks`` [heads] are extra logits that take part
+    in the softmax and carry no value; ``alibi`` [heads] are slopes. ``group`` and ``place`` say where the layer's
+    cache is: which block table, and which position among the layers of that group.
+    """
+
+    index: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    causal: bool = True
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: torch.Tensor | None = None
+    alibi: torch.Tensor | None = None
+    group: int = 0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Who is in the step. Row r has ``query[r]`` new tokens, the last of them at position ``context[r] - 1``.
+
+    ``tables[g]`` int32 [rows, blocks] are the block tables of KV group g, padded with 0 behind the last block a
+    row has; tokens of a row lie one after another in the flat token dimension, in row order.
+    """
+
+    query: Int32s
+    context: Int32s
+    tables: tuple[Int32s, ...]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.query.sum())
+
+
+class AttentionBackend(Protocol):
+    """Attention over a paged cache. ``KVCache`` and ``AttentionPlan`` are the backend's own types."""
+
+    block_sizes: tuple[int, ...]
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        """None, or why this backend can't serve the layer."""
+        ...
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        """Bytes one layer's block takes; numbers only, nothing is allocated."""
+        ...
+
+    def allocate(
+        self, groups: Sequence[KVGroup], layers: Sequence[AttentionLayer], pages: int, block_size: int,
+        dtype: torch.dtype, device: Device,
+    ) -> Any:
+        """A cache of ``pages`` pages that all groups draw from."""
+        ...
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:
+        """Everything the layers of one group share in this step. ``into`` reuses the buffers of an earlier plan."""
+        ...
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, layer: AttentionLayer,
+        cache: Any | None, plan: Any,
+    ) -> torch.Tensor:
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads, head_dim].
+
+        Writes k and v to the cache first; ``k=None`` only reads; ``cache=None`` attends within the step alone.
+        """
+        ...

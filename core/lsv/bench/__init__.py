@@ -1,0 +1,1 @@
+"""Benchmarks behind ``lsv bench``: one engine offline, or any OpenAI-compatible server under load."""

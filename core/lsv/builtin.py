@@ -1,0 +1,21 @@
+"""The core's own manifest: scheduling orders and executors, declared through the door every plugin uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.offers import ExecutorOffer, PolicyOffer
+
+api = 1
+
+
+@hookimpl
+def lsv_policies() -> Iterable[PolicyOffer]:
+    yield PolicyOffer("fcfs", "lsv.scheduler.policy:Fcfs")
+    yield PolicyOffer("priority", "lsv.scheduler.policy:Priority")
+
+
+@hookimpl
+def lsv_executors() -> Iterable[ExecutorOffer]:
+    yield ExecutorOffer("inline", "lsv.worker.executor:InlineExecutor")

@@ -1,0 +1,40 @@
+"""What a platform can do, declared before anything is built. Defaults are the cautious answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """A device as seen without opening it. ``total_bytes`` is the memory an engine may at most use."""
+
+    index: int
+    name: str
+    total_bytes: int
+    detail: Mapping[str, str] = {}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Two features that do not work together here; refused at start with the reason."""
+
+    one: str
+    other: str
+    reason: str
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Core reads this before it builds anything. The first of ``dtypes`` is the default dtype."""
+
+    dtypes: tuple[str, ...]
+    kv_dtypes: tuple[str, ...] = ("auto",)
+    mixed_batches: bool = False
+    layout: Literal["flat", "padded"] = "flat"
+    in_flight: int = 1
+    pinned_memory: bool = False
+    fork_safe: bool = False
+    sleep: bool = False
+    row_invariant: bool = False
+    refuses: tuple[Refusal, ...] = ()

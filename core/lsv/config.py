@@ -1,0 +1,107 @@
+"""The resolved configuration of one engine: frozen, complete, and never changed after it was resolved."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+OptionValue = bool | int | float | str | None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why an option has its value, e.g. ``Reason("block_size", "128", "hpu-paged allows only 128")``."""
+
+    name: str
+    value: str
+    why: str
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """How many ranks along each axis."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an engine process needs, decided before anything is loaded.
+
+    ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised. ``memory_share``
+    None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``long_model_len`` allows a
+    ``max_model_len`` over the checkpoint's own. ``options`` holds plugin settings by full name (``"cpu.threads"``),
+    ``overrides`` replaces keys of the checkpoint's config.json.
+    """
+
+    model: str
+    served_names: tuple[str, ...]
+    tokenizer: str
+    architecture: str
+    model_offer: str
+    platform: str
+    device: int = 0
+    attention: str
+    quantization: str | None = None
+    load_format: str = "auto"
+    dtype: str
+    kv_dtype: str = "auto"
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_queue: int = 4096
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
+    policy: str = "fcfs"
+    executor: str = "inline"
+    memory_share: float | None = None
+    kv_bytes: int | None = None
+    num_blocks: int | None = None
+    max_logprobs: int = 20
+    seed: int = 0
+    step_timeout: float = 300.0
+    reference_ops: bool = False
+    trust_remote_code: bool = False
+    topology: Topology = Topology()
+    plugins: tuple[str, ...] = ()
+    options: Mapping[str, OptionValue] = {}
+    overrides: Mapping[str, Any] = {}
+    reasons: tuple[Reason, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that name this configuration; reasons do not count."""
+        plain = msgspec.structs.replace(self, reasons=())
+        return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
+
+
+class BoundOp(msgspec.Struct, frozen=True):
+    """One line of ``lsv kernels``: which implementation serves an op, how often, and why."""
+
+    op: str
+    implementation: str
+    count: int
+    why: str
+    row_invariant: bool = False
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine turned out to hold once its model is loaded."""
+
+    num_blocks: int
+    block_size: int
+    kv_bytes: int
+    weight_bytes: int
+    max_model_len: int
+    vocab_size: int
+    groups: tuple[Mapping[str, Any], ...] = ()
+    ops: tuple[BoundOp, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens the cache holds when every group needs a block for each block of tokens."""
+        return self.num_blocks // max(1, len(self.groups)) * self.block_size

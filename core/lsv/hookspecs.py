@@ -1,0 +1,130 @@
+"""Every hook a plugin may implement. Declaring hooks yield frozen offers; none of them is called in a hot loop.
+
+Specs only grow. Each hook stands in docs/hooks.md with an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from lsv.offers import (
+    AttentionOffer,
+    CheckpointOffer,
+    CommandOffer,
+    ExecutorOffer,
+    FrontendOffer,
+    KernelOffer,
+    ModelAlias,
+    ModelOffer,
+    PlatformOffer,
+    PolicyOffer,
+    QuantizerOffer,
+)
+
+if TYPE_CHECKING:
+    from lsv.config import EngineConfig
+    from lsv.engine.records import RequestRecord
+    from lsv.settings import Setting
+
+spec = pluggy.HookspecMarker("lsv")
+
+
+@spec
+def lsv_settings() -> Iterable[Setting]:
+    """Options: one declaration gives the flag, the config-file key and the ``LSV_`` variable."""
+    return ()
+
+
+@spec
+def lsv_commands() -> Iterable[CommandOffer]:
+    """Sub-commands of ``lsv``."""
+    return ()
+
+
+@spec
+def lsv_platforms() -> Iterable[PlatformOffer]:
+    """Kinds of hardware."""
+    return ()
+
+
+@spec
+def lsv_attention() -> Iterable[AttentionOffer]:
+    """Attention backends."""
+    return ()
+
+
+@spec
+def lsv_kernels() -> Iterable[KernelOffer]:
+    """Implementations of ops, read in the worker once the device is open."""
+    return ()
+
+
+@spec
+def lsv_quantizers() -> Iterable[QuantizerOffer]:
+    """Weight formats."""
+    return ()
+
+
+@spec
+def lsv_models() -> Iterable[ModelOffer]:
+    """Model architectures."""
+    return ()
+
+
+@spec
+def lsv_model_aliases() -> Iterable[ModelAlias]:
+    """Short names for checkpoints that ship inside a package."""
+    return ()
+
+
+@spec
+def lsv_policies() -> Iterable[PolicyOffer]:
+    """Scheduling orders."""
+    return ()
+
+
+@spec
+def lsv_executors() -> Iterable[ExecutorOffer]:
+    """Ways to run workers."""
+    return ()
+
+
+@spec
+def lsv_checkpoints() -> Iterable[CheckpointOffer]:
+    """Checkpoint formats."""
+    return ()
+
+
+@spec
+def lsv_frontends() -> Iterable[FrontendOffer]:
+    """What ``lsv serve`` can run in front of an engine."""
+    return ()
+
+
+@spec
+def lsv_check_config(config: EngineConfig) -> Iterable[str]:
+    """Problems with a resolved configuration, one sentence each; all plugins' problems are shown together."""
+    return ()
+
+
+@spec
+def lsv_model_loaded(model: object, device: object) -> None:
+    """A worker has built and filled its model."""
+
+
+@spec
+def lsv_engine_started(config: EngineConfig) -> None:
+    """An engine is ready."""
+
+
+@spec
+def lsv_engine_stopped(config: EngineConfig) -> None:
+    """An engine has stopped."""
+
+
+@spec
+def lsv_request_finished(record: RequestRecord) -> None:
+    """A request has ended; called once for each, in the process of the client that sent it."""

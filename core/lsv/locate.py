@@ -1,0 +1,81 @@
+"""Where a model's files are: an alias of a plugin, a folder, or a repository of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lsv.catalog import Catalog
+from lsv.errors import CheckpointError, ConfigError
+from lsv.offers import ModelAlias
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+
+
+def default_model(catalog: Catalog) -> str:
+    """The alias that is served when no model is named."""
+    for alias in catalog.offers(ModelAlias):
+        if alias.default:
+            return alias.name
+    raise ConfigError("no model was named and no plugin ships a default one: use lsv serve PATH", param="model")
+
+
+def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, download_dir: str | None = None) -> Path:
+    """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network."""
+    for alias in catalog.offers(ModelAlias):
+        if alias.name == name:
+            return Path(alias.locate())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.exists():
+        raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and *.safetensors", param="model")
+    if _HUB_NAME.fullmatch(name):
+        return _download(name, revision, download_dir)
+    known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"
+    raise CheckpointError(
+        f"there is no folder {name}; give a folder, a Hub name like org/model, or one of: {known}", param="model"
+    )
+
+
+def _download(name: str, revision: str | None, download_dir: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=list(_HUB_FILES))
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
+        raise CheckpointError(
+            f"{name} is no local folder and could not be fetched from the Hub ({type(cause).__name__}); "
+            "check the name and the network, or give a local folder",
+            param="model",
+        ) from cause
+
+
+def read_config(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json with ``overrides`` laid over it (nested mappings are merged)."""
+    file = folder / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no config.json: it is not a model checkpoint", param="model") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
+        raise CheckpointError(f"{file} is not valid JSON: {cause}", param="model") from cause
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} must hold a JSON object", param="model")
+    return merge(config, overrides)
+
+
+def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``overrides`` laid over it, mapping by mapping."""
+    merged = dict(base)
+    for key, value in overrides.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,138 @@
+"""What plugins declare: frozen records whose heavy code is named as a string and imported only when chosen."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from lsv.capabilities import DeviceInfo
+
+Modality = Literal["text", "image", "audio", "video"]
+
+
+class OpSpec(msgspec.Struct, frozen=True):
+    """What a module asks of a kernel: the op's name and the numbers a kernel may care about."""
+
+    op: str
+    dtype: str
+    format: str = "plain"
+    shape: Mapping[str, int] = {}
+    flags: frozenset[str] = frozenset()
+    adapters: bool = False
+
+
+class PlatformOffer(msgspec.Struct, frozen=True):
+    """A platform. ``probe`` looks for devices without torch; among platforms that find any, the highest ``rank`` is the default."""
+
+    name: str
+    load: str
+    probe: Callable[[], tuple[DeviceInfo, ...]]
+    rank: int = 0
+
+
+class AttentionOffer(msgspec.Struct, frozen=True):
+    """An attention backend. ``block_sizes``: the first is the default; ``platforms`` empty means any."""
+
+    name: str
+    load: str
+    block_sizes: tuple[int, ...]
+    platforms: tuple[str, ...] = ()
+
+
+class KernelOffer(msgspec.Struct, frozen=True):
+    """An implementation of one op on one platform (``"*"`` for any). ``supports`` answers None, or why not.
+
+    ``load`` names a callable ``(module, spec) -> kernel``; see ``lsv.ops``.
+    """
+
+    op: str
+    platform: str
+    load: str
+    supports: Callable[[OpSpec], str | None]
+    row_invariant: bool = False
+    rank: int = 0
+
+
+class QuantizerOffer(msgspec.Struct, frozen=True):
+    """A weight format. ``recognises`` gets config.json's ``quantization_config``; ``online`` quantises a plain checkpoint."""
+
+    name: str
+    load: str
+    recognises: Callable[[Mapping[str, Any]], bool] | None = None
+    online: bool = False
+
+
+class ModelOffer(msgspec.Struct, frozen=True):
+    """Architectures one class serves (names from config.json's ``architectures``).
+
+    ``dtypes`` lists allowed dtypes, the first is preferred; a dtype in ``unstable`` is refused with its reason.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    load: str
+    tasks: tuple[str, ...] = ("generate",)
+    modalities: tuple[Modality, ...] = ("text",)
+    unstable: Mapping[str, str] = {}
+    fallback: bool = False
+
+
+class PolicyOffer(msgspec.Struct, frozen=True):
+    """A scheduling order."""
+
+    name: str
+    load: str
+
+
+class ExecutorOffer(msgspec.Struct, frozen=True):
+    """A way to run workers: in this process, in processes of their own, on other machines."""
+
+    name: str
+    load: str
+
+
+class CheckpointOffer(msgspec.Struct, frozen=True):
+    """A checkpoint format. ``recognises`` gets a local path; ``load`` names a ``(path) -> CheckpointSource``."""
+
+    name: str
+    recognises: Callable[[str], bool]
+    load: str
+
+
+class ModelAlias(msgspec.Struct, frozen=True):
+    """A short name for a checkpoint that ships inside a package; ``locate`` gives its directory."""
+
+    name: str
+    locate: Callable[[], str]
+    default: bool = False
+
+
+class CommandOffer(msgspec.Struct, frozen=True):
+    """``lsv <name>``. ``load`` names ``(arguments: list[str], context) -> int``."""
+
+    name: str
+    load: str
+    help: str
+
+
+class FrontendOffer(msgspec.Struct, frozen=True):
+    """Something ``lsv serve`` runs in front of an engine. ``load`` names ``async (service, settings) -> None``."""
+
+    name: str
+    load: str
+    default: bool = False
+
+
+Offer = (
+    PlatformOffer | AttentionOffer | KernelOffer | QuantizerOffer | ModelOffer | PolicyOffer
+    | ExecutorOffer | CheckpointOffer | ModelAlias | CommandOffer | FrontendOffer
+)
+
+
+def load_object(name: str) -> Any:
+    """The object behind ``"package.module:attribute"``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

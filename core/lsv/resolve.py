@@ -1,0 +1,313 @@
+"""Options + capabilities + checkpoint → ``EngineConfig``: every choice made once, with its reason. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig, Reason, Topology
+from lsv.errors import ConfigError
+from lsv.locate import default_model, locate_model, merge, read_config
+from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, PlatformOffer, QuantizerOffer
+from lsv.platform import Platform
+from lsv.plugins import Plugins
+from lsv.settings import Settings
+
+_DTYPES = {
+    "half": "float16",
+    "fp16": "float16",
+    "float16": "float16",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "fp32": "float32",
+    "float32": "float32",
+}
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+
+
+class Choices:
+    """The reasons gathered while a configuration is resolved."""
+
+    def __init__(self) -> None:
+        self.reasons: list[Reason] = []
+
+    def note(self, name: str, value: object, why: str) -> None:
+        self.reasons.append(Reason(name, str(value), why))
+
+
+def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
+    """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
+    catalog, choices = plugins.catalog, Choices()
+    name = settings["model"] or default_model(catalog)
+    folder = locate_model(name, catalog, revision=settings["revision"], download_dir=settings["download_dir"])
+    overrides = _overrides(settings)
+    checkpoint = read_config(folder, overrides)
+    architecture = _architecture(checkpoint, folder)
+    model = catalog.architecture(architecture)
+    if model.fallback:
+        choices.note("architecture", architecture, "no native model offers it: the generic transformers adapter runs it")
+    platform, device = _choose_platform(settings["platform"], catalog, choices)
+    capabilities = platform.capabilities(device)
+    attention = _choose_attention(settings["attention_backend"], platform, catalog, choices)
+    length = _choose_length(settings, checkpoint, choices)
+    if settings["disable_sliding_window"]:
+        length, overrides = _without_window(checkpoint, length, overrides, choices)
+    topology = _topology(settings)
+    chunked = bool(settings["enable_chunked_prefill"])
+    config = EngineConfig(
+        model=str(folder),
+        served_names=tuple(settings["served_model_name"] or (name,)),
+        tokenizer=str(_tokenizer_folder(settings, folder, catalog)),
+        architecture=architecture,
+        model_offer=model.name,
+        platform=platform.name,
+        device=device.index,
+        attention=attention.name,
+        quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
+        load_format=settings["load_format"],
+        dtype=_choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices),
+        kv_dtype=_choose_kv_dtype(settings["kv_cache_dtype"], capabilities),
+        block_size=_choose_block_size(settings["block_size"], attention, choices),
+        max_model_len=length,
+        max_num_seqs=settings["max_num_seqs"],
+        max_num_batched_tokens=_choose_step_tokens(settings["max_num_batched_tokens"], length, chunked, choices),
+        max_queue=settings["max_queue"],
+        prefix_caching=settings["enable_prefix_caching"],
+        chunked_prefill=chunked,
+        policy=settings["scheduling_policy"],
+        executor=_choose_executor(topology, catalog),
+        memory_share=settings["gpu_memory_utilization"],
+        num_blocks=settings["num_gpu_blocks_override"],
+        max_logprobs=settings["max_logprobs"],
+        seed=settings["seed"],
+        step_timeout=settings["step_timeout"],
+        reference_ops=settings["reference_ops"],
+        trust_remote_code=settings["trust_remote_code"],
+        topology=topology,
+        plugins=plugins.names,
+        options=settings.plugin_options(),
+        overrides=overrides,
+        reasons=tuple(choices.reasons),
+    )
+    _refuse_pairs(config, capabilities)
+    _ask_plugins(config, plugins)
+    return config
+
+
+def _overrides(settings: Settings) -> dict[str, Any]:
+    """``--hf-overrides`` and the rope options, as changes to config.json."""
+    overrides: dict[str, Any] = dict(settings["hf_overrides"] or {})
+    if settings["rope_scaling"]:
+        overrides = merge(overrides, {"rope_scaling": settings["rope_scaling"]})
+    if settings["rope_theta"] is not None:
+        overrides["rope_theta"] = settings["rope_theta"]
+    return overrides
+
+
+def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
+    names = checkpoint.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
+    return names[0]
+
+
+def _tokenizer_folder(settings: Settings, folder: Path, catalog: Catalog) -> Path:
+    name = settings["tokenizer"]
+    return folder if name is None else locate_model(name, catalog, download_dir=settings["download_dir"])
+
+
+def _choose_platform(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+    if name != "auto":
+        offer = catalog.find(PlatformOffer, name)
+        found = offer.probe()
+        if not found:
+            raise ConfigError(f"platform {name} finds no device on this machine; lsv doctor says what it looked for")
+        return catalog.load(offer)(), found[0]
+    for offer in sorted(catalog.offers(PlatformOffer), key=lambda offer: -offer.rank):
+        found = offer.probe()
+        if found:
+            choices.note("platform", offer.name, f"the highest-ranked platform with a device ({found[0].name})")
+            return catalog.load(offer)(), found[0]
+    raise ConfigError("no platform plugin finds a device on this machine; lsv plugins lists what is installed")
+
+
+def _choose_attention(name: str | None, platform: Platform, catalog: Catalog, choices: Choices) -> AttentionOffer:
+    if name is not None:
+        offer = catalog.find(AttentionOffer, name)
+        if offer.platforms and platform.name not in offer.platforms:
+            raise ConfigError(
+                f"attention backend {name} runs on {', '.join(offer.platforms)}, not on {platform.name}",
+                param="attention_backend",
+            )
+        return offer
+    if not platform.attention:
+        raise ConfigError(f"platform {platform.name} names no attention backend: choose one with --attention-backend")
+    choices.note("attention", platform.attention[0], f"the first choice of platform {platform.name}")
+    return catalog.find(AttentionOffer, platform.attention[0])
+
+
+def _choose_block_size(asked: int | None, attention: AttentionOffer, choices: Choices) -> int:
+    allowed = attention.block_sizes
+    if asked is None:
+        choices.note("block_size", allowed[0], f"the default of {attention.name}")
+        return allowed[0]
+    if asked not in allowed:
+        sizes = ", ".join(map(str, sorted(allowed)))
+        raise ConfigError(f"block_size={asked}: {attention.name} allows {sizes}", param="block_size")
+    return asked
+
+
+def _choose_dtype(
+    asked: str, checkpoint: Mapping[str, Any], capabilities: Capabilities, model: ModelOffer, choices: Choices
+) -> str:
+    """The asked dtype, or the checkpoint's own where the platform prefers it to float32, or the platform's default."""
+    if asked != "auto":
+        dtype = _DTYPES.get(asked, asked)
+        if dtype not in capabilities.dtypes:
+            raise ConfigError(f"dtype {asked} is not one of {', '.join(capabilities.dtypes)}", param="dtype")
+        if dtype in model.unstable:
+            raise ConfigError(f"{model.name} can't run in {dtype}: {model.unstable[dtype]}", param="dtype")
+        return dtype
+    own = checkpoint.get("dtype") or checkpoint.get("torch_dtype")
+    for dtype, why in (
+        (own, "the checkpoint's own"),
+        *((dtype, "the platform's default") for dtype in capabilities.dtypes),
+    ):
+        if dtype in _preferred(capabilities) and dtype not in model.unstable:
+            choices.note("dtype", dtype, why if dtype == own else f"{why} (the checkpoint has {own or 'none'})")
+            return str(dtype)
+    raise ConfigError(f"{model.name} runs in none of {', '.join(capabilities.dtypes)}", param="dtype")
+
+
+def _preferred(capabilities: Capabilities) -> Sequence[str]:
+    """The dtypes a platform lists ahead of float32; all where float32 comes first."""
+    dtypes = capabilities.dtypes
+    return dtypes[: dtypes.index("float32")] or dtypes if "float32" in dtypes else dtypes
+
+
+def _choose_kv_dtype(asked: str, capabilities: Capabilities) -> str:
+    if asked not in capabilities.kv_dtypes:
+        raise ConfigError(
+            f"kv_cache_dtype {asked} is not one of {', '.join(capabilities.kv_dtypes)}", param="kv_cache_dtype"
+        )
+    return asked
+
+
+def _choose_quantizer(
+    asked: str | None, checkpoint: Mapping[str, Any], catalog: Catalog, choices: Choices
+) -> str | None:
+    """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as something else."""
+    declared = checkpoint.get("quantization_config")
+    if declared is None:
+        return None if asked is None else catalog.find(QuantizerOffer, asked.lower()).name
+    knowing = [o for o in catalog.offers(QuantizerOffer) if o.recognises is not None and o.recognises(declared)]
+    if len(knowing) > 1:
+        names = ", ".join(f"{o.name} ({catalog.provider(o)})" for o in knowing)
+        raise ConfigError(f"more than one quantiser recognises this checkpoint: {names}", param="quantization")
+    if not knowing:
+        method = declared.get("quant_method", "unknown") if isinstance(declared, dict) else "unknown"
+        raise ConfigError(
+            f"the checkpoint is quantised as {method!r}, which no installed quantiser reads", param="quantization"
+        )
+    if asked is not None and asked.lower() != knowing[0].name:
+        raise ConfigError(
+            f"the checkpoint is quantised as {knowing[0].name}; --quantization {asked} contradicts it",
+            param="quantization",
+        )
+    choices.note("quantization", knowing[0].name, "recognised from quantization_config")
+    return knowing[0].name
+
+
+def _choose_length(settings: Settings, checkpoint: Mapping[str, Any], choices: Choices) -> int:
+    own = _own_length(checkpoint)
+    asked = settings["max_model_len"]
+    if asked is None:
+        choices.note("max_model_len", own, "the checkpoint's own")
+        return own
+    if asked > own and not settings["allow_long_max_model_len"]:
+        raise ConfigError(
+            f"max_model_len={asked} is more than the checkpoint's {own}; answers may break beyond it. "
+            "Set LSV_ALLOW_LONG_MAX_MODEL_LEN=1 to run it all the same",
+            param="max_model_len",
+        )
+    return int(asked)
+
+
+def _own_length(checkpoint: Mapping[str, Any]) -> int:
+    """Positions the checkpoint was made for, rope scaling included."""
+    length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), 2048)
+    rope = checkpoint.get("rope_scaling") or checkpoint.get("rope_parameters") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    factor = rope.get("factor")
+    if factor is None or kind in ("default", "llama3", "longrope", "su"):
+        return int(length)  # max_position_embeddings already holds the scaled length
+    return int(rope.get("original_max_position_embeddings", length) * factor)
+
+
+def _without_window(
+    checkpoint: Mapping[str, Any], length: int, overrides: dict[str, Any], choices: Choices
+) -> tuple[int, dict[str, Any]]:
+    """``--disable-sliding-window``: full attention everywhere, so no more context than the window holds."""
+    window = checkpoint.get("sliding_window")
+    if not isinstance(window, int) or checkpoint.get("use_sliding_window") is False:
+        return length, overrides
+    choices.note("max_model_len", min(length, window), f"sliding windows are disabled, the window is {window}")
+    return min(length, window), merge(overrides, {"sliding_window": None, "layer_types": None})
+
+
+def _choose_step_tokens(asked: int | None, length: int, chunked: bool, choices: Choices) -> int:
+    if asked is None:
+        tokens = 2048 if chunked else max(2048, length)
+        why = "the default" if chunked else "prompts are not chunked, so the longest must fit into a step"
+        choices.note("max_num_batched_tokens", tokens, why)
+        return tokens
+    if not chunked and asked < length:
+        raise ConfigError(
+            f"max_num_batched_tokens={asked} is less than max_model_len={length}, which needs chunked prefill",
+            param="max_num_batched_tokens",
+        )
+    return int(asked)
+
+
+def _topology(settings: Settings) -> Topology:
+    return Topology(tensor=settings["tensor_parallel_size"], pipeline=settings["pipeline_parallel_size"])
+
+
+def _choose_executor(topology: Topology, catalog: Catalog) -> str:
+    """Inline for one device; ranks need an executor that runs processes."""
+    if topology.pipeline > 1:
+        raise ConfigError("pipeline_parallel_size > 1 is not available yet: use 1", param="pipeline_parallel_size")
+    if topology.tensor == 1:
+        return "inline"
+    if not any(offer.name == "processes" for offer in catalog.offers(ExecutorOffer)):
+        raise ConfigError("tensor_parallel_size > 1 is not available yet: use 1", param="tensor_parallel_size")
+    return "processes"
+
+
+def _refuse_pairs(config: EngineConfig, capabilities: Capabilities) -> None:
+    """Features of this configuration that the platform says do not work together."""
+    active = {
+        name
+        for name, on in (
+            ("prefix_caching", config.prefix_caching),
+            ("chunked_prefill", config.chunked_prefill),
+            ("tensor_parallel", config.topology.tensor > 1),
+            (f"quantization={config.quantization}", config.quantization is not None),
+            (f"dtype={config.dtype}", True),
+        )
+        if on
+    }
+    for refusal in capabilities.refuses:
+        if refusal.one in active and refusal.other in active:
+            raise ConfigError(f"{refusal.one} and {refusal.other} do not work together here: {refusal.reason}")
+
+
+def _ask_plugins(config: EngineConfig, plugins: Plugins) -> None:
+    """``lsv_check_config``: all problems of all plugins in one error."""
+    problems = [text for found in plugins.call("lsv_check_config", config=config) for text in found or ()]
+    if problems:
+        raise ConfigError("; ".join(problems))
