@@ -41,10 +41,10 @@ lint: install-dev
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -n 2 -m "not slow and not gpu" tests
+	$(PYTEST) -n 2 --dist loadgroup -m "not slow and not gpu" tests
 
 test-all: lint
-	$(PYTEST) -n 2 -m "not gpu" tests
+	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
 
 test-gpu: install-dev
 	$(PYTEST) -m gpu tests

@@ -19,3 +19,4 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 @hookimpl
 def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("inline", "lsv.worker.executor:InlineExecutor")
+    yield ExecutorOffer("processes", "lsv.worker.processes:ProcessesExecutor")

@@ -172,14 +172,13 @@ def _choose_dtype(
         if dtype in model.unstable:
             raise ConfigError(f"{model.name} can't run in {dtype}: {model.unstable[dtype]}", param="dtype")
         return dtype
-    own = checkpoint.get("dtype") or checkpoint.get("torch_dtype")
-    for dtype, why in (
-        (own, "the checkpoint's own"),
-        *((dtype, "the platform's default") for dtype in capabilities.dtypes),
-    ):
-        if dtype in _preferred(capabilities) and dtype not in model.unstable:
-            choices.note("dtype", dtype, why if dtype == own else f"{why} (the checkpoint has {own or 'none'})")
-            return str(dtype)
+    own = str(checkpoint.get("dtype") or checkpoint.get("torch_dtype") or "no dtype")
+    preferred = _preferred(capabilities)
+    for candidate in (own, *preferred):
+        if candidate in preferred and candidate not in model.unstable:
+            why = "the checkpoint's own" if candidate == own else f"the platform's default (the checkpoint has {own})"
+            choices.note("dtype", candidate, why)
+            return candidate
     raise ConfigError(f"{model.name} runs in none of {', '.join(capabilities.dtypes)}", param="dtype")
 
 

@@ -5,12 +5,19 @@ This is the only module that reads ``os.environ``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-SettingType = Literal["str", "int", "float", "bool", "json", "list"]
+from lsv import values
+from lsv.config import OptionValue
+from lsv.errors import ConfigError
+from lsv.spelling import suggestion
+
+SettingType = values.ValueType
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +25,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     The flag is ``--cpu-threads``, the key in a file ``cpu-threads`` (or ``cpu_threads``), the variable ``LSV_CPU_THREADS``.
     ``env`` lists further variables honoured as aliases (``VLLM_CPU_OMP_THREADS_BIND``). ``short`` are short flags
-    (``-tp``). ``choices`` bounds the values. ``scope`` says which commands take it: engine, serve, or all.
+    (``-tp``). ``aliases`` are further names. ``choices``, or ``low`` and ``high`` (inclusive), bound the values.
+    ``scope`` says which commands take it: engine, serve, or all. ``group`` is its heading in the help.
     """
 
     name: str
@@ -30,3 +38,190 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Sequence[str] = ()
     choices: Sequence[str] = ()
     scope: Literal["engine", "serve", "all"] = "engine"
+    group: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def flag(self) -> str:
+        return f"--{dashed(self.name)}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its names in files, and behind the dashes of a flag."""
+        return tuple(dashed(name) for name in (self.name, *self.aliases))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it, first things first."""
+        return (*(f"LSV_{key.replace('-', '_').upper()}" for key in self.keys), *self.env)
+
+
+class Given(NamedTuple):
+    """A value as it was given, and where."""
+
+    value: Any
+    source: str
+
+
+def dashed(name: str) -> str:
+    """The spelling of a name in flags and files: dots and underscores become dashes."""
+    return name.replace(".", "-").replace("_", "-")
+
+
+class Declared:
+    """The settings a command takes, by every name they go by."""
+
+    def __init__(self, settings: Iterable[Setting] = ()) -> None:
+        self.by_name: dict[str, Setting] = {}
+        self.by_key: dict[str, Setting] = {}
+        self.by_short: dict[str, Setting] = {}
+        for setting in settings:
+            self.add(setting)
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self.by_name.values())
+
+    def add(self, setting: Setting) -> None:
+        """Raises ``ConfigError`` where another setting goes by one of its names."""
+        for index, names in ((self.by_key, setting.keys), (self.by_short, setting.short)):
+            for name in names:
+                if name in index:
+                    raise ConfigError(f"settings {index[name].name} and {setting.name} both claim the name {name}")
+        self.by_name[setting.name] = setting
+        self.by_key.update(dict.fromkeys(setting.keys, setting))
+        self.by_short.update(dict.fromkeys(setting.short, setting))
+
+
+class Settings(Mapping[str, Any]):
+    """The values in force, and where each came from. Immutable."""
+
+    def __init__(self, declared: Declared, given: Mapping[str, Given], positional: Sequence[str] = ()) -> None:
+        self.declared = declared
+        self.positional = tuple(positional)
+        self._given = dict(given)
+
+    def __getitem__(self, name: str) -> Any:
+        setting = self.declared.by_name[name]
+        return self._given[name].value if name in self._given else setting.default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared.by_name)
+
+    def __len__(self) -> int:
+        return len(self.declared.by_name)
+
+    def source(self, name: str) -> str:
+        """Where a value came from: ``"flag --port"``, ``"LSV_PORT"``, ``"VLLM_API_KEY"``, ``"file x.yaml"`` or ``"default"``."""
+        return self._given[name].source if name in self._given else "default"
+
+    def plugin_options(self) -> dict[str, OptionValue]:
+        """What plugins take in the engine and its workers, by full name (``"cpu.threads"``)."""
+        return {name: self[name] for name, setting in self.declared.by_name.items()
+                if "." in name and setting.scope != "serve"}  # fmt: skip
+
+
+def gather(
+    declared: Declared,
+    given: Mapping[str, Given],
+    *,
+    file: str | None = None,
+    positional: Sequence[str] = (),
+    known: Iterable[Setting] | None = (),
+) -> Settings:
+    """Values by precedence: ``given`` (flags) > ``LSV_`` variables > alias variables > ``file`` > defaults.
+
+    ``known`` are settings of other commands, which a file may hold, too; None allows any key. Raises ``ConfigError``.
+    """
+    found = dict(given)
+    for layer in (_read_environment(declared), _read_file(file, declared, known) if file else {}):
+        for name, one in layer.items():
+            found.setdefault(name, one)
+    values_in_force = {
+        name: Given(convert(declared.by_name[name], value, source), source) for name, (value, source) in found.items()
+    }
+    return Settings(declared, values_in_force, positional)
+
+
+def unknown_variables(known: Iterable[Setting]) -> list[str]:
+    """A warning for each ``LSV_`` variable that sets nothing."""
+    names = {variable for setting in known for variable in setting.variables}
+    return [
+        f"the variable {variable} is unknown and ignored{suggestion(variable, names)}"
+        for variable in sorted(os.environ)
+        if variable.startswith("LSV_") and variable not in names
+    ]
+
+
+def _read_environment(declared: Declared) -> dict[str, Given]:
+    """What variables set. An empty one counts as absent, except for a list, which it empties."""
+    found: dict[str, Given] = {}
+    for setting in declared:
+        for variable in setting.variables:
+            value = os.environ.get(variable)
+            if value or (value is not None and setting.type == "list"):
+                found.setdefault(setting.name, Given(value, variable))
+    return found
+
+
+def _read_file(file: str, declared: Declared, known: Iterable[Setting] | None) -> dict[str, Given]:
+    """The settings in a YAML file. Raises ``ConfigError`` for a file that can't be read and for keys nobody knows."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
+        raise ConfigError(f"config file {file} can't be read: {cause}", param="config") from cause
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"config file {file} must hold keys and values, got {type(content).__name__}", param="config")
+    others = {key for setting in known or () for key in setting.keys}
+    found: dict[str, Given] = {}
+    for key, value in _flatten(content or {}):
+        setting = declared.by_key.get(key)
+        if setting is None and known is not None and key not in others:
+            hint = suggestion(key, [*declared.by_key, *others])
+            raise ConfigError(f"config file {file} has an unknown key {key!r}{hint}", param="config")
+        if setting is not None:
+            found[setting.name] = Given(value, f"file {file}")
+    return found
+
+
+def _flatten(content: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """(dashed key, value); ``plugins: {cpu: {threads: 2}}`` is ``cpu-threads: 2``."""
+    for key, value in content.items():
+        if key == "plugins" and isinstance(value, dict):
+            for plugin, options in value.items():
+                if not isinstance(options, dict):
+                    raise ConfigError(f"options of plugin {plugin} must be keys and values, got {options!r}", param="config")
+                yield from ((dashed(f"{plugin}.{option}"), value) for option, value in options.items())
+        else:
+            yield dashed(str(key)), value
+
+
+def convert(setting: Setting, value: Any, source: str) -> Any:
+    """A value as the setting's type and within its bounds. Raises ``ConfigError`` naming where it came from."""
+    if value is None:
+        return None
+    try:
+        converted = values.convert(setting.type, value)
+    except ValueError as cause:
+        raise _refusal(setting, source, str(cause), value) from None
+    for one in converted if isinstance(converted, tuple) else (converted,):
+        _check_bounds(setting, one, source)
+    return converted
+
+
+def _check_bounds(setting: Setting, value: Any, source: str) -> None:
+    if setting.choices and value not in setting.choices:
+        raise _refusal(setting, source, f"one of {', '.join(setting.choices)}", value)
+    if setting.low is not None and not value >= setting.low:
+        raise _refusal(setting, source, f"at least {setting.low:g}", value)
+    if setting.high is not None and not value <= setting.high:
+        raise _refusal(setting, source, f"at most {setting.high:g}", value)
+
+
+def _refusal(setting: Setting, source: str, expected: str, value: Any) -> ConfigError:
+    meaning = f" ({setting.help})" if setting.help else ""
+    return ConfigError(
+        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}{meaning}", param=setting.name
+    )

@@ -1,0 +1,122 @@
+"""What a command is given: the plugins, the settings it asks for, and the console."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lsv import options
+from lsv.errors import ConfigError
+from lsv.flags import CommandLine, is_flag, parse
+from lsv.plugins import Plugins, load
+from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, unknown_variables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class HelpWanted(Exception):
+    """A command was asked for its help; carries the settings it takes."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+
+
+class CommandContext:
+    """Everything a command may use. One for each run of ``lsv``."""
+
+    def __init__(self, plugins: Plugins, chosen: Settings) -> None:
+        self.plugins = plugins
+        self._chosen = chosen
+
+    @classmethod
+    def open(cls, arguments: Sequence[str]) -> CommandContext:
+        """Load the plugins that the command line, the environment or the config file ask for."""
+        chosen = choose_plugins(arguments)
+        plugins = load(chosen["plugins"], chosen["no_plugin"] or ())
+        return cls(plugins, chosen)
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False)
+
+    def settings(
+        self, arguments: Sequence[str], scope: str = "engine", extra: Sequence[Setting] = (), positional: int = 0
+    ) -> Settings:
+        """The settings in force for a command.
+
+        ``scope`` ``"engine"`` and ``"serve"`` take their settings and a model as first plain argument, any other only
+        the common ones; ``extra`` are the command's own; ``positional`` is how many more plain arguments it takes.
+        Raises ``ConfigError``.
+        """
+        of_plugins = self.plugins.settings()
+        declared = Declared((*options.for_scope(scope, of_plugins), *extra))
+        if wants_help(arguments):
+            raise HelpWanted(declared)
+        known = (*options.CORE, *of_plugins, *extra)
+        line = parse(arguments, declared, options.UNAVAILABLE)
+        plain = _take_model(line) if "model" in declared.by_name else line.positional
+        if len(plain) > positional:
+            raise ConfigError(f"unexpected argument {plain[positional]!r}")
+        settings = gather(declared, line.given, file=self._chosen["config"], positional=plain, known=known)
+        self._check_chosen(settings)
+        logging.getLogger().setLevel(settings["log_level"].upper())
+        for warning in unknown_variables(known):
+            warn(warning)
+        return settings
+
+    def _check_chosen(self, settings: Settings) -> None:
+        """The plugins were chosen before their settings were known, so by flags written in full only."""
+        for name in ("config", "plugins", "no_plugin"):
+            if settings[name] != self._chosen[name]:
+                flag = settings.declared.by_name[name].flag
+                raise ConfigError(f"{settings.source(name)}: write {flag} in full", param=name)
+        self.plugins.require(settings["plugins"] or ())
+
+
+def choose_plugins(arguments: Sequence[str]) -> Settings:
+    """The common settings that decide what is loaded, read ahead of all others."""
+    declared = Declared(setting for setting in options.COMMON if setting.name in ("config", "plugins", "no_plugin"))
+    line = parse(_about(arguments, declared), declared)
+    first = gather(declared, line.given)
+    if first["config"] is None:
+        return first
+    return gather(declared, line.given, file=first["config"], known=None)
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--help" in flags or "-h" in flags
+
+
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def _about(arguments: Sequence[str], declared: Declared) -> list[str]:
+    """Only those arguments that name one of the settings in full, each with what follows it."""
+    kept, keeping = [], False
+    for token in arguments:
+        if token == "--":
+            break
+        if is_flag(token):
+            keeping = dashed(token.partition("=")[0]).lstrip("-") in declared.by_key
+        if keeping:
+            kept.append(token)
+    return kept
+
+
+def _take_model(line: CommandLine) -> list[str]:
+    """The first plain argument is the model; what is left of them."""
+    if not line.positional:
+        return []
+    model, *rest = line.positional
+    if "model" in line.given and line.given["model"].value != model:
+        raise ConfigError(f"two models are named, {model} and --model {line.given['model'].value}", param="model")
+    line.given["model"] = Given(model, "argument")
+    return rest

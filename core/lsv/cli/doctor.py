@@ -1,0 +1,151 @@
+"""``lsv doctor``: what this machine and installation have, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from lsv.cli.context import CommandContext
+from lsv.offers import PlatformOffer
+from lsv.plugins import Plugins
+from lsv.settings import Setting, Settings
+
+_VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
+_GIB = 1 << 30
+
+
+class Line(NamedTuple):
+    """One fact. ``fix`` says how to get what is missing."""
+
+    what: str
+    found: str
+    ok: bool = True
+    fix: str = ""
+
+
+def run(arguments: list[str], context: CommandContext) -> int:
+    as_json = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
+    settings = context.settings(arguments, scope="serve", extra=(as_json,))
+    lines = [*_installation(), *_machine(), *_platforms(context.plugins), *_plugins(context.plugins)]
+    if settings["json"]:
+        checks = [line._asdict() for line in lines]
+        context.console.print_json(data={"checks": checks, "settings": _in_force(settings)})
+    else:
+        _show(context, lines, settings)
+    return 0 if all(line.ok for line in lines) else 1
+
+
+def _installation() -> Iterator[Line]:
+    yield Line("python", platform.python_version())
+    yield _torch()
+    for package in _requirements():
+        if package != "torch":
+            yield _package(package)
+    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    yield Line("c++ compiler", compiler or "missing", compiler is not None, "install g++ or clang++; native kernels need one")
+    ninja = shutil.which("ninja")
+    yield Line("ninja", ninja or "missing", ninja is not None, "pip install ninja; native kernels are built with it")
+
+
+def _requirements() -> list[str]:
+    """The packages lsv needs, by its own metadata."""
+    wanted = [text for text in requires("lsv") or () if "extra ==" not in text]
+    return [match.group() for text in wanted if (match := re.match(r"[\w.-]+", text))]
+
+
+def _package(name: str) -> Line:
+    try:
+        return Line(name, version(name))
+    except PackageNotFoundError:
+        return Line(name, "missing", False, f"pip install {name}")
+
+
+def _torch() -> Line:
+    installed = _package("torch")
+    if not installed.ok:
+        return installed
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Line("torch", f"{installed.found} can't be imported: {error}", False, "reinstall torch for this machine")
+    return Line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+
+
+def _machine() -> Iterator[Line]:
+    flags = _cpu_flags()
+    yield Line("instruction sets", " ".join(name for name in _VECTOR_SETS if name in flags) or "none of note")
+    yield Line("cores", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+    total, limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _cgroup_limit()
+    note = f", limited to {limit / _GIB:.1f} GiB by the cgroup" if limit is not None and limit < total else ""
+    yield Line("memory", f"{total / _GIB:.1f} GiB{note}")
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def _cgroup_limit() -> int | None:
+    """Bytes this container may use, by cgroup v2 or v1."""
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        return int(text) if text.isdigit() else None
+    return None
+
+
+def _platforms(plugins: Plugins) -> Iterator[Line]:
+    for offer in plugins.catalog.offers(PlatformOffer):
+        try:
+            devices = ", ".join(device.name for device in offer.probe()) or "no device here"
+        except Exception as error:
+            yield Line(f"platform {offer.name}", f"{type(error).__name__}: {error}", False, "see the plugin's README")
+        else:
+            yield Line(f"platform {offer.name}", devices)
+
+
+def _plugins(plugins: Plugins) -> Iterator[Line]:
+    for origin in plugins.loaded.values():
+        if origin.name not in plugins.broken:
+            yield Line(f"plugin {origin.name}", f"{origin.distribution} {origin.version}")
+    for broken in plugins.broken.values():
+        fix = f"update or uninstall {broken.distribution}, or leave it out with --no-plugin {broken.name}"
+        yield Line(f"plugin {broken.name}", broken.reason, False, fix)
+
+
+def _in_force(settings: Settings) -> dict[str, dict[str, object]]:
+    """Every setting that is not at its default, and where it came from; keys are not shown."""
+    return {
+        name: {"value": "***" if name == "api_key" else settings[name], "source": settings.source(name)}
+        for name in settings
+        if settings.source(name) != "default" and name != "json"
+    }
+
+
+def _show(context: CommandContext, lines: list[Line], settings: Settings) -> None:
+    table = Table.grid(padding=(0, 2))
+    for line in lines:
+        mark = Text("ok", style="green") if line.ok else Text("missing", style="red")
+        table.add_row(mark, line.what, Text(line.found if line.ok else f"{line.found} ({line.fix})"))
+    context.console.print(table)
+    in_force = _in_force(settings)
+    context.console.print(Text("\nsettings in force" if in_force else "\nall settings are at their defaults"))
+    for name, entry in in_force.items():
+        context.console.print(Text(f"  {name} = {entry['value']}  ({entry['source']})"))

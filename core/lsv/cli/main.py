@@ -1,0 +1,114 @@
+"""``lsv``: find the command, run it, and turn errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from lsv import __version__
+from lsv.cli.context import CommandContext, HelpWanted, warn
+from lsv.errors import ConfigError, LsvError
+from lsv.offers import CommandOffer
+from lsv.spelling import suggestion
+
+COMMANDS = {
+    "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),
+    "run": ("lsv.cli.run", "answer in this process, without a server"),
+    "chat": ("lsv.cli.chat", "talk to a running server"),
+    "complete": ("lsv.cli.complete", "let a running server complete text"),
+    "bench": ("lsv.cli.bench", "measure latency, throughput or a server"),
+    "plan": ("lsv.cli.plan", "show what would run, and why, without loading it"),
+    "models": ("lsv.cli.models", "list model architectures"),
+    "kernels": ("lsv.cli.kernels", "show which kernel serves each op, and why"),
+    "plugins": ("lsv.cli.plugins", "list plugins and what they offer, or check one"),
+    "doctor": ("lsv.cli.doctor", "look over this machine and installation"),
+    "new": ("lsv.cli.new", "write the skeleton of a plugin"),
+}
+"""Command → (module with ``run(arguments, context)``, help)."""
+
+Command = Callable[[list[str], CommandContext], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except LsvError as error:
+        _print_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; there is nobody to tell
+        return 141
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ("--version", "-V", "version"):
+        print(f"lsv {__version__}")
+        return 0
+    context = CommandContext.open(arguments[1:])
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        _show_commands(context)
+        return 0 if arguments else 2
+    command = _find(arguments[0], context)
+    try:
+        return command(arguments[1:], context)
+    except HelpWanted as wanted:
+        from lsv.cli.help import show_settings
+
+        show_settings(context.console, arguments[0], _summaries(context)[arguments[0]], wanted.declared)
+        return 0
+    finally:
+        _warn_of_broken(context, arguments[0])
+
+
+def _find(name: str, context: CommandContext) -> Command:
+    if name in COMMANDS:
+        command: Command = importlib.import_module(COMMANDS[name][0]).run
+        return command
+    known = _summaries(context)
+    if name not in known:
+        hint = suggestion(name, known) or "; lsv --help lists the commands"
+        if context.plugins.broken:
+            context.plugins.catalog.find(CommandOffer, name)
+        raise ConfigError(f"there is no command {name!r}{hint}")
+    plugin_command: Command = context.plugins.catalog.load(context.plugins.catalog.find(CommandOffer, name))
+    return plugin_command
+
+
+def _summaries(context: CommandContext) -> dict[str, str]:
+    """Command → help; the built-in ones come first and can't be replaced."""
+    built_in = {name: text for name, (_, text) in COMMANDS.items()}
+    offered = {offer.name: offer.help for offer in context.plugins.commands()}
+    return {**built_in, **{name: text for name, text in offered.items() if name not in built_in}}
+
+
+def _show_commands(context: CommandContext) -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 3))
+    for name, text in _summaries(context).items():
+        table.add_row(f"  [bold]{name}[/bold]", text)
+    context.console.print("usage: lsv <command> [options]\n", markup=False)
+    context.console.print(table)
+    context.console.print("\nlsv <command> --help shows a command's options; lsv --version the version.")
+    _warn_of_broken(context, "")
+
+
+def _warn_of_broken(context: CommandContext, command: str) -> None:
+    """Say once that plugins are broken; ``lsv plugins`` and ``lsv doctor`` show them anyway."""
+    if command in ("plugins", "doctor"):
+        return
+    for broken in context.plugins.broken.values():
+        warn(f"plugin {broken}")
+
+
+def _print_error(error: LsvError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"error: {error.message}", style="red"))

@@ -1,0 +1,43 @@
+"""``lsv plan MODEL``: what would run, why, and what would fit, without loading a weight."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lsv.cli.context import CommandContext
+from lsv.resolve import resolve
+from lsv.settings import Setting, Settings
+
+_GIB = 1 << 30
+_JSON = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
+
+
+def run(arguments: list[str], context: CommandContext) -> int:
+    settings = context.settings(arguments, scope="engine", extra=(_JSON,))
+    config = resolve(settings, context.plugins)
+    from lsv.worker.survey import survey
+
+    found = survey(config, context.plugins.catalog)
+    fit = found.fit
+    if settings["json"]:
+        context.console.print_json(data=msgspec.to_builtins({"config": config, "memory": found.memory, "fit": fit}))
+        return 0
+    from rich.table import Table
+
+    why = {reason.name: reason.why for reason in (*config.reasons, *fit.reasons)}
+    table = Table("what", "value", "why", title=f"{config.served_names[0]} on {config.platform}")
+    for name in ("architecture", "platform", "dtype", "quantization", "attention", "block_size", "max_model_len"):
+        table.add_row(name, str(getattr(config, name) or "none"), why.get(name) or _asked(settings, name))
+    table.add_row("weights", f"{fit.weight_bytes / _GIB:.2f} GiB", "")
+    table.add_row("KV cache", f"{fit.kv_bytes / _GIB:.2f} GiB", why.get("kv_bytes", ""))
+    table.add_row("KV cache size", f"{fit.kv_tokens:,} tokens", f"{fit.num_blocks:,} blocks of {fit.block_size}")
+    concurrency = fit.kv_tokens / config.max_model_len
+    table.add_row("concurrency", f"{concurrency:.2f}x", f"requests of {config.max_model_len:,} tokens at once")
+    context.console.print(table)
+    return 0
+
+
+def _asked(settings: Settings, name: str) -> str:
+    """Where the value of an option came from, if somebody gave it."""
+    source = settings.source(name) if name in settings else "default"
+    return "" if source == "default" else source

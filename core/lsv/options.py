@@ -1,0 +1,223 @@
+"""The core's own options, grouped as the help shows them, and the known ones that lsv does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from lsv.settings import Setting
+
+
+def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
+    changes: dict[str, Any] = {"group": group, "scope": scope}
+    return tuple(msgspec.structs.replace(setting, **changes) for setting in settings)
+
+
+COMMON = _grouped(
+    "Every command",
+    "all",
+    Setting(name="config", help="YAML file of options; flags and variables win over it"),
+    Setting(name="plugins", type="list", env=("VLLM_PLUGINS",), help="load only these plugins (default: all installed)"),
+    Setting(name="no_plugin", type="list", help="plugins to leave out"),
+    Setting(
+        name="log_level", default="info", choices=("debug", "info", "warning", "error", "critical"),
+        env=("VLLM_LOGGING_LEVEL",), aliases=("uvicorn_log_level",), help="how much is logged",
+    ),
+)  # fmt: skip
+
+_MODEL = _grouped(
+    "Model",
+    "engine",
+    Setting(name="model", help="folder, Hub name or alias of the model; also the first plain argument"),
+    Setting(name="tokenizer", help="folder or name of the tokenizer, if it is not the model's own"),
+    Setting(name="served_model_name", type="list", help="names clients use; answers carry the first"),
+    Setting(name="revision", help="branch, tag or commit of a Hub model"),
+    Setting(name="download_dir", help="where Hub models are kept (default: the Hub's own cache)"),
+    Setting(name="load_format", default="auto", help="checkpoint format; auto recognises it, dummy makes random weights"),
+    Setting(
+        name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
+        help="type of weights and activations; auto takes the checkpoint's or the platform's",
+    ),
+    Setting(
+        name="quantization", short=("-q",),
+        help="weight format: the name of a quantiser (default: the checkpoint's own)",
+    ),
+    Setting(
+        name="task", default="generate", choices=("generate", "embed"),
+        help="what the model is for; every model that can do both serves both",
+    ),
+    Setting(name="max_model_len", type="int", low=1, help="longest prompt and answer in tokens (default: the model's own)"),
+    Setting(
+        name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
+        help="allow a max-model-len over what the model was made for",
+    ),
+    Setting(name="hf_overrides", type="json", help="JSON laid over the checkpoint's config.json"),
+    Setting(name="rope_scaling", type="json", help='JSON, e.g. {"rope_type": "dynamic", "factor": 2.0}'),
+    Setting(name="rope_theta", type="float", help="base of the rotary embedding"),
+    Setting(
+        name="disable_sliding_window", type="bool", default=False,
+        help="full attention everywhere; the context is capped to the window",
+    ),
+    Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
+    Setting(name="trust_remote_code", type="bool", default=False, help="run Python code that ships with the checkpoint"),
+    Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
+)  # fmt: skip
+
+_MEMORY = _grouped(
+    "Memory and KV cache",
+    "engine",
+    Setting(
+        name="gpu_memory_utilization", type="float", low=0.01, high=1.0,
+        help="share of the device's memory an engine may use (default: the platform's own rule)",
+    ),
+    Setting(name="block_size", type="int", low=1, help="tokens in a cache block (default: the attention backend's)"),
+    Setting(name="num_gpu_blocks_override", type="int", low=2, help="number of cache blocks, instead of measuring"),
+    Setting(name="kv_cache_dtype", default="auto", help="type of the KV cache; auto is the model's"),
+    Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
+    Setting(
+        name="preemption_mode", default="recompute", choices=("recompute",),
+        help="what happens to a request that loses its blocks: it is computed again, never swapped",
+    ),
+    Setting(
+        name="swap_space", type="float", default=0.0, low=0, high=0,
+        help="GiB of host memory for preempted requests; only 0, they are recomputed",
+    ),
+    Setting(
+        name="cpu_offload_gb", type="float", default=0.0, low=0, high=0,
+        help="GiB of weights kept in host memory; only 0, weights are never offloaded",
+    ),
+)  # fmt: skip
+
+_SCHEDULING = _grouped(
+    "Scheduling",
+    "engine",
+    Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)"),
+    Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once"),
+    Setting(name="max_queue", type="int", default=4096, low=1, help="most requests waiting; more are answered with 429"),
+    Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
+    Setting(
+        name="scheduling_policy", default="fcfs", aliases=("policy",),
+        help="order of waiting requests: fcfs, priority, or a plugin's",
+    ),
+    Setting(
+        name="step_timeout", type="float", default=300.0, low=0.1, env=("VLLM_ENGINE_ITERATION_TIMEOUT_S",),
+        help="seconds after which a step counts as hung",
+    ),
+)  # fmt: skip
+
+_HARDWARE = _grouped(
+    "Platform and parallelism",
+    "engine",
+    Setting(
+        name="platform", default="auto", aliases=("device",),
+        help="kind of hardware; auto takes the highest-ranked with a device",
+    ),
+    Setting(
+        name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",), help="devices that share each layer"
+    ),
+    Setting(
+        name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",), help="devices that share the layers"
+    ),
+    Setting(
+        name="attention_backend", env=("VLLM_ATTENTION_BACKEND",),
+        help="attention implementation (default: the platform's first)",
+    ),
+    Setting(name="reference_ops", type="bool", default=False, help="run the plain torch form of every op"),
+    Setting(
+        name="enforce_eager", type="bool", default=False,
+        help="never capture or compile steps; accepted everywhere, and nothing is captured yet",
+    ),
+)  # fmt: skip
+
+ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_HARDWARE)
+
+SERVE = (
+    *_grouped(
+        "Server",
+        "serve",
+        Setting(name="host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is every interface"),
+        Setting(name="port", type="int", default=8000, low=0, high=65535, help="port to listen on"),
+        Setting(
+            name="api_key", type="list", default=(), env=("VLLM_API_KEY",),
+            help="keys of which requests must carry one (default: none asked)",
+        ),
+        Setting(name="root_path", default="", help="prefix that a proxy in front adds, such as /llm"),
+        Setting(name="allowed_origins", type="list", default=(), help="web origins that may call the server, * for any"),
+        Setting(name="allowed_methods", type="list", default=("*",), help="methods web pages may use"),
+        Setting(name="allowed_headers", type="list", default=("*",), help="headers web pages may send"),
+        Setting(name="allow_credentials", type="bool", default=False, help="let web pages send cookies"),
+        Setting(name="ssl_keyfile", help="PEM file of the server's key"),
+        Setting(name="ssl_certfile", help="PEM file of the server's certificate"),
+        Setting(name="max_body_mb", type="float", default=64.0, low=0.001, help="largest request body in MiB"),
+    ),
+    *_grouped(
+        "Answers",
+        "serve",
+        Setting(name="chat_template", help="file of a chat template, or the template (default: the tokenizer's)"),
+        Setting(name="response_role", default="assistant", help="role of answers in a chat"),
+        Setting(
+            name="return_tokens_as_token_ids", type="bool", default=False,
+            help="write tokens in log probabilities as token_id:N",
+        ),
+    ),
+    *_grouped(
+        "Operation",
+        "serve",
+        Setting(name="disable_log_requests", type="bool", default=False, help="do not log requests"),
+        Setting(name="disable_log_stats", type="bool", default=False, help="do not log throughput"),
+        Setting(
+            name="drain_timeout", type="float", default=30.0, low=0,
+            help="seconds running requests get to end when the server stops",
+        ),
+        Setting(name="restart_engine", type="bool", default=False, help="start the engine again when it dies"),
+        Setting(
+            name="keep_alive_on_engine_death", type="bool", default=False, env=("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",),
+            help="keep answering (503) when the engine is gone instead of leaving",
+        ),
+    ),
+)  # fmt: skip
+
+CORE = (*COMMON, *ENGINE, *SERVE)
+
+_MISSING = {
+    "it has no speculative decoding": (
+        "speculative_model speculative_model_quantization num_speculative_tokens speculative_config "
+        "speculative_draft_tensor_parallel_size speculative_max_model_len speculative_disable_by_batch_size "
+        "ngram_prompt_lookup_max ngram_prompt_lookup_min spec_decoding_acceptance_method num_lookahead_slots "
+        "typical_acceptance_sampler_posterior_threshold typical_acceptance_sampler_posterior_alpha "
+        "disable_logprobs_during_spec_decoding"
+    ),
+    "it has no adapters": (
+        "enable_lora lora_modules max_loras max_lora_rank lora_extra_vocab_size lora_dtype long_lora_scaling_factors "
+        "max_cpu_loras fully_sharded_loras enable_prompt_adapter prompt_adapters max_prompt_adapters "
+        "max_prompt_adapter_token qlora_adapter_name_or_path"
+    ),
+    "it has no tool parsers": "enable_auto_tool_choice tool_call_parser reasoning_parser",
+    "it has no structured output": "guided_decoding_backend",
+    "it takes text only": "limit_mm_per_prompt allowed_local_media_path mm_processor_kwargs",
+    "it runs in one engine process": (
+        "distributed_executor_backend worker_use_ray engine_use_ray ray_workers_use_nsight data_parallel_size dp "
+        "enable_expert_parallel all2all_backend max_parallel_loading_workers disable_custom_all_reduce"
+    ),
+    "it has no tracing": "otlp_traces_endpoint collect_detailed_traces profiler_config",
+    "there is only one way here, leave it out": (
+        "use_v2_block_manager num_scheduler_steps scheduler_delay_factor disable_async_output_proc "
+        "disable_frontend_multiprocessing max_seq_len_to_capture max_context_len_to_capture tokenizer_pool_size "
+        "tokenizer_pool_type tokenizer_pool_extra_config tokenizer_mode skip_tokenizer_init weights_load_device"
+    ),
+    "it serves with Sanic, and takes no ASGI middleware": "middleware",
+    "plugins do this": "logits_processors model_loader_extra_config",
+}
+
+UNAVAILABLE = {name.replace("_", "-"): why for why, names in _MISSING.items() for name in names.split()}
+"""Options that users of vLLM know, and why lsv does not have them."""
+
+
+def for_scope(scope: str, plugins: Iterable[Setting] = ()) -> tuple[Setting, ...]:
+    """The settings a command of a scope takes: ``serve`` takes the engine's too, other scopes only the common ones."""
+    scopes = {"serve": ("serve", "engine", "all"), "engine": ("engine", "all")}.get(scope)
+    if scopes is None:
+        return COMMON
+    return tuple(setting for setting in (*CORE, *plugins) if setting.scope in scopes)

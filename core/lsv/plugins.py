@@ -1,0 +1,236 @@
+"""Finding plugins: load each manifest, check it, and remember what is broken and why.
+
+A manifest is the module behind an entry point of the group ``lsv``. It carries ``api = 1`` and functions
+marked with ``lsv.hookimpl``. One bad plugin never keeps another from loading.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from itertools import groupby
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import msgspec
+import pluggy
+
+from lsv import hookspecs, manifest, options
+from lsv.catalog import Catalog
+from lsv.errors import ConfigError, PluginError
+from lsv.offers import CommandOffer
+from lsv.settings import Declared, Setting
+from lsv.spelling import suggestion
+
+log = logging.getLogger(__name__)
+
+GROUP = "lsv"
+CORE = "core"
+"""The core's own manifest is always loaded: nothing runs without its policies and executors."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a plugin comes from: its name, what installed it, and the module of its manifest."""
+
+    name: str
+    module: str = ""
+    distribution: str = ""
+    version: str = ""
+
+    @classmethod
+    def of(cls, point: EntryPoint) -> Origin:
+        distribution = point.dist
+        if distribution is None:
+            return cls(point.name, point.value)
+        return cls(point.name, point.value, distribution.name, distribution.version)
+
+
+class BrokenPlugin(Origin, frozen=True, kw_only=True):
+    """A plugin that is installed but can't be used, or only in part. ``stale``: its files are gone."""
+
+    error: Exception
+    traceback: str
+    stale: bool = False
+
+    @property
+    def reason(self) -> str:
+        if self.stale:
+            return f"stale: {self.distribution} is registered, but its module {self.module} is gone; reinstall or remove it"
+        if isinstance(self.error, manifest.Unfit):
+            return str(self.error)
+        return f"{type(self.error).__name__}: {self.error}"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.distribution} {self.version}): {self.reason}"
+
+
+class Plugins:
+    """The plugins of this process: what was loaded, what is broken, and the catalog of what they offer."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(hookspecs)
+        self._loaded: dict[str, Origin] = {}
+        self._broken: dict[str, BrokenPlugin] = {}
+        self.catalog = Catalog(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What ``load`` needs to load the same plugins in another process."""
+        return tuple(self._loaded)
+
+    @property
+    def loaded(self) -> Mapping[str, Origin]:
+        return MappingProxyType(self._loaded)
+
+    @property
+    def broken(self) -> Mapping[str, BrokenPlugin]:
+        return MappingProxyType(self._broken)
+
+    def settings(self) -> tuple[Setting, ...]:
+        """The plugins' options. A plugin with one that breaks the rules for names is broken, and none of its options count."""
+        declared = Declared(options.CORE)
+        accepted: list[Setting] = []
+        for plugin, entries in groupby(self.catalog.declared("lsv_settings", Setting), key=lambda entry: entry.plugin):
+            own = [entry.thing for entry in entries]
+            try:
+                for setting in own:
+                    manifest.check_setting(setting, plugin)
+                    declared.add(setting)
+            except (manifest.Unfit, ConfigError) as error:
+                self.blame(plugin, error)
+            else:
+                accepted += own
+        return tuple(accepted)
+
+    def commands(self) -> tuple[CommandOffer, ...]:
+        return self.catalog.offers(CommandOffer)
+
+    def call(self, hook: str, **arguments: Any) -> list[Any]:
+        """Tell all plugins about an event, or ask them; one that raises is logged and does not disturb the others."""
+        answers = []
+        for plugin, implementation in self.implementations(hook):
+            wanted = manifest.arguments(implementation)
+            try:
+                answer = implementation(**{name: arguments[name] for name in wanted})
+                answers.append(tuple(answer) if isinstance(answer, Iterator) else answer)
+            except Exception:
+                log.exception("plugin %s failed in %s", plugin, hook)
+        return answers
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise ``PluginError`` where a plugin that was asked for by name is broken."""
+        for name in names:
+            if name in self._broken:
+                broken = self._broken[name]
+                raise PluginError(f"plugin {broken}") from broken.error
+
+    def add(self, origin: Origin, module: object) -> None:
+        """Take in a manifest on its own; raises ``manifest.Unfit`` where it breaks a rule."""
+        self.add_specs(module)
+        self.add_implementations(origin, module)
+
+    def add_specs(self, module: object) -> None:
+        """Take in the hooks a plugin adds (its attribute ``hookspecs``: a module, or a list of them)."""
+        manifest.check_api(module)
+        for specs in manifest.own_hookspecs(module):
+            manifest.check_hookspecs(specs, self._specs())
+            self._manager.add_hookspecs(specs)
+
+    def add_implementations(self, origin: Origin, module: object) -> None:
+        """Take in what a plugin implements; the hooks of all plugins must be known by now."""
+        manifest.check(module, self._specs())
+        self._manager.register(module, origin.name)
+        self._loaded[origin.name] = origin
+
+    def implementations(self, hook: str) -> Iterator[tuple[str, Any]]:
+        """(plugin, function) for each implementation, in the order the plugins were loaded."""
+        caller = getattr(self._manager.hook, hook)
+        by_plugin = {found.plugin_name: found.function for found in caller.get_hookimpls()}
+        for name in self._loaded:
+            if name in by_plugin:
+                yield name, by_plugin[name]
+
+    def blame(self, plugin: str, error: Exception) -> None:
+        """Remember the first thing that went wrong with a loaded plugin."""
+        self._note_broken(self._loaded[plugin], error)
+
+    @contextmanager
+    def blaming(self, origin: Origin) -> Iterator[None]:
+        """Let nothing that a plugin raises get further than its record."""
+        try:
+            yield
+        except Exception as error:
+            self._note_broken(origin, error)
+
+    def suspects(self) -> list[str]:
+        return [str(broken) for broken in self._broken.values()]
+
+    def first_cause(self) -> Exception | None:
+        return next((broken.error for broken in self._broken.values()), None)
+
+    def _note_broken(self, origin: Origin, error: Exception) -> None:
+        if origin.name not in self._broken:
+            self._broken[origin.name] = BrokenPlugin(
+                **msgspec.structs.asdict(origin),
+                error=error,
+                traceback="".join(traceback.format_exception(error)),
+                stale=manifest.is_missing(error, origin.module),
+            )
+
+    def _specs(self) -> dict[str, tuple[str, ...]]:
+        """The names of all hooks, each with the names of its arguments."""
+        hooks = vars(self._manager.hook)
+        return {name: tuple(caller.spec.argnames) for name, caller in hooks.items() if getattr(caller, "spec", None)}
+
+
+def load(names: Sequence[str] | None = None, without: Sequence[str] = ()) -> Plugins:
+    """Load the installed plugins: all of them, or those in ``names``; never those in ``without``.
+
+    Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
+    """
+    installed = sorted(entry_points(group=GROUP), key=lambda point: (point.name, Origin.of(point).distribution))
+    _refuse_unknown([*(names or ()), *without], [point.name for point in installed])
+    chosen = [point for point in installed if _is_chosen(point.name, names, without)]
+    plugins = Plugins()
+    _load_into(plugins, chosen)
+    plugins.require(names or ())
+    return plugins
+
+
+def _is_chosen(name: str, names: Sequence[str] | None, without: Sequence[str]) -> bool:
+    if name == CORE:
+        return True
+    return name not in without and (names is None or name in names)
+
+
+def _refuse_unknown(asked: Iterable[str], installed: Sequence[str]) -> None:
+    for name in asked:
+        if name not in installed:
+            raise PluginError(
+                f"no plugin called {name!r} is installed{suggestion(name, installed)} "
+                f"(installed: {', '.join(dict.fromkeys(installed)) or 'none'})"
+            )
+
+
+def _load_into(plugins: Plugins, points: Iterable[EntryPoint]) -> None:
+    """Three passes, so that a plugin may implement a hook that a later one adds."""
+    imported: dict[str, tuple[Origin, ModuleType]] = {}
+    for name, same in groupby(points, key=lambda point: point.name):
+        first, *others = map(Origin.of, same)
+        with plugins.blaming(first):
+            if others:
+                both = ", ".join(origin.distribution for origin in (first, *others))
+                raise manifest.Unfit(f"several distributions register this name, uninstall all but one: {both}")
+            imported[name] = first, manifest.read(first.module)
+    fit = []
+    for origin, module in imported.values():
+        with plugins.blaming(origin):
+            plugins.add_specs(module)
+            fit.append((origin, module))
+    for origin, module in fit:
+        with plugins.blaming(origin):
+            plugins.add_implementations(origin, module)

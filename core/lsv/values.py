@@ -1,0 +1,84 @@
+"""Values of options: from text, or from a file's or caller's own type, to the type an option has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+ValueType = Literal["str", "int", "float", "bool", "json", "list"]
+
+TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_MULTIPLES = {"k": 1000, "K": 1 << 10, "m": 1000**2, "M": 1 << 20, "g": 1000**3, "G": 1 << 30}
+
+
+def is_boolean_word(text: str) -> bool:
+    return text.lower() in TRUE + FALSE
+
+
+def convert(kind: ValueType, value: Any) -> Any:
+    """``value`` as ``kind``; a list becomes a tuple of strings. Raises ``ValueError`` saying what is expected."""
+    return _CONVERSIONS[kind](value)
+
+
+def _to_bool(value: Any) -> bool:
+    if not is_boolean_word(str(value)):
+        raise ValueError(f"one of {'/'.join(TRUE + FALSE)}")
+    return str(value).lower() in TRUE
+
+
+def _to_int(value: Any) -> int:
+    """Whole numbers; ``8k`` is 8000 and ``8K`` is 8192, and so on for m, M, g and G."""
+    text = str(value)
+    try:
+        if text[-1:] not in _MULTIPLES:
+            return int(text)
+        number = float(text[:-1]) * _MULTIPLES[text[-1]]
+        if number.is_integer():
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("a whole number (or one like 8k = 8000, 8K = 8192)")
+
+
+def _to_float(value: Any) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def _to_str(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("text")
+    return str(value)
+
+
+def _to_json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as cause:
+        raise ValueError(f"JSON ({cause})") from None
+
+
+def _to_list(value: Any) -> tuple[str, ...]:
+    """Items of a list, or of text such as ``a,b`` or ``["a", "b"]``."""
+    if not isinstance(value, list | tuple):
+        return _items(_to_str(value))
+    return tuple(item for part in value for item in _items(_to_str(part)))
+
+
+def _items(text: str) -> tuple[str, ...]:
+    parts = _to_json(text) if text.startswith("[") else text.split(",")
+    return tuple(stripped for part in parts if (stripped := _to_str(part).strip()))
+
+
+_CONVERSIONS = {
+    "str": _to_str,
+    "int": _to_int,
+    "float": _to_float,
+    "bool": _to_bool,
+    "json": _to_json,
+    "list": _to_list,
+}

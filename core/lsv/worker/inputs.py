@@ -1,0 +1,70 @@
+"""A plan's rows as the flat arrays a step computes: ids, positions, block tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.attention import BatchLayout
+from lsv.platform import Shape
+from lsv.scheduler.plan import StepPlan
+from lsv.worker.slots import Slots
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The step on the host: T flat tokens of R rows, in row order.
+
+    ids and positions int64 [T]; ``last`` int64 [R] is the flat index of each row's last token; by ``shape`` a
+    warmed-up form of the step is found.
+    """
+
+    ids: Int64s
+    positions: Int64s
+    layout: BatchLayout
+    last: Int64s
+    shape: Shape
+
+
+def build_batch(plan: StepPlan, slots: Slots, block_size: int) -> Batch:
+    """Lay out the tokens of the plan's rows; every one of them must be in its slot already."""
+    rows = plan.rows
+    start = np.array(rows.start, np.int64)
+    count = np.array(rows.count, np.int64)
+    context = start + count
+    end = np.cumsum(count)
+    spans = zip(rows.slot, rows.start, context.tolist(), strict=True)
+    ids = np.concatenate([slots[slot].ids[first:last] for slot, first, last in spans])
+    assert len(ids) == end[-1], "a row computes tokens that its slot does not hold"
+    width = -(-int(context.max()) // block_size)
+    return Batch(
+        ids=ids.astype(np.int64),
+        positions=np.arange(end[-1]) + np.repeat(context - end, count),
+        layout=BatchLayout(
+            query=count.astype(np.int32),
+            context=context.astype(np.int32),
+            tables=tuple(table.rows(rows.slot, width) for table in slots.tables),
+        ),
+        last=end - 1,
+        shape=Shape(plan.kind, len(rows), int(count.max()), width),
+    )
+
+
+def dummy_batch(shape: Shape, groups: int) -> Batch:
+    """Rows of token 0 that write to the null page only: for warming up a shape."""
+    tokens = shape.rows * shape.query
+    return Batch(
+        ids=np.zeros(tokens, np.int64),
+        positions=np.tile(np.arange(shape.query), shape.rows),
+        layout=BatchLayout(
+            query=np.full(shape.rows, shape.query, np.int32),
+            context=np.full(shape.rows, shape.query, np.int32),
+            tables=tuple(np.zeros((shape.rows, shape.blocks), np.int32) for _ in range(groups)),
+        ),
+        last=np.arange(1, shape.rows + 1) * shape.query - 1,
+        shape=shape,
+    )

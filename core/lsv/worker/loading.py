@@ -1,0 +1,116 @@
+"""From a resolved configuration to a model with its cache on a device: decide first, then read weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from lsv.attention import AttentionBackend
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig, Fit
+from lsv.engine.executor import ReportProgress
+from lsv.errors import ConfigError
+from lsv.nn import build
+from lsv.nn.build import Declared
+from lsv.offers import AttentionOffer, PlatformOffer
+from lsv.platform import BatchLimits, Communicator, Device, Group, Platform
+from lsv.worker.dtypes import cache_dtype, model_dtype
+from lsv.worker.memory import after_weights, plan_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A filled model, its attention backend and cache, and how they fit."""
+
+    declared: Declared
+    backend: AttentionBackend
+    cache: Any
+    fit: Fit
+
+
+def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
+    """The device of one rank; ranks take consecutive devices from the configured one on."""
+    platform: Platform = catalog.load(catalog.find(PlatformOffer, config.platform))()
+    device = platform.open(config.device + rank, config.options)
+    if platform.capabilities(device.info).layout != "flat":
+        raise ConfigError(
+            f"platform {config.platform} asks for padded batches, but the worker makes flat ones: "
+            "choose another --platform"
+        )
+    return device
+
+
+def connect(device: Device, group: Group) -> Communicator | None:
+    """The tested communicator of a group; None for a single rank."""
+    if group.size == 1:
+        return None
+    communicator = device.communicator(group)
+    assert communicator is not None, "a device must connect ranks or refuse to"
+    communicator.self_test()
+    return communicator
+
+
+def load(
+    config: EngineConfig,
+    catalog: Catalog,
+    device: Device,
+    communicator: Communicator | None,
+    report: ReportProgress,
+) -> Loaded:
+    """Declare the model, bind its ops, plan the memory; then fill the weights and allocate the cache.
+
+    Raises ``StartError`` before any weight is read when the configuration can't be served.
+    """
+    kv_dtype = cache_dtype(config.kv_dtype, model_dtype(config.dtype))
+    declared = build.declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
+    backend = make_backend(config, catalog)
+    check_layers(declared, backend, config)
+    ops = build.bind(declared, catalog, config.platform, config.reference_ops)
+    budget = device.budget(after_weights(device.memory(), declared.weight_bytes), config.memory_share)
+    fit = smallest(plan_memory(declared, backend, budget, config), device, communicator)
+    source = build.open_source(config, declared, catalog)
+    build.fill(declared, source, lambda done, total: report("weights", done, total))
+    pages = fit.num_blocks + 1
+    cache = backend.allocate(declared.groups, declared.layers, pages, config.block_size, kv_dtype, device)
+    fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes, ops=ops)
+    return Loaded(declared, backend, cache, fit)
+
+
+def make_backend(config: EngineConfig, catalog: Catalog) -> AttentionBackend:
+    """The attention backend of a configuration; nothing is allocated."""
+    backend: AttentionBackend = catalog.load(catalog.find(AttentionOffer, config.attention))()
+    return backend
+
+
+def check_layers(declared: Declared, backend: AttentionBackend, config: EngineConfig) -> None:
+    """Raise ``ConfigError`` with the backend's reason when it can't serve a layer."""
+    for layer in declared.layers:
+        why = backend.supports(layer)
+        if why is not None:
+            raise ConfigError(
+                f"attention backend {config.attention} can't serve layer {layer.index} of "
+                f"{config.architecture}: {why}; choose another with --attention-backend",
+                param="attention_backend",
+            )
+
+
+def smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:
+    """The ranks' caches must be equal: the one with the least memory decides."""
+    if communicator is None:
+        return fit
+    mine = torch.tensor([fit.num_blocks], device=device.torch_device)
+    blocks = int(communicator.all_gather(mine).min())
+    page = fit.kv_bytes // (fit.num_blocks + 1)
+    return msgspec.structs.replace(fit, num_blocks=blocks, kv_bytes=(blocks + 1) * page)
+
+
+def batch_limits(config: EngineConfig) -> BatchLimits:
+    """The largest step a configuration allows."""
+    return BatchLimits(
+        max_rows=config.max_num_seqs,
+        max_tokens=config.max_num_batched_tokens,
+        max_blocks=-(-config.max_model_len // config.block_size),
+    )

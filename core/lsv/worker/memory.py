@@ -1,0 +1,120 @@
+"""How the memory left by the weights becomes cache pages, and whether the longest request fits. Pure numbers.
+
+Page 0 is the null page: padding and blocks behind a window point to it, so it belongs to no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from lsv.attention import AttentionBackend
+from lsv.config import EngineConfig, Fit, Reason
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Budget, Memory
+
+_GIB = 1 << 30
+
+
+class Needs(Protocol):
+    """What a declared model (``lsv.nn.build.Declared``) tells about memory."""
+
+    @property
+    def specs(self) -> Sequence[KVSpec]: ...
+    @property
+    def groups(self) -> Sequence[KVGroup]: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
+def plan_memory(declared: Needs, backend: AttentionBackend, budget: Budget, config: EngineConfig) -> Fit:
+    """The pages a cache gets and what they hold. Raises ``ConfigError`` when no request of full length fits.
+
+    ``num_blocks`` of the configuration overrides ``kv_bytes``, which overrides the platform's budget.
+    """
+    groups = declared.groups
+    page = page_bytes(groups, declared.specs, backend, config.block_size)
+    available, why = _available(config, budget, page)
+    usable = max(0, available // page - 1) if page else 0
+    if page:
+        _check_length(groups, page, usable, available, config)
+    return Fit(
+        num_blocks=usable,
+        block_size=config.block_size,
+        kv_bytes=(usable + 1) * page,
+        weight_bytes=declared.weight_bytes,
+        max_model_len=config.max_model_len,
+        vocab_size=declared.vocab_size,
+        groups=tuple(msgspec.to_builtins(group) for group in groups),
+        reasons=(Reason("kv_bytes", str(available), why),),
+    )
+
+
+def page_bytes(
+    groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int
+) -> int:
+    """Bytes of one page: a block of every layer in the largest group. 0 for a model without a cache."""
+    of_layer = {spec.layer: backend.page_bytes(spec, block_size) for spec in specs}
+    return max((sum(of_layer[layer] for layer in group.layers) for group in groups), default=0)
+
+
+def after_weights(memory: Memory, weight_bytes: int) -> Memory:
+    """What the device will report once the weights are in place."""
+    return Memory(memory.total, memory.free - weight_bytes, memory.used + weight_bytes)
+
+
+def blocks_for(length: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
+    """Most blocks that one request of ``length`` tokens holds at a time, in all groups.
+
+    A windowed group holds the window and the tokens of one step, which lie anywhere in their first block.
+    """
+    full = -(-length // block_size)
+    total = 0
+    for group in groups:
+        if group.kind == "window" and group.window is not None:
+            total += min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
+        else:
+            total += full
+    return total
+
+
+def longest_length(usable: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
+    """The most tokens, a whole number of blocks, that one request may have with ``usable`` blocks."""
+    low, high = 0, usable
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = blocks_for(middle * block_size, groups, block_size, step_tokens) <= usable
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low * block_size
+
+
+def _available(config: EngineConfig, budget: Budget, page: int) -> tuple[int, str]:
+    if config.num_blocks is not None:
+        return (config.num_blocks + 1) * page, f"num_blocks={config.num_blocks}, and the null page"
+    if config.kv_bytes is not None:
+        return config.kv_bytes, "set by kv_bytes"
+    return max(0, budget.kv), budget.why or "the platform's budget"
+
+
+def _check_length(
+    groups: Sequence[KVGroup], page: int, usable: int, available: int, config: EngineConfig
+) -> None:
+    step_tokens = min(config.max_num_batched_tokens, config.max_model_len)
+    needed = blocks_for(config.max_model_len, groups, config.block_size, step_tokens)
+    if needed <= usable:
+        return
+    longest = longest_length(usable, groups, config.block_size, step_tokens)
+    needed_gib, available_gib = (needed + 1) * page / _GIB, available / _GIB
+    raise ConfigError(
+        f"To serve at least one request with the model's max seq len ({config.max_model_len}), "
+        f"{needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+        f"({available_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
+        f"{longest}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing "
+        "the engine.",
+        param="max_model_len",
+    )

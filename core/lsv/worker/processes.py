@@ -1,0 +1,161 @@
+"""The processes executor: one worker process per tensor-parallel rank, all on this machine."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.engine.executor import ReportProgress
+from lsv.errors import ConfigError, EngineDied, LsvError, from_record
+from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.worker.channel import Broke, Channel, Loading, Order, Ran, Report, Run, Start, Started
+
+_STOP_SECONDS = 5.0
+
+
+class Rank:
+    """A worker process and the channel to it."""
+
+    def __init__(self, rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        self.rank = rank
+        self.channel: Channel[Order, Report] = Channel(ours, Report)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lsv.worker.remote", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def send(self, order: Order) -> None:
+        """Raises like ``receive`` when the worker has ended."""
+        try:
+            self.channel.send(order)
+        except OSError:
+            while True:
+                self.receive()  # the last report says why, and behind it is the end
+
+    def receive(self) -> Report:
+        """The next report; raises what the worker reports as its end, or ``EngineDied`` when it is gone."""
+        try:
+            report = self.channel.receive()
+        except (EOFError, OSError):
+            raise self._gone() from None
+        if isinstance(report, Broke):
+            raise from_record(report.error)
+        return report
+
+    def end(self, deadline: float) -> None:
+        """Let the process end by itself until ``deadline``, then kill it."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _gone(self) -> EngineDied:
+        self.end(time.monotonic() + 1.0)
+        return EngineDied(f"the worker of rank {self.rank} is gone (exit code {self.process.returncode})")
+
+
+class ProcessesExecutor:
+    """Sends every plan to every rank and answers with rank 0's result. Any rank's end is the end of all."""
+
+    depth = 1
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._ranks: list[Rank] = []
+        self._step = 0
+
+    def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
+        """Start a process per rank and load the model in all; raises ``StartError``.
+
+        The workers die with the calling thread, so it must live as long as the executor.
+        """
+        address = f"127.0.0.1:{_free_port()}"
+        with self._one_fate():
+            for rank in range(config.topology.tensor):
+                self._ranks.append(Rank(rank))
+                self._ranks[rank].send(Start(config, rank, address))
+            return self._await_started(progress)
+
+    def submit(self, plan: StepPlan) -> None:
+        self._step = plan.step
+        with self._one_fate():
+            for rank in self._ranks:
+                rank.send(Run(plan))
+
+    def collect(self, timeout: float) -> StepResult:
+        """Rank 0's result; raises ``EngineDied`` when a rank is gone or ``timeout`` seconds have passed."""
+        with self._one_fate():
+            for _, report in self._reports(timeout):
+                if isinstance(report, Ran):
+                    return report.result
+        raise AssertionError("reports go on until there is a result or an error")
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        """``reset`` finds nothing to forget: cached blocks are the scheduler's. Other orders are unknown."""
+        if order != "reset":
+            raise ConfigError(f"the processes executor does not know the order {order!r}; it knows: reset")
+
+    def stop(self) -> None:
+        """Close the channels, which ends the workers; those that do not end are killed."""
+        for rank in self._ranks:
+            rank.channel.close()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for rank in self._ranks:
+            rank.end(deadline)
+        self._ranks = []
+
+    def _await_started(self, progress: ReportProgress) -> Fit:
+        fits: dict[int, Fit] = {}
+        for rank, report in self._reports(None):
+            if isinstance(report, Started):
+                fits[rank] = report.fit
+            elif isinstance(report, Loading) and rank == 0:
+                progress(report.stage, report.done, report.total)
+            if len(fits) == len(self._ranks):
+                break
+        return fits[0]
+
+    def _reports(self, timeout: float | None) -> Iterator[tuple[int, Report]]:
+        """What the ranks report, as it comes; raises ``EngineDied`` once ``timeout`` seconds have passed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            for rank in self._ranks:
+                selector.register(rank, selectors.EVENT_READ, rank)
+            while True:
+                ready = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise EngineDied(f"step {self._step} took more than {timeout:g} s: a worker hangs")
+                for key, _ in ready:
+                    yield key.data.rank, key.data.receive()
+
+    @contextmanager
+    def _one_fate(self) -> Iterator[None]:
+        """An error of one rank ends all of them."""
+        try:
+            yield
+        except LsvError:
+            for rank in self._ranks:
+                rank.process.kill()
+            self.stop()
+            raise
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

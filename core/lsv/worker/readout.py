@@ -1,0 +1,153 @@
+"""What leaves a step: sampled tokens, vectors and prompt log probabilities, read from hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lsv.nn import sample
+from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
+from lsv.worker.inputs import Batch
+from lsv.worker.logprobs import describe, join
+from lsv.worker.sampler import NOT_FINITE, sample_rows
+from lsv.worker.slots import Slot, Slots
+
+Head = Callable[[Tensor], Tensor]
+"""Hidden states [rows, hidden] -> logits [rows, vocabulary]."""
+
+Agree = Callable[[list[int]], list[int]]
+"""Sampled ids of this rank -> those of rank 0, which all ranks go on with."""
+
+_SCORED_AT_ONCE = 128
+"""Prompt positions whose logits exist at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A plan's rows by what they yield. ``scored[row]`` tokens from its first on predict prompt tokens."""
+
+    sampled: tuple[int, ...]
+    pooled: tuple[int, ...]
+    scored: dict[int, int]
+    faults: dict[int, str]
+
+    def places(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Flat indices of the tokens whose hidden states are needed: sampled, pooled, then scored ones."""
+        first = batch.last - batch.layout.query + 1
+        runs = [first[row] + np.arange(count) for row, count in self.scored.items()]
+        return np.concatenate((batch.last[[*self.sampled, *self.pooled]], *runs))
+
+
+def choose(rows: Rows, slots: Slots) -> Wanted:
+    """Sort a plan's rows by what they yield; rows of slots with a fault yield nothing."""
+    sampled: list[int] = []
+    pooled: list[int] = []
+    scored: dict[int, int] = {}
+    faults: dict[int, str] = {}
+    for row, number in enumerate(rows.slot):
+        slot = slots[number]
+        if slot.fault is not None:
+            faults[row] = slot.fault
+            continue
+        if rows.wants_logits[row]:
+            (sampled if slot.begin.pooling is None else pooled).append(row)
+        count = _positions_to_score(slot, rows.start[row], rows.count[row])
+        if count > 0:
+            scored[row] = count
+    return Wanted(tuple(sampled), tuple(pooled), scored, faults)
+
+
+def _positions_to_score(slot: Slot, start: int, count: int) -> int:
+    """How many of the row's tokens predict a token of the prompt, if the request wants to know."""
+    params = slot.begin.params
+    if params is None or params.prompt_logprobs is None:
+        return 0
+    return min(start + count, slot.prompt - 1) - start
+
+
+@dataclass(slots=True)
+class Readout:
+    """Gathers a step's results row by row."""
+
+    plan: StepPlan
+    slots: Slots
+    wanted: Wanted
+    tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    vectors: dict[int, bytes] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def read(self, hidden: Tensor, head: Head, agree: Agree) -> None:
+        """Take the normed hidden states of ``wanted.places``; sampled tokens are appended to their slots."""
+        self.failed |= self.wanted.faults
+        sizes = [len(self.wanted.sampled), len(self.wanted.pooled), *self.wanted.scored.values()]
+        to_sample, to_pool, *to_score = torch.split(hidden, sizes)
+        for row, states in zip(self.wanted.scored, to_score, strict=True):
+            self._score(row, states, head)
+        if self.wanted.pooled:
+            self._pool(to_pool)
+        if self.wanted.sampled:
+            self._sample(head(to_sample), agree)
+
+    def result(self, seconds: float) -> StepResult:
+        rows = self.plan.rows
+        return StepResult(
+            step=self.plan.step,
+            seconds=seconds,
+            tokens=tuple(self.tokens.get(row, ()) for row in range(len(rows))),
+            kept=rows.count,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            vectors=self.vectors,
+            failed=self.failed,
+        )
+
+    def _slots_of(self, rows: Sequence[int]) -> list[Slot]:
+        return [self.slots[self.plan.rows.slot[row]] for row in rows]
+
+    def _sample(self, logits: Tensor, agree: Agree) -> None:
+        rows = self.wanted.sampled
+        slots = self._slots_of(rows)
+        samples = sample_rows(logits, slots)
+        self.failed |= {rows[place]: why for place, why in samples.failed.items()}
+        self.logprobs |= {rows[place]: one for place, one in samples.logprobs.items()}
+        for row, slot, token in zip(rows, slots, agree(samples.tokens), strict=True):
+            if row not in self.failed:
+                slot.append(token)
+                self.tokens[row] = (token,)
+
+    def _pool(self, hidden: Tensor) -> None:
+        states = hidden.float()
+        sound = sample.finite(states).tolist()
+        for row, slot, state, fine in zip(
+            self.wanted.pooled, self._slots_of(self.wanted.pooled), states, sound, strict=True
+        ):
+            if not fine:
+                self.failed[row] = NOT_FINITE
+                continue
+            assert slot.begin.pooling is not None
+            vector = functional.normalize(state, dim=0) if slot.begin.pooling.normalize else state
+            self.vectors[row] = vector.cpu().numpy().astype("<f4").tobytes()
+
+    def _score(self, row: int, hidden: Tensor, head: Head) -> None:
+        """Log probabilities of the prompt tokens that follow the row's first ``len(hidden)`` tokens."""
+        (slot,) = self._slots_of([row])
+        start = self.plan.rows.start[row]
+        following = torch.from_numpy(slot.ids[start + 1 : start + 1 + len(hidden)].astype(np.int64))
+        most = slot.params.prompt_logprobs or 0
+        positions: list[Logprobs] = []
+        for first in range(0, len(hidden), _SCORED_AT_ONCE):
+            part = slice(first, first + _SCORED_AT_ONCE)
+            logits, chosen = head(hidden[part]).float(), following[part].to(hidden.device)
+            if not bool(sample.finite(logits).all()):
+                self.failed[row] = NOT_FINITE
+                return
+            positions += describe(logits.log_softmax(dim=-1), chosen, [most] * len(chosen))
+        self.prompt_logprobs[row] = join(positions)

@@ -1,0 +1,70 @@
+"""A worker process: ``python -m lsv.worker.remote FD PARENT`` takes orders from the executor behind it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+
+from lsv import plugins
+from lsv.errors import EngineDied, LsvError
+from lsv.worker.channel import Broke, Channel, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.worker.worker import Worker
+
+_log = logging.getLogger(__name__)
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int, parent: int) -> int:
+    """Serve until the executor closes its end; the exit code is 1 after a failure, reported before."""
+    die_with(parent)
+    channel: Channel[Report, Order] = Channel(socket.socket(fileno=descriptor), Order)
+    try:
+        serve(channel)
+    except LsvError as error:
+        channel.send(Broke(error.record()))
+        return 1
+    except Exception as cause:
+        _log.exception("the worker failed")
+        died = EngineDied(f"{type(cause).__name__}: {cause}; the log has the traceback")
+        channel.send(Broke(died.record()))
+        return 1
+    return 0
+
+
+def serve(channel: Channel[Report, Order]) -> None:
+    """Start as told, then run plans. Rank 0 answers each, others only report failure."""
+    start = channel.receive()
+    assert isinstance(start, Start), "the first order must be Start"
+    logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")
+    catalog = plugins.load(start.config.plugins).catalog
+    worker = Worker(start.config, catalog, rank=start.rank, address=start.address)
+    fit = worker.start(lambda stage, done, total: channel.send(Loading(stage, done, total)))
+    channel.send(Started(fit))
+    while True:
+        try:
+            order = channel.receive()
+        except EOFError:
+            break
+        assert isinstance(order, Run), "a started worker takes plans only"
+        result = worker.step(order.plan)
+        if start.rank == 0:
+            channel.send(Ran(result))
+    worker.close()
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent (the thread that started it) ends, even by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(1)  # it ended before the kernel was told
+
+
+if __name__ == "__main__":
+    # interrupts are for the executor, which then closes the channel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

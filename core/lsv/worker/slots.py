@@ -1,0 +1,174 @@
+"""What the worker keeps of each running request: tokens, block tables, and counts for penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.request import SamplingParams
+from lsv.scheduler.plan import Begin, Grown, StepPlan
+
+Int32s = npt.NDArray[np.int32]
+
+_FIRST_CAPACITY = 64
+
+
+class GrowingInts:
+    """An int32 array that is appended to in constant amortised time."""
+
+    def __init__(self, values: Sequence[int] | Int32s = ()) -> None:
+        self._length = len(values)
+        self._store: Int32s = np.empty(max(_FIRST_CAPACITY, 2 * self._length), np.int32)
+        self._store[: self._length] = values
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def values(self) -> Int32s:
+        """A view of what is filled; it may go stale with the next ``append``."""
+        return self._store[: self._length]
+
+    def append(self, value: int) -> None:
+        if self._length == len(self._store):
+            self._store = np.concatenate((self._store, np.empty_like(self._store)))
+        self._store[self._length] = value
+        self._length += 1
+
+
+class TokenCounts:
+    """The distinct tokens of a request, and how often each occurs in its output; kept for penalties."""
+
+    def __init__(self, prompt: Int32s, output: Int32s) -> None:
+        distinct = np.unique(prompt)
+        self._place = {int(token): place for place, token in enumerate(distinct)}
+        self._tokens = GrowingInts(distinct)
+        self._counts = GrowingInts(np.zeros(len(distinct), np.int32))
+        for token in output:
+            self.add(int(token))
+
+    @property
+    def tokens(self) -> Int32s:
+        return self._tokens.values
+
+    @property
+    def counts(self) -> Int32s:
+        """Occurrences in the output, in the order of ``tokens``; 0 for what only the prompt holds."""
+        return self._counts.values
+
+    def add(self, token: int) -> None:
+        """Count one more token of the output."""
+        place = self._place.setdefault(token, len(self._tokens))
+        if place == len(self._tokens):
+            self._tokens.append(token)
+            self._counts.append(0)
+        self._counts.values[place] += 1
+
+
+class Slot:
+    """One request's stay in the worker. ``fault`` says why it can't be computed."""
+
+    def __init__(self, begin: Begin, vocab_size: int) -> None:
+        self.begin = begin
+        self.prompt = begin.prompt
+        self.fault = _find_fault(begin, vocab_size)
+        self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
+        penalised = begin.params is not None and _has_penalties(begin.params)
+        self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
+
+    @property
+    def ids(self) -> Int32s:
+        return self.tokens.values
+
+    @property
+    def output(self) -> Int32s:
+        return self.tokens.values[self.prompt :]
+
+    @property
+    def params(self) -> SamplingParams:
+        assert self.begin.params is not None, "a pooling request has no sampling parameters"
+        return self.begin.params
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.counts is not None:
+            self.counts.add(token)
+
+
+def _find_fault(begin: Begin, vocab_size: int) -> str | None:
+    ids = np.array(begin.ids, np.int64)
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if not len(outside):
+        return None
+    known = f"0 to {vocab_size - 1}"
+    return f"token {outside[0]} is not in the vocabulary ({known}): check that the tokenizer is the model's"
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
+
+
+class BlockTables:
+    """The block tables of all slots in one KV group: int32 [slots, blocks], 0 where a slot has no block."""
+
+    def __init__(self, slots: int, blocks: int) -> None:
+        self._table: Int32s = np.zeros((slots, blocks), np.int32)
+        self._used: Int32s = np.zeros(slots, np.int32)
+
+    def clear(self, slot: int) -> None:
+        self._grow(slot + 1, 0)
+        self._table[slot, : self._used[slot]] = 0
+        self._used[slot] = 0
+
+    def extend(self, slot: int, blocks: Sequence[int]) -> None:
+        first = int(self._used[slot])
+        last = first + len(blocks)
+        self._grow(slot + 1, last)
+        self._table[slot, first:last] = blocks
+        self._used[slot] = last
+
+    def rows(self, slots: Sequence[int], width: int) -> Int32s:
+        """The first ``width`` blocks of each slot, as a copy."""
+        self._grow(0, width)
+        return np.ascontiguousarray(self._table[list(slots), :width])
+
+    def _grow(self, slots: int, blocks: int) -> None:
+        old_slots, old_blocks = self._table.shape
+        if slots <= old_slots and blocks <= old_blocks:
+            return
+        more_slots = max(slots, 2 * old_slots) - old_slots if slots > old_slots else 0
+        more_blocks = max(blocks, 2 * old_blocks) - old_blocks if blocks > old_blocks else 0
+        self._table = np.pad(self._table, ((0, more_slots), (0, more_blocks)))
+        self._used = np.pad(self._used, (0, more_slots))
+
+
+class Slots:
+    """All slots of a worker, changed by plans alone."""
+
+    def __init__(self, *, capacity: int, groups: int, blocks: int, vocab_size: int) -> None:
+        self.tables = tuple(BlockTables(capacity, blocks) for _ in range(groups))
+        self._slots: dict[int, Slot] = {}
+        self._vocab_size = vocab_size
+
+    def __getitem__(self, slot: int) -> Slot:
+        return self._slots[slot]
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take in who leaves, who comes and which blocks they got, in this order."""
+        for slot in plan.end:
+            del self._slots[slot]
+        self._begin(plan.begin)
+        self._extend(plan.blocks)
+
+    def _begin(self, entering: Iterable[Begin]) -> None:
+        for begin in entering:
+            assert begin.slot not in self._slots, f"slot {begin.slot} is taken"
+            self._slots[begin.slot] = Slot(begin, self._vocab_size)
+            for table in self.tables:
+                table.clear(begin.slot)
+
+    def _extend(self, grown: Iterable[Grown]) -> None:
+        for change in grown:
+            self.tables[change.group].extend(change.slot, change.blocks)

@@ -1,0 +1,148 @@
+"""Every choice of ``resolve`` with its reason, and every refusal by name. Runs without torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lsv import options
+from lsv.config import EngineConfig
+from lsv.errors import CheckpointError, ConfigError
+from lsv.flags import parse
+from lsv.plugins import Plugins, load
+from lsv.resolve import resolve
+from lsv.settings import Declared, gather
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float16",
+}
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    return load(["core", "cpu", "models", "demo"])
+
+
+@pytest.fixture
+def configure(plugins: Plugins, tmp_path: Path):
+    """Resolve flags on a checkpoint folder that holds only config.json."""
+
+    def run(*flags: str, **config: object) -> EngineConfig:
+        (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **config}))
+        declared = Declared(options.for_scope("engine", plugins.settings()))
+        line = parse(["--model", str(tmp_path), *flags], declared)
+        return resolve(gather(declared, line.given), plugins)
+
+    return run
+
+
+def why(config: EngineConfig, name: str) -> str:
+    return next(reason.why for reason in config.reasons if reason.name == name)
+
+
+def test_defaults_come_with_reasons(configure):
+    config = configure()
+    assert (config.platform, config.architecture, config.model_offer) == ("cpu", "LlamaForCausalLM", "llama")
+    assert config.dtype == "bfloat16"
+    assert "float16" in why(config, "dtype")
+    assert config.max_model_len == 4096
+    assert why(config, "max_model_len") == "the checkpoint's own"
+    assert config.max_num_batched_tokens == 2048
+    assert config.block_size == 32
+    assert config.plugins == ("core", "cpu", "demo", "models")
+
+
+def test_no_model_means_the_default_alias(plugins):
+    declared = Declared(options.for_scope("engine", plugins.settings()))
+    config = resolve(gather(declared, {}), plugins)
+    assert config.served_names == ("lsv-demo",)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, 16384),
+        ({"type": "dynamic", "factor": 2.0}, 8192),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}, 4096),
+    ],
+)
+def test_rope_scaling_counts_in_the_length(configure, rope, length):
+    assert configure(rope_scaling=rope).max_model_len == length
+
+
+def test_a_longer_context_needs_an_explicit_word(configure):
+    with pytest.raises(ConfigError, match="more than the checkpoint's 4096") as refusal:
+        configure("--max-model-len", "8192")
+    assert refusal.value.param == "max_model_len"
+    assert configure("--max-model-len", "8192", "--allow-long-max-model-len").max_model_len == 8192
+
+
+def test_a_disabled_window_caps_the_context(configure):
+    config = configure("--disable-sliding-window", architectures=["MistralForCausalLM"], sliding_window=512)
+    assert config.max_model_len == 512
+    assert config.overrides["sliding_window"] is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "words"),
+    [
+        (("--block-size", "48"), {}, "block_size=48: cpu-paged allows"),
+        (("--quantization", "fp9"), {}, "fp9"),
+        ((), {"quantization_config": {"quant_method": "mystery"}}, "quantised as 'mystery'"),
+        (("--platform", "abacus"), {}, "abacus"),
+        (("--attention-backend", "cpu-pagd"), {}, "cpu-paged"),
+        (("--kv-cache-dtype", "fp3"), {}, "kv_cache_dtype fp3"),
+        (("-pp", "2"), {}, "pipeline_parallel_size"),
+        (("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"), {}, "needs chunked prefill"),
+        ((), {"architectures": []}, "names no architecture"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(configure, flags, config, words):
+    with pytest.raises(ConfigError, match=words):
+        configure(*flags, **config)
+
+
+def test_missing_and_broken_checkpoints(plugins, tmp_path):
+    declared = Declared(options.for_scope("engine", plugins.settings()))
+
+    def attempt(model: str) -> None:
+        resolve(gather(declared, parse(["--model", model], declared).given), plugins)
+
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        attempt(str(tmp_path / "nothing"))
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        attempt(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        attempt(str(tmp_path))
+
+
+def test_the_fingerprint_names_what_matters(configure):
+    first, again, other = configure(), configure(), configure("--seed", "1")
+    assert first.fingerprint() == again.fingerprint()
+    assert first.fingerprint() != other.fingerprint()
+
+
+def test_two_ranks_run_in_processes(configure):
+    assert configure("-tp", "2").executor == "processes"
+    assert configure().executor == "inline"
+
+
+def test_resolving_imports_no_torch():
+    import subprocess
+
+    code = (
+        "import sys; from lsv import options; from lsv.plugins import load; from lsv.resolve import resolve;"
+        "from lsv.settings import Declared, gather; p = load();"
+        "resolve(gather(Declared(options.for_scope('engine', p.settings())), {}), p);"
+        "print(sorted({'torch', 'transformers', 'sanic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
