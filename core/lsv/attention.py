@@ -21,7 +21,8 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """One attention layer on one rank. ``window`` counts the tokens a query sees, itself included.
+    """One attention layer on one rank. ``window`` counts the tokens a query sees, itself included;
+    where ``causal`` is False it reaches as far to the other side.
 
     ``soft_cap`` bounds scores by ``cap * tanh(score / cap)``; ``sinks`` [heads] are extra logits that take part
     in the softmax and carry no value; ``alibi`` [heads] are slopes. ``group`` and ``place`` say where the layer's

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -23,8 +22,6 @@ from lsv.offers import (
     load_object,
 )
 from lsv.spelling import suggestion
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

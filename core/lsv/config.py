@@ -33,7 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised. ``memory_share``
     None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``long_model_len`` allows a
-    ``max_model_len`` over the checkpoint's own. ``options`` holds plugin settings by full name (``"cpu.threads"``),
+    ``max_model_len`` over the checkpoint's own. ``mixed_batches`` lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name (``"cpu.threads"``),
     ``overrides`` replaces keys of the checkpoint's config.json.
     """
 
@@ -56,6 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: int = 4096
     prefix_caching: bool = True
     chunked_prefill: bool = True
+    mixed_batches: bool = True
     policy: str = "fcfs"
     executor: str = "inline"
     memory_share: float | None = None

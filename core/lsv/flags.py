@@ -1,7 +1,7 @@
 """The command line: flags in every spelling users know, to values by setting, and what is left over.
 
-``--max-model-len 5``, ``--max_model_len=5``, unambiguous prefixes (``--gpu-memory-util``), short forms (``-tp 2``, ``-tp=2``),
-booleans as ``--x``, ``--no-x``, ``--x=false`` and ``--x false``, lists repeated or with several values.
+``--max-model-len 5``, ``--max_model_len=5``, unambiguous prefixes (``--gpu-memory-util``), short forms (``-tp 2``,
+``-tp=2``), booleans as ``--x``, ``--no-x``, ``--x=false`` and ``--x false``, lists repeated or with several values.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from lsv.settings import Setting
+from lsv.errors import ConfigError
+from lsv.settings import Declared, Given, Setting, Settings, dashed, gather
+from lsv.spelling import suggestion
 
 
 def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
@@ -19,7 +21,7 @@ COMMON = _grouped(
     "Every command",
     "all",
     Setting(name="config", help="YAML file of options; flags and variables win over it"),
-    Setting(name="plugins", type="list", env=("VLLM_PLUGINS",), help="load only these plugins (default: all installed)"),
+    Setting(name="plugins", type="list", env=("VLLM_PLUGINS",), help="load only these plugins (default: all)"),
     Setting(name="no_plugin", type="list", help="plugins to leave out"),
     Setting(
         name="log_level", default="info", choices=("debug", "info", "warning", "error", "critical"),
@@ -35,7 +37,7 @@ _MODEL = _grouped(
     Setting(name="served_model_name", type="list", help="names clients use; answers carry the first"),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
     Setting(name="download_dir", help="where Hub models are kept (default: the Hub's own cache)"),
-    Setting(name="load_format", default="auto", help="checkpoint format; auto recognises it, dummy makes random weights"),
+    Setting(name="load_format", default="auto", help="checkpoint format; auto recognises it, dummy is random weights"),
     Setting(
         name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
         help="type of weights and activations; auto takes the checkpoint's or the platform's",
@@ -48,7 +50,7 @@ _MODEL = _grouped(
         name="task", default="generate", choices=("generate", "embed"),
         help="what the model is for; every model that can do both serves both",
     ),
-    Setting(name="max_model_len", type="int", low=1, help="longest prompt and answer in tokens (default: the model's own)"),
+    Setting(name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)"),
     Setting(
         name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
         help="allow a max-model-len over what the model was made for",
@@ -61,7 +63,7 @@ _MODEL = _grouped(
         help="full attention everywhere; the context is capped to the window",
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
-    Setting(name="trust_remote_code", type="bool", default=False, help="run Python code that ships with the checkpoint"),
+    Setting(name="trust_remote_code", type="bool", default=False, help="run code that ships with the checkpoint"),
     Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
 )  # fmt: skip
 
@@ -95,7 +97,7 @@ _SCHEDULING = _grouped(
     "engine",
     Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)"),
     Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once"),
-    Setting(name="max_queue", type="int", default=4096, low=1, help="most requests waiting; more are answered with 429"),
+    Setting(name="max_queue", type="int", default=4096, low=1, help="requests that may wait; more are refused (429)"),
     Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
     Setting(
         name="scheduling_policy", default="fcfs", aliases=("policy",),
@@ -115,10 +117,12 @@ _HARDWARE = _grouped(
         help="kind of hardware; auto takes the highest-ranked with a device",
     ),
     Setting(
-        name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",), help="devices that share each layer"
+        name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
+        help="devices that share each layer",
     ),
     Setting(
-        name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",), help="devices that share the layers"
+        name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",),
+        help="devices the layers are spread over",
     ),
     Setting(
         name="attention_backend", env=("VLLM_ATTENTION_BACKEND",),
@@ -144,7 +148,7 @@ SERVE = (
             help="keys of which requests must carry one (default: none asked)",
         ),
         Setting(name="root_path", default="", help="prefix that a proxy in front adds, such as /llm"),
-        Setting(name="allowed_origins", type="list", default=(), help="web origins that may call the server, * for any"),
+        Setting(name="allowed_origins", type="list", default=(), help="web origins that may call it, * for any"),
         Setting(name="allowed_methods", type="list", default=("*",), help="methods web pages may use"),
         Setting(name="allowed_headers", type="list", default=("*",), help="headers web pages may send"),
         Setting(name="allow_credentials", type="bool", default=False, help="let web pages send cookies"),
@@ -221,3 +225,20 @@ def for_scope(scope: str, plugins: Iterable[Setting] = ()) -> tuple[Setting, ...
     if scopes is None:
         return COMMON
     return tuple(setting for setting in (*CORE, *plugins) if setting.scope in scopes)
+
+
+def from_keywords(keywords: Mapping[str, Any], plugins: Iterable[Setting] = ()) -> Settings:
+    """The engine's settings from keyword arguments, as ``LLM(...)`` takes them; variables fill in what is not given.
+
+    A plugin's option is written with underscores (``cpu_threads``). Raises ``ConfigError``.
+    """
+    declared = Declared(for_scope("engine", plugins))
+    given: dict[str, Given] = {}
+    for name, value in keywords.items():
+        key = dashed(name)
+        if key in UNAVAILABLE:
+            raise ConfigError(f"{name} is not available in this version of lsv: {UNAVAILABLE[key]}", param=name)
+        if key not in declared.by_key:
+            raise ConfigError(f"unknown option {name}{suggestion(name, declared.by_name)}", param=name)
+        given[declared.by_key[key].name] = Given(value, f"argument {name}")
+    return gather(declared, given)

@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
+from lsv.spelling import suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -158,3 +159,19 @@ class Platform(abc.ABC):
     @abc.abstractmethod
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Take a device into use. ``options`` are this plugin's settings by full name."""
+
+
+def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
+    """What is wrong with a platform's or device's class, one sentence each: methods that are missing, and public ones
+    that the seam does not know (most often a misspelt one, which core would never call).
+    """
+    base = Platform if issubclass(cls, Platform) else Device
+    known = {name for name in (*dir(base), *base.__annotations__) if not name.startswith("_")}
+    missing = [f"{cls.__name__} lacks {name}" for name in sorted(cls.__abstractmethods__)]
+    unknown = [
+        f"{cls.__name__}.{name} is not part of {base.__name__}{suggestion(name, sorted(known))} "
+        "(names of a platform's own start with _)"
+        for name in sorted(vars(cls))
+        if not name.startswith("_") and name not in known and callable(getattr(cls, name))
+    ]
+    return missing + unknown

@@ -58,7 +58,7 @@ class BrokenPlugin(Origin, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         if self.stale:
-            return f"stale: {self.distribution} is registered, but its module {self.module} is gone; reinstall or remove it"
+            return f"stale: the module {self.module} of {self.distribution} is gone; reinstall or uninstall it"
         if isinstance(self.error, manifest.Unfit):
             return str(self.error)
         return f"{type(self.error).__name__}: {self.error}"
@@ -91,7 +91,7 @@ class Plugins:
         return MappingProxyType(self._broken)
 
     def settings(self) -> tuple[Setting, ...]:
-        """The plugins' options. A plugin with one that breaks the rules for names is broken, and none of its options count."""
+        """The plugins' options. A plugin with one that breaks the rules is broken, and none of its options count."""
         declared = Declared(options.CORE)
         accepted: list[Setting] = []
         for plugin, entries in groupby(self.catalog.declared("lsv_settings", Setting), key=lambda entry: entry.plugin):

@@ -1,11 +1,11 @@
-"""What a user asks for: sampling and pooling parameters, and how an answer can end."""
+"""What a user asks for: sampling and pooling parameters, the request itself, and how it can end."""
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,6 +24,18 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class Status(enum.StrEnum):
+    """Where a request is in its life. A preempted request is waiting again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+Need = Literal["grammar", "media", "adapter", "kv"]
+"""What a request can be waiting for before it may be scheduled."""
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,3 +168,67 @@ def _check_rules(params: SamplingParams) -> None:
     for token, bias in params.logit_bias.items():
         if not -100.0 <= bias <= 100.0:
             raise BadRequest(f"logit_bias of token {token} must be between -100 and 100, got {bias}", param="logit_bias")
+
+
+class Request:
+    """One sequence under way: what was asked, and what has become of it so far.
+
+    ``prompt`` and the growing ``output`` are token ids; exactly one of ``sampling`` and ``pooling`` is given.
+    ``stop_ids`` are all ids that end the answer, ``salt`` separates tenants in the prefix cache, a lower ``priority``
+    goes first. ``arrival``, ``deadline``, ``first_planned`` and ``first_token`` are times of the engine's clock in
+    seconds. ``computed`` counts the tokens whose KV stands, ``cached`` the prompt tokens found in the prefix cache.
+    The scheduler owns all that changes.
+    """
+
+    __slots__ = (
+        "arrival", "bad_words", "cached", "computed", "deadline", "first_planned", "first_token", "id", "needs",
+        "output", "pooling", "preemptions", "priority", "prompt", "salt", "sampling", "seed", "status", "stop_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: int,
+        prompt: tuple[int, ...],
+        *,
+        sampling: SamplingParams | None = None,
+        pooling: PoolingParams | None = None,
+        stop_ids: tuple[int, ...] = (),
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        seed: int = 0,
+        priority: int = 0,
+        salt: bytes = b"",
+        arrival: float = 0.0,
+        deadline: float | None = None,
+        needs: Iterable[Need] = (),
+    ) -> None:
+        assert (sampling is None) != (pooling is None), "a request samples or pools"
+        self.id = id
+        self.prompt = prompt
+        self.sampling = sampling
+        self.pooling = pooling
+        self.stop_ids = stop_ids
+        self.bad_words = bad_words
+        self.seed = seed
+        self.priority = priority
+        self.salt = salt
+        self.arrival = arrival
+        self.deadline = deadline
+        self.needs: set[Need] = set(needs)
+        self.output: list[int] = []
+        self.status = Status.WAITING
+        self.computed = 0
+        self.cached = 0
+        self.preemptions = 0
+        self.first_planned: float | None = None
+        self.first_token: float | None = None
+
+    def __len__(self) -> int:
+        """Prompt and output tokens together."""
+        return len(self.prompt) + len(self.output)
+
+    def ids(self, start: int, stop: int) -> tuple[int, ...]:
+        """The token ids at positions ``start … stop-1`` of prompt and output as one sequence."""
+        size = len(self.prompt)
+        if stop <= size:
+            return self.prompt[start:stop]
+        return self.prompt[start:] + tuple(self.output[max(start - size, 0) : stop - size])

@@ -23,10 +23,10 @@ SettingType = values.ValueType
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One option. ``name`` is snake_case, with the plugin's prefix for a plugin's own (``"cpu.threads"``).
 
-    The flag is ``--cpu-threads``, the key in a file ``cpu-threads`` (or ``cpu_threads``), the variable ``LSV_CPU_THREADS``.
-    ``env`` lists further variables honoured as aliases (``VLLM_CPU_OMP_THREADS_BIND``). ``short`` are short flags
-    (``-tp``). ``aliases`` are further names. ``choices``, or ``low`` and ``high`` (inclusive), bound the values.
-    ``scope`` says which commands take it: engine, serve, or all. ``group`` is its heading in the help.
+    The flag is ``--cpu-threads``, the key in a file ``cpu-threads`` (or ``cpu_threads``), the variable
+    ``LSV_CPU_THREADS``. ``env`` lists further variables honoured as aliases (``VLLM_CPU_OMP_THREADS_BIND``),
+    ``aliases`` further names, ``short`` short flags (``-tp``). ``choices``, or ``low`` and ``high`` (inclusive),
+    bound the values. ``scope`` says which commands take it. ``group`` is its heading in the help.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Settings(Mapping[str, Any]):
         return len(self.declared.by_name)
 
     def source(self, name: str) -> str:
-        """Where a value came from: ``"flag --port"``, ``"LSV_PORT"``, ``"VLLM_API_KEY"``, ``"file x.yaml"`` or ``"default"``."""
+        """Where a value came from: ``"flag --port"``, ``"LSV_PORT"``, ``"file x.yaml"``, ``"default"`` …"""
         return self._given[name].source if name in self._given else "default"
 
     def plugin_options(self) -> dict[str, OptionValue]:
@@ -192,7 +192,9 @@ def _flatten(content: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         if key == "plugins" and isinstance(value, dict):
             for plugin, options in value.items():
                 if not isinstance(options, dict):
-                    raise ConfigError(f"options of plugin {plugin} must be keys and values, got {options!r}", param="config")
+                    raise ConfigError(
+                        f"options of plugin {plugin} must be keys and values, got {options!r}", param="config"
+                    )
                 yield from ((dashed(f"{plugin}.{option}"), value) for option, value in options.items())
         else:
             yield dashed(str(key)), value

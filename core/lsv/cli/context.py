@@ -26,18 +26,23 @@ class HelpWanted(Exception):
 
 
 class CommandContext:
-    """Everything a command may use. One for each run of ``lsv``."""
+    """Everything a command may use. One for each run of ``lsv``.
 
-    def __init__(self, plugins: Plugins, chosen: Settings) -> None:
+    ``warns`` is False for commands that show broken plugins themselves.
+    """
+
+    def __init__(self, plugins: Plugins, chosen: Settings, *, warns: bool = True) -> None:
         self.plugins = plugins
         self._chosen = chosen
+        self._warns = warns
+        self._warned: set[str] = set()
 
     @classmethod
-    def open(cls, arguments: Sequence[str]) -> CommandContext:
+    def open(cls, arguments: Sequence[str], *, warns: bool = True) -> CommandContext:
         """Load the plugins that the command line, the environment or the config file ask for."""
         chosen = choose_plugins(arguments)
         plugins = load(chosen["plugins"], chosen["no_plugin"] or ())
-        return cls(plugins, chosen)
+        return cls(plugins, chosen, warns=warns)
 
     @cached_property
     def console(self) -> Console:
@@ -65,10 +70,18 @@ class CommandContext:
             raise ConfigError(f"unexpected argument {plain[positional]!r}")
         settings = gather(declared, line.given, file=self._chosen["config"], positional=plain, known=known)
         self._check_chosen(settings)
+        self.warn_of_broken()
         logging.getLogger().setLevel(settings["log_level"].upper())
         for warning in unknown_variables(known):
             warn(warning)
         return settings
+
+    def warn_of_broken(self) -> None:
+        """Say of each broken plugin, once, that it is."""
+        for name, broken in self.plugins.broken.items():
+            if self._warns and name not in self._warned:
+                self._warned.add(name)
+                warn(f"plugin {broken}")
 
     def _check_chosen(self, settings: Settings) -> None:
         """The plugins were chosen before their settings were known, so by flags written in full only."""

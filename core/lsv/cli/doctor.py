@@ -51,7 +51,9 @@ def _installation() -> Iterator[Line]:
         if package != "torch":
             yield _package(package)
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    yield Line("c++ compiler", compiler or "missing", compiler is not None, "install g++ or clang++; native kernels need one")
+    yield Line(
+        "c++ compiler", compiler or "missing", compiler is not None, "install g++ or clang++; native kernels need one"
+    )
     ninja = shutil.which("ninja")
     yield Line("ninja", ninja or "missing", ninja is not None, "pip install ninja; native kernels are built with it")
 
@@ -77,7 +79,9 @@ def _torch() -> Line:
         import torch
     except (ImportError, OSError) as error:
         return Line("torch", f"{installed.found} can't be imported: {error}", False, "reinstall torch for this machine")
-    return Line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    return Line(
+        "torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    )
 
 
 def _machine() -> Iterator[Line]:

@@ -21,7 +21,9 @@ def show_settings(console: Console, command: str, summary: str, declared: Declar
         for setting in settings:
             table.add_row(Text(f"  {_spelling(setting)}"), Text(_explanation(setting)))
         console.print(table)
-    console.print(Text("\nAn option may be cut short where that is unambiguous, written with underscores, and set by variable or file."))
+    console.print(
+        "\nOptions may be cut short where that is unambiguous, and written with underscores.", highlight=False
+    )
 
 
 def _heading(setting: Setting) -> str:
@@ -32,7 +34,7 @@ def _heading(setting: Setting) -> str:
 
 
 def _heading_order(setting: Setting) -> tuple[int, str]:
-    """A command's own settings first, then the core's in their order, then the plugins' by name, then the common ones."""
+    """A command's own settings first, the core's in their order, the plugins' by name, then the common ones."""
     heading = _heading(setting)
     if setting.scope == "all":
         return (3, heading) if setting.group else (0, heading)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from lsv import __version__
-from lsv.cli.context import CommandContext, HelpWanted, warn
+from lsv.cli.context import CommandContext, HelpWanted
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import CommandOffer
 from lsv.spelling import suggestion
@@ -35,14 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
     except LsvError as error:
         _print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; there is nobody to tell
+        # the reader of our output left; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
@@ -50,11 +54,12 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("--version", "-V", "version"):
         print(f"lsv {__version__}")
         return 0
-    context = CommandContext.open(arguments[1:])
+    context = CommandContext.open(arguments[1:], warns=arguments[:1] not in (["plugins"], ["doctor"]))
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         _show_commands(context)
         return 0 if arguments else 2
     command = _find(arguments[0], context)
+    context.warn_of_broken()
     try:
         return command(arguments[1:], context)
     except HelpWanted as wanted:
@@ -63,7 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
         show_settings(context.console, arguments[0], _summaries(context)[arguments[0]], wanted.declared)
         return 0
     finally:
-        _warn_of_broken(context, arguments[0])
+        context.warn_of_broken()
 
 
 def _find(name: str, context: CommandContext) -> Command:
@@ -96,15 +101,7 @@ def _show_commands(context: CommandContext) -> None:
     context.console.print("usage: lsv <command> [options]\n", markup=False)
     context.console.print(table)
     context.console.print("\nlsv <command> --help shows a command's options; lsv --version the version.")
-    _warn_of_broken(context, "")
-
-
-def _warn_of_broken(context: CommandContext, command: str) -> None:
-    """Say once that plugins are broken; ``lsv plugins`` and ``lsv doctor`` show them anyway."""
-    if command in ("plugins", "doctor"):
-        return
-    for broken in context.plugins.broken.values():
-        warn(f"plugin {broken}")
+    context.warn_of_broken()
 
 
 def _print_error(error: LsvError) -> None:

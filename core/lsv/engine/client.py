@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Stats
+from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import LsvError, ModelNotFound
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
-
-from lsv.engine.records import Chunk
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +57,10 @@ class Client(Protocol):
 
     async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
         """One vector for a prompt."""
+        ...
+
+    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
+        """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
         ...
 
     async def close(self, *, drain: float = 0.0) -> None:

@@ -141,4 +141,11 @@ class Controlled(msgspec.Struct, frozen=True, tag=True):
     error: ErrorRecord | None = None
 
 
+class Boot(msgspec.Struct, frozen=True, tag=True):
+    """The first thing an engine process is told, over the private channel to its parent."""
+
+    config: EngineConfig
+    log_level: str = "INFO"
+
+
 EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled

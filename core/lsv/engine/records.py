@@ -38,7 +38,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request went; times in seconds. ``tokens`` counts all candidates, ``itl`` lists the gaps between tokens."""
+    """How a request went; times in seconds. ``tokens`` counts all candidates, ``itl`` lists the gaps between tokens.
+
+    ``longest`` counts the tokens of the longest candidate; None where that is not known apart from ``tokens``.
+    """
 
     request_id: str
     model: str
@@ -54,6 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     ttft: float | None
     e2e: float
     itl: tuple[float, ...] = ()
+    longest: int | None = None
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):

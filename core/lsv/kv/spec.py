@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -53,3 +53,29 @@ def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
         for first in range(0, len(layers), size):
             groups.append(KVGroup(len(groups), kind, tuple(layers[first : first + size]), token_bytes, window))
     return tuple(groups)
+
+
+def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tokens: int) -> int:
+    """Most blocks that one request of ``length`` tokens holds at a time, in all groups.
+
+    A windowed group holds the window and the tokens in flight (``step_tokens``), which lie anywhere in their
+    first block.
+    """
+    full = -(-length // block_size)
+    total = 0
+    for group in groups:
+        held = full
+        if group.window is not None:
+            held = min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
+        total += held
+    return total
+
+
+def longest_length(blocks: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
+    """The most tokens, a whole number of blocks, that one request may have with ``blocks`` blocks to itself."""
+    low, high = 0, blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = blocks_for(middle * block_size, groups, block_size, step_tokens) <= blocks
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low * block_size

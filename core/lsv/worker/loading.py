@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +72,8 @@ def load(
     ops = build.bind(declared, catalog, config.platform, config.reference_ops)
     budget = device.budget(after_weights(device.memory(), declared.weight_bytes), config.memory_share)
     fit = smallest(plan_memory(declared, backend, budget, config), device, communicator)
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source, lambda done, total: report("weights", done, total))
+    with closing(build.open_source(config, declared, catalog)) as source:
+        build.fill(declared, source, lambda done, total: report("weights", done, total))
     pages = fit.num_blocks + 1
     cache = backend.allocate(declared.groups, declared.layers, pages, config.block_size, kv_dtype, device)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes, ops=ops)

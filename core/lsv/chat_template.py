@@ -1,0 +1,174 @@
+"""Chat templates: from a conversation to the text a model was trained to continue.
+
+Templates come with checkpoints, so they are foreign code: they run in jinja2's immutable sandbox, with the
+environment that ``transformers`` documents for them ("Chat templates", writing your own).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from lsv.errors import BadRequest
+
+Message = Mapping[str, Any]
+
+_PARTS_LOOP = re.compile(r"\bin\s+\w+(\.content|\[\s*['\"]content['\"]\s*\])")
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+
+class ChatTemplates:
+    """The chat templates of a tokenizer by name, and the special tokens they may write."""
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self._templates = dict(templates)
+        self._special_tokens = dict(special_tokens)
+        self._compiled: dict[str, jinja2.Template] = {}
+        self._environment = _make_environment()
+
+    def __bool__(self) -> bool:
+        return bool(self._templates)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The conversation as text. ``template`` is a template's text, or the name of one of several.
+
+        Raises ``BadRequest`` where there is no template, or where the template refuses or can't digest its input.
+        """
+        if not messages:
+            raise BadRequest("messages must not be empty", param="messages")
+        source = self._choose(template, with_tools=tools is not None)
+        context = {**self._special_tokens, **(kwargs or {})}
+        context |= {
+            "messages": [_prepare(message, source) for message in messages],
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._compile(source).render(context)
+        except jinja2.TemplateError as cause:
+            raise BadRequest(f"the chat template refused the messages: {cause}", param="messages") from cause
+        except Exception as cause:
+            raise BadRequest(
+                f"the chat template failed on the messages: {type(cause).__name__}: {cause}", param="messages"
+            ) from cause
+
+    def _choose(self, template: str | None, *, with_tools: bool) -> str:
+        if template is not None:
+            return self._templates.get(template, template)
+        if with_tools and _WITH_TOOLS in self._templates:
+            return self._templates[_WITH_TOOLS]
+        if _DEFAULT in self._templates:
+            return self._templates[_DEFAULT]
+        if self._templates:
+            raise BadRequest(
+                f"the tokenizer has several chat templates and no default; name one of: {', '.join(self._templates)}",
+                param="chat_template",
+            )
+        raise BadRequest(
+            "the tokenizer has no chat template and none was given: start with --chat-template, or use completions",
+            param="messages",
+        )
+
+    def _compile(self, source: str) -> jinja2.Template:
+        """Compiled templates of the tokenizer are kept; one that came with a request is not."""
+        if source in self._compiled:
+            return self._compiled[source]
+        compiled = self._environment.from_string(source)
+        if source in self._templates.values():
+            self._compiled[source] = compiled
+        return compiled
+
+
+def read_templates(directory: Path, declared: object) -> dict[str, str]:
+    """The templates of a tokenizer folder by name; files win over what tokenizer_config.json ``declared``."""
+    file = directory / "chat_template.jinja"
+    templates = {_DEFAULT: file.read_text(encoding="utf-8")} if file.is_file() else {}
+    for extra in sorted((directory / "additional_chat_templates").glob("*.jinja")):
+        templates[extra.stem] = extra.read_text(encoding="utf-8")
+    if templates:
+        return templates
+    if isinstance(declared, str):
+        return {_DEFAULT: declared}
+    if isinstance(declared, list):
+        return {entry["name"]: entry["template"] for entry in declared}
+    return dict(declared) if isinstance(declared, dict) else {}
+
+
+def _prepare(message: Message, source: str) -> dict[str, Any]:
+    """A message as templates expect it: fields that are None left out, reasoning under the names in use.
+
+    Content given as parts becomes text where the template does not go through parts itself.
+    """
+    prepared = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((prepared[name] for name in _REASONING_NAMES if name in prepared), None)
+    if reasoning is not None:
+        prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
+    if isinstance(prepared.get("content"), list | tuple) and not _PARTS_LOOP.search(source):
+        prepared["content"] = _flatten(prepared["content"])
+    return prepared
+
+
+def _flatten(parts: Sequence[Any]) -> str:
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str):
+            raise BadRequest("content: every part must be a text for this model's chat template", param="messages")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+class _Generation(Extension):
+    """``{% generation %} … {% endgeneration %}`` marks the assistant's own text for training; here it only renders."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+def _make_environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja's own filter escapes HTML, which models have not seen."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,63 @@
+"""``lsv serve [MODEL]``: an engine process, and the frontends in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lsv.cli.context import CommandContext
+from lsv.config import EngineConfig
+from lsv.engine.client import Service
+from lsv.engine.process import EngineProcess
+from lsv.engine.socket_client import SocketClient
+from lsv.errors import ConfigError, LsvError
+from lsv.offers import FrontendOffer
+from lsv.plugins import Plugins
+from lsv.resolve import resolve
+from lsv.settings import Settings
+from lsv.tokenizer import Tokenizer
+
+_RESTARTS = 5
+"""How often ``--restart-engine`` starts a dead engine again before giving up."""
+
+
+def run(arguments: list[str], context: CommandContext) -> int:
+    settings = context.settings(arguments, scope="serve")
+    config = resolve(settings, context.plugins)
+    asyncio.run(_serve(config, settings, context.plugins))
+    return 0
+
+
+async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
+    """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
+    frontends = [offer for offer in plugins.catalog.offers(FrontendOffer) if offer.default]
+    if not frontends:
+        raise ConfigError("no plugin offers a frontend: install one, or do not leave out the api plugin")
+    process = EngineProcess(
+        config, log_level=settings["log_level"].upper(), restarts=_RESTARTS if settings["restart_engine"] else 0
+    )
+    client = SocketClient(process, Tokenizer.load(config.tokenizer), plugins=plugins)
+    await client.start()
+    service = Service({name: client for name in config.served_names})
+    try:
+        await _first_to_end([plugins.catalog.load(offer)(service, settings) for offer in frontends])
+    except LsvError:
+        # A frontend only sees that the engine is gone; what ended its start says more.
+        failure = client.failure
+        if failure is not None:
+            raise failure from None
+        raise
+    finally:
+        await client.close()
+
+
+async def _first_to_end(frontends: list[asyncio.Future[None]]) -> None:
+    """Run all frontends; when one ends, the others are cancelled."""
+    tasks = [asyncio.ensure_future(frontend) for frontend in frontends]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,271 @@
+"""The engine: scheduler and executor in step with each other. A plain object without I/O or a clock of its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lsv.config import EngineConfig, Fit
+from lsv.engine.admission import derive_seed
+from lsv.engine.executor import Executor, ReportProgress
+from lsv.engine.messages import Finish, Stats, Submit, Update
+from lsv.errors import EngineDied, LsvError, RequestFailed
+from lsv.kv.manager import KVManager
+from lsv.kv.prefix import root_hash
+from lsv.kv.spec import KVGroup
+from lsv.request import FinishReason, Request
+from lsv.scheduler.outcome import Outcome
+from lsv.scheduler.plan import StepPlan
+from lsv.scheduler.policy import Policy
+from lsv.scheduler.scheduler import Limits, Scheduler
+
+log = logging.getLogger(__name__)
+
+Owner = TypeVar("Owner", bound=Hashable)
+
+_WARN_EVERY = 50
+"""Preemptions from one warning to the next."""
+
+
+class Engine(Generic[Owner]):
+    """Runs the requests of any number of owners; an owner names its requests by numbers of its own.
+
+    ``start`` first, then ``submit`` and ``step``. After ``step`` or ``start`` has raised ``EngineDied`` the engine
+    is of no more use, and ``failure`` holds the error. ``stalled`` says that the last step found nothing to do.
+    """
+
+    def __init__(
+        self, config: EngineConfig, executor: Executor, policy: Policy, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.failure: EngineDied | None = None
+        self.stalled = False
+        self._executor = executor
+        self._policy = policy
+        self._now = now
+        self._scheduler: Scheduler | None = None
+        self._requests: dict[int, tuple[Owner, Submit]] = {}
+        self._ids: dict[tuple[Owner, int], int] = {}
+        self._news: dict[Owner, list[Update]] = {}
+        self._in_flight: deque[StepPlan] = deque()
+        self._submitted = 0
+        self._warned_at = 0
+        self._steps = self._failed_rows = 0
+        self._step_seconds = self._model_seconds = 0.0
+
+    def start(self, progress: ReportProgress) -> Fit:
+        """Load the model; raises ``StartError``."""
+        fit = self._executor.start(self.config, progress)
+        self._scheduler = make_scheduler(self.config, fit, self._executor.depth, self._policy)
+        return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
+
+    def close(self) -> None:
+        """Let go of the workers; whatever still runs is lost."""
+        self._executor.stop()
+        self._scheduler = None
+
+    @property
+    def has_work(self) -> bool:
+        return self._started.has_work or bool(self._in_flight)
+
+    @property
+    def stats(self) -> Stats:
+        if self._scheduler is None:
+            return Stats()
+        counts = self._scheduler.counts
+        return Stats(
+            running=counts.running,
+            waiting=counts.waiting,
+            kv_usage=counts.kv_usage,
+            preemptions_total=counts.preemptions,
+            prompt_tokens_total=counts.prompt_tokens,
+            generation_tokens_total=counts.generation_tokens,
+            prefix_queries_total=counts.prefix_queries,
+            prefix_hits_total=counts.prefix_hits,
+            nonfinite_total=self._failed_rows,
+            steps_total=self._steps,
+            step_seconds_total=self._step_seconds,
+            model_seconds_total=self._model_seconds,
+        )
+
+    def submit(self, owner: Owner, message: Submit) -> None:
+        """Queue a request. Raises ``BadRequest``, ``Overloaded`` or, after a failure, ``EngineDied``."""
+        if self.failure is not None:
+            raise self.failure
+        assert (owner, message.id) not in self._ids, f"request {message.id} is known"
+        number, now = self._submitted, self._now()
+        self._started.add(self._make_request(number, message, now), now)
+        self._submitted += 1
+        self._requests[number] = (owner, message)
+        self._ids[owner, message.id] = number
+        log.debug("req=%s queued: %d prompt tokens", message.name, len(message.prompt))
+
+    def abort(self, owner: Owner, ids: Iterable[int]) -> None:
+        """The owner does not want these any more, and hears nothing of them."""
+        known = [self._ids[owner, id] for id in ids if (owner, id) in self._ids]
+        for outcome in self._started.abort(known, self._now()):
+            _, message = self._forget(outcome.request)
+            log.debug("req=%s aborted after %d tokens", message.name, len(outcome.request.output))
+
+    def abort_all(self, owner: Owner) -> None:
+        """The owner is gone."""
+        self.abort(owner, [id for known, id in self._ids if known == owner])
+
+    def finish(self, owner: Owner, message: Finish) -> None:
+        """The owner has found the end of an answer; it hears no more of it."""
+        number = self._ids.get((owner, message.id))
+        if number is None:
+            return
+        outcome = self._started.finish(number, message.keep, message.reason, self._now())
+        if outcome is not None:
+            self._forget(outcome.request)
+
+    def reset_prefix_cache(self) -> None:
+        self._started.reset_prefix_cache()
+
+    def step(self) -> dict[Owner, list[Update]]:
+        """Plan as far ahead as the executor goes, wait for the oldest result, and give out the news by owner.
+
+        Raises ``EngineDied`` when the workers are gone; all requests are forgotten then.
+        """
+        began = self._now()
+        for outcome in self._started.expire(began):
+            self._tell(outcome)
+        try:
+            self._plan_ahead(began)
+            self.stalled = not self._in_flight
+            if self._in_flight:
+                self._settle_oldest(began)
+        except EngineDied as error:
+            self._die(error)
+            raise
+        return self._take_news()
+
+    @property
+    def _started(self) -> Scheduler:
+        assert self._scheduler is not None, "the engine has not been started"
+        return self._scheduler
+
+    def _plan_ahead(self, now: float) -> None:
+        while (plan := self._started.plan(now)) is not None:
+            self._executor.submit(plan)
+            self._in_flight.append(plan)
+        self._warn_of_preemptions()
+
+    def _settle_oldest(self, began: float) -> None:
+        result = self._executor.collect(self.config.step_timeout)
+        now = self._now()
+        for outcome in self._started.settle(self._in_flight.popleft(), result, now):
+            self._tell(outcome)
+        self._steps += 1
+        self._failed_rows += len(result.failed)
+        self._step_seconds += now - began
+        self._model_seconds += result.seconds
+
+    def _make_request(self, number: int, message: Submit, now: float) -> Request:
+        return Request(
+            number,
+            message.prompt,
+            sampling=message.sampling,
+            pooling=message.pooling,
+            stop_ids=message.stop_ids,
+            bad_words=message.bad_words,
+            # every request draws its own numbers, the same ones in every run that sends the same requests
+            seed=derive_seed(self.config.seed, number + 1) if message.seed is None else message.seed,
+            priority=message.priority,
+            salt=message.salt,
+            arrival=now,
+            deadline=None if message.timeout is None else now + message.timeout,
+        )
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Turn an outcome into its owner's news."""
+        request = outcome.request
+        owner, message = self._requests[request.id]
+        if outcome.finish is not None:
+            self._forget(request)
+            log.debug("req=%s finished (%s): %d tokens", message.name, outcome.finish, len(request.output))
+        if outcome.error is not None:
+            log.warning("req=%s failed: %s", message.name, outcome.error)
+        self._news.setdefault(owner, []).append(_make_update(message.id, outcome))
+
+    def _forget(self, request: Request) -> tuple[Owner, Submit]:
+        owner, message = self._requests.pop(request.id)
+        del self._ids[owner, message.id]
+        return owner, message
+
+    def _take_news(self) -> dict[Owner, list[Update]]:
+        news, self._news = self._news, {}
+        return news
+
+    def _die(self, error: EngineDied) -> None:
+        log.error("the engine can't go on: %s", error.message)
+        self.failure = error
+        self._started.fail_all(error.message, self._now())
+        self._requests.clear()
+        self._ids.clear()
+        self._news.clear()
+        self._in_flight.clear()
+
+    def _warn_of_preemptions(self) -> None:
+        total = self._started.counts.preemptions
+        if total and (not self._warned_at or total - self._warned_at >= _WARN_EVERY):
+            self._warned_at = total
+            log.warning(
+                "A request is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
+                "This can affect the end-to-end performance. Increase gpu_memory_utilization or tensor_parallel_size "
+                "to provide more KV cache memory. total_cumulative_preemption_cnt=%d",
+                total,
+            )
+
+
+def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -> Scheduler:
+    """The scheduler and cache of an engine whose model is loaded."""
+    root = root_hash(
+        weights=f"{config.model} {config.load_format}",
+        quantizer=config.quantization,
+        kv_dtype=config.kv_dtype,
+        block_size=fit.block_size,
+    )
+    groups = tuple(msgspec.convert(group, KVGroup) for group in fit.groups)
+    kv = KVManager(groups, fit.num_blocks, fit.block_size, root=root, prefix_caching=config.prefix_caching)
+    limits = Limits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=min(config.max_model_len, fit.max_model_len),
+        max_queue=config.max_queue,
+        depth=depth,
+        chunked_prefill=config.chunked_prefill,
+        mixed_batches=config.mixed_batches,
+    )
+    return Scheduler(limits, kv, policy)
+
+
+def _make_update(id: int, outcome: Outcome) -> Update:
+    """``cached`` and the times are told once: with the first tokens, or with the vector."""
+    request = outcome.request
+    planned, first = request.first_planned, request.first_token
+    is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))
+    return Update(
+        id=id,
+        tokens=outcome.tokens,
+        logprobs=outcome.logprobs,
+        prompt_logprobs=outcome.prompt_logprobs,
+        vector=outcome.vector,
+        cached=request.cached if is_first else None,
+        queued=planned - request.arrival if is_first and planned is not None else None,
+        prefill=first - planned if is_first and planned is not None and first is not None else None,
+        finish=outcome.finish,
+        stop=outcome.stop,
+        error=None if outcome.error is None else RequestFailed(outcome.error).record(),
+    )
+
+
+def refuse(id: int, error: LsvError) -> Update:
+    """The answer to a request that was not taken."""
+    return Update(id=id, finish=FinishReason.ERROR, error=error.record())

@@ -1,0 +1,300 @@
+"""The engine's own process: ``python -m lsv.engine.loop LISTENER LIFELINE PARENT``, two sockets and a process id.
+
+The lifeline is a channel to the parent: ``Boot`` comes in, ``Ready`` or ``Failed`` goes out, and its end is the end
+of the process. Clients come through the listener. Everything happens in one thread: sockets between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+from lsv import __version__, plugins
+from lsv.config import EngineConfig, Fit
+from lsv.engine import report
+from lsv.engine.connection import Connection, ConnectionLost
+from lsv.engine.engine import Engine, refuse
+from lsv.engine.lifeline import die_with
+from lsv.engine.messages import (
+    PROTOCOL,
+    Abort,
+    Boot,
+    ClientMessage,
+    Control,
+    Controlled,
+    EngineMessage,
+    Failed,
+    Finish,
+    Hello,
+    Progress,
+    Ready,
+    Submit,
+    Update,
+    Welcome,
+)
+from lsv.engine.wire import FrameReader, encode_frame
+from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
+from lsv.offers import ExecutorOffer, PolicyOffer
+from lsv.plugins import Plugins
+
+log = logging.getLogger(__name__)
+
+_IDLE_WAIT = 0.01
+"""Seconds between looks at requests that wait for something else than a step."""
+_LAST_WORDS = 0.5
+
+
+class EngineLoop:
+    """Serves one engine to any number of connections until its parent is gone or it is told to stop."""
+
+    def __init__(self, engine: Engine[int], listener: socket.socket, lifeline: socket.socket) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._lifeline = lifeline
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, Connection] = {}
+        self._accepted = 0
+        self._progress = Progress("starting", 0, 0)
+        self._fit: Fit | None = None
+        self._stopped = False
+        self._drains: list[tuple[int, int]] = []
+        self._draining = False
+        self._stale = False
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
+
+    def load(self) -> Fit:
+        """Start the engine, telling everyone how far it is. Raises ``StartError``, ``SystemExit`` when told to stop."""
+        stages = report.Stages()
+
+        def show(stage: str, done: int, total: int) -> None:
+            stages.enter(stage)
+            self._show_progress(stage, done, total)
+
+        self._fit = self._engine.start(show)
+        stages.end()
+        self._broadcast(Ready(self._fit))
+        self._lifeline.sendall(encode_frame(Ready(self._fit)))
+        return self._fit
+
+    def run(self) -> None:
+        """Step while there is work, sleep while there is none. Raises ``EngineDied``."""
+        engine = self._engine
+        while not self._stopped:
+            self._look(None if not engine.has_work else _IDLE_WAIT if engine.stalled else 0.0)
+            if engine.has_work:
+                self._deliver(engine.step())
+            elif self._stale:
+                self._deliver({})
+            self._stale = False
+            self._answer_drains()
+
+    def fail(self, error: LsvError) -> None:
+        """Tell everybody why this is the end."""
+        message = Failed(error.record())
+        self._broadcast(message)
+        for end in (self._lifeline, self._listener):
+            self._selector.unregister(end)
+        try:
+            self._lifeline.sendall(encode_frame(message))
+            self._look(_LAST_WORDS if any(one.is_behind for one in self._connections.values()) else 0.0)
+        except OSError:
+            pass  # the parent is gone, too
+
+    def _show_progress(self, stage: str, done: int, total: int) -> None:
+        self._progress = Progress(stage, done, total)
+        self._broadcast(self._progress)
+        self._look(0.0)
+        if self._stopped:
+            sys.exit(0)
+
+    def _look(self, wait: float | None) -> None:
+        """See to the sockets: new clients, messages, readers that are ready for more."""
+        for key, _ in self._selector.select(wait):
+            key.data(key.fileobj)
+
+    def _accept(self, _: object) -> None:
+        try:
+            end, _address = self._listener.accept()
+        except OSError:
+            return  # gone again
+        self._accepted += 1
+        connection = Connection(end)
+        number = self._accepted
+        self._connections[number] = connection
+        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._serve(number))
+
+    def _stop(self, _: object) -> None:
+        """The lifeline has no more to say: the parent stops this process, or is gone."""
+        self._stopped = True
+
+    def _serve(self, number: int) -> None:
+        connection = self._connections[number]
+        try:
+            connection.flush()
+            for message in connection.receive():
+                self._take(number, connection, message)
+        except ConnectionLost as lost:
+            self._lose(number, lost)
+        else:
+            self._watch(number, connection)
+
+    def _take(self, number: int, connection: Connection, message: ClientMessage) -> None:
+        if isinstance(message, Submit):
+            self._submit(number, connection, message)
+        elif isinstance(message, Abort):
+            self._engine.abort(number, message.ids)
+            connection.discard(message.ids)
+            self._stale = True
+        elif isinstance(message, Finish):
+            self._engine.finish(number, message)
+            connection.discard((message.id,))
+            self._stale = True
+        elif isinstance(message, Hello):
+            self._greet(connection, message)
+        else:
+            self._control(number, connection, message)
+
+    def _submit(self, number: int, connection: Connection, message: Submit) -> None:
+        try:
+            if self._fit is None or self._draining:
+                raise Unavailable("the engine takes no requests now: it is loading or about to stop")
+            self._engine.submit(number, message)
+        except LsvError as error:
+            log.info("req=%s refused: %s", message.name, error.message)
+            connection.deliver([refuse(message.id, error)], self._engine.stats)
+
+    def _greet(self, connection: Connection, hello: Hello) -> None:
+        config = self._engine.config
+        if hello.protocol != PROTOCOL:
+            raise ConnectionLost(f"the client speaks protocol {hello.protocol}, this engine {PROTOCOL}")
+        connection.send(Welcome(PROTOCOL, __version__, config.fingerprint(), config))
+        connection.send(self._progress if self._fit is None else Ready(self._fit))
+
+    def _control(self, number: int, connection: Connection, message: Control) -> None:
+        """``drain`` is answered when everything has ended; no request is taken from then on."""
+        if message.order == "drain":
+            self._draining = True
+            self._drains.append((number, message.id))
+        elif message.order == "reset_prefix_cache":
+            self._engine.reset_prefix_cache()
+            connection.send(Controlled(message.id))
+        else:
+            error = BadRequest(f"unknown order {message.order!r}: the engine knows reset_prefix_cache and drain")
+            connection.send(Controlled(message.id, error.record()))
+
+    def _answer_drains(self) -> None:
+        if self._drains and not self._engine.has_work:
+            for number, id in self._drains:
+                self._send(number, Controlled(id))
+            self._drains.clear()
+
+    def _deliver(self, news: dict[int, list[Update]]) -> None:
+        stats = self._engine.stats
+        for number, connection in tuple(self._connections.items()):
+            try:
+                connection.deliver(news.get(number, ()), stats)
+            except ConnectionLost as lost:
+                self._lose(number, lost)
+            else:
+                self._watch(number, connection)
+
+    def _broadcast(self, message: EngineMessage) -> None:
+        for number in tuple(self._connections):
+            self._send(number, message)
+
+    def _send(self, number: int, message: EngineMessage) -> None:
+        connection = self._connections.get(number)
+        if connection is None:
+            return
+        try:
+            connection.send(message)
+        except ConnectionLost as lost:
+            self._lose(number, lost)
+        else:
+            self._watch(number, connection)
+
+    def _watch(self, number: int, connection: Connection) -> None:
+        """Ask to be told when a reader who is behind reads on."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_behind else 0)
+        key = self._selector.get_key(connection)
+        if key.events != wanted:
+            self._selector.modify(connection, wanted, key.data)
+
+    def _lose(self, number: int, lost: ConnectionLost) -> None:
+        connection = self._connections.pop(number)
+        self._selector.unregister(connection)
+        connection.close()
+        log.debug("connection %d ended: %s", number, lost)
+        if self._fit is not None and self._engine.failure is None:
+            self._engine.abort_all(number)
+            self._stale = True
+
+
+def main(listener: int, lifeline: int, parent: int) -> int:
+    """Run an engine process; exit codes: 0 told to stop, 1 failed, 2 could not start."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and tells us
+    signal.signal(signal.SIGTERM, _exit)
+    channel = socket.socket(fileno=lifeline)
+    boot = _read_boot(channel)
+    report.set_up_logging(boot.log_level)
+    try:
+        loaded = plugins.load(boot.config.plugins)
+        engine = make_engine(boot.config, loaded)
+    except LsvError as error:
+        log.error("%s", error.message)
+        channel.sendall(encode_frame(Failed(error.record())))
+        return error.exit_code
+    try:
+        return _serve(EngineLoop(engine, socket.socket(fileno=listener), channel), boot.config, loaded)
+    finally:
+        engine.close()
+
+
+def _serve(loop: EngineLoop, config: EngineConfig, loaded: Plugins) -> int:
+    try:
+        report.log_config(config)
+        fit = loop.load()
+        report.log_fit(config, fit)
+        loaded.call("lsv_engine_started", config=config)
+        loop.run()
+        loaded.call("lsv_engine_stopped", config=config)
+    except LsvError as error:
+        log.error("%s", error.message)
+        loop.fail(error)
+        return error.exit_code
+    except Exception as cause:
+        log.exception("the engine failed")
+        loop.fail(EngineDied(f"the engine failed: {type(cause).__name__}: {cause}; its log has the traceback"))
+        return 1
+    return 0
+
+
+def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
+    """An engine with the executor and the policy its configuration names; nothing is loaded yet."""
+    catalog = loaded.catalog
+    executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
+    policy = catalog.load(catalog.find(PolicyOffer, config.policy))()
+    return Engine(config, executor, policy)
+
+
+def _read_boot(channel: socket.socket) -> Boot:
+    reader: FrameReader[Boot] = FrameReader(Boot)
+    while data := channel.recv(1 << 16):
+        for boot in reader.feed(data):
+            return boot
+    sys.exit(1)  # the parent has gone already
+
+
+def _exit(*_: object) -> None:
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,70 @@
+"""Updates on their way to a reader who may be slow: they wait merged, one for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from lsv.engine.messages import Update
+from lsv.scheduler.plan import Logprobs
+
+Number = TypeVar("Number", int, float)
+
+
+class Mailbox:
+    """What has not been read yet; it grows with the tokens of its requests, not with steps."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Update]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, updates: Iterable[Update]) -> None:
+        for update in updates:
+            self._waiting.setdefault(update.id, []).append(update)
+
+    def take(self) -> tuple[Update, ...]:
+        """Everything that waits, one update for each request."""
+        waiting, self._waiting = self._waiting, {}
+        return tuple(merge(updates) for updates in waiting.values())
+
+    def discard(self, ids: Iterable[int]) -> None:
+        """Nobody wants news of these any more."""
+        for id in ids:
+            self._waiting.pop(id, None)
+
+
+def merge(updates: Sequence[Update]) -> Update:
+    """Several updates of one request as one."""
+    if len(updates) == 1:
+        return updates[0]
+    last = updates[-1]
+    return Update(
+        id=last.id,
+        tokens=tuple(token for update in updates for token in update.tokens),
+        logprobs=_join([update.logprobs for update in updates]),
+        prompt_logprobs=_join([update.prompt_logprobs for update in updates]),
+        vector=last.vector,
+        cached=_first([update.cached for update in updates]),
+        queued=_first([update.queued for update in updates]),
+        prefill=_first([update.prefill for update in updates]),
+        finish=last.finish,
+        stop=last.stop,
+        error=last.error,
+    )
+
+
+def _join(parts: Iterable[Logprobs | None]) -> Logprobs | None:
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    return Logprobs(
+        ids=tuple(row for part in given for row in part.ids),
+        values=tuple(row for part in given for row in part.values),
+        ranks=tuple(row for part in given for row in part.ranks),
+    )
+
+
+def _first(values: Iterable[Number | None]) -> Number | None:
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,64 @@
+"""What an engine process writes into its log about itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from lsv.config import EngineConfig, Fit
+
+log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+_STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
+
+
+def set_up_logging(level: str) -> None:
+    """One line an event on stderr, for everything lsv and its plugins say."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(asctime)s engine %(name)s: %(message)s")
+    logging.getLogger("lsv").setLevel(level.upper())
+
+
+def log_config(config: EngineConfig) -> None:
+    """What is about to be loaded, and why it was chosen."""
+    log.info("Engine configuration %s: model %s (%s)", config.fingerprint(), config.model, config.architecture)
+    log.info(
+        "platform %s, dtype %s, attention %s, quantization %s, executor %s",
+        config.platform, config.dtype, config.attention, config.quantization or "none", config.executor,
+    )  # fmt: skip
+    for reason in config.reasons:
+        log.info("%s=%s: %s", reason.name, reason.value, reason.why)
+
+
+def log_fit(config: EngineConfig, fit: Fit) -> None:
+    """What fits, in the words that users search logs for."""
+    log.info("Weights take %.1f MiB, the KV cache %.1f MiB", fit.weight_bytes / _MIB, fit.kv_bytes / _MIB)
+    log.info("# blocks: %d of %d tokens", fit.num_blocks, fit.block_size)
+    log.info("KV cache size: %s tokens", f"{fit.kv_tokens:,}")
+    log.info(
+        "Maximum concurrency for %s tokens per request: %.2fx",
+        f"{config.max_model_len:,}", fit.kv_tokens / config.max_model_len,
+    )  # fmt: skip
+    for reason in fit.reasons:
+        log.info("%s=%s: %s", reason.name, reason.value, reason.why)
+
+
+class Stages:
+    """Logs how long each stage of a start took, once the next one begins."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._began = time.monotonic()
+
+    def enter(self, stage: str) -> None:
+        """The start is in this stage; nothing is logged while that stays so."""
+        if stage != self._stage:
+            self.end()
+            self._stage = stage
+
+    def end(self) -> None:
+        now = time.monotonic()
+        if self._stage in _STAGE_LINES:
+            log.info(_STAGE_LINES[self._stage], now - self._began)
+            self._began = now
+        self._stage = ""

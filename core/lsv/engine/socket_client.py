@@ -1,0 +1,298 @@
+"""The client of an engine in another process: one connection carries all requests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from lsv.config import Fit
+from lsv.engine.client import Status
+from lsv.engine.front import Front, read_vector
+from lsv.engine.mailbox import Mailbox
+from lsv.engine.messages import (
+    Abort,
+    ClientMessage,
+    Control,
+    Controlled,
+    EngineMessage,
+    Failed,
+    Hello,
+    Progress,
+    Ready,
+    Stats,
+    Submit,
+    Tokens,
+    Update,
+)
+from lsv.engine.process import EngineProcess
+from lsv.engine.records import Chunk, RequestRecord
+from lsv.engine.wire import FrameReader, encode_frame
+from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
+from lsv.plugins import Plugins
+from lsv.request import PoolingParams, SamplingParams
+from lsv.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_READ = 1 << 18
+_EXPLAIN_SECONDS = 0.5
+"""How long a lost engine's requests may wait to hear why it ended."""
+
+
+class Inbox:
+    """What the engine has said about one request and its reader has not taken yet."""
+
+    def __init__(self) -> None:
+        self._mailbox = Mailbox()
+        self._news = asyncio.Event()
+        self._error: LsvError | None = None
+
+    def put(self, update: Update) -> None:
+        self._mailbox.put((update,))
+        self._news.set()
+
+    def fail(self, error: LsvError) -> None:
+        self._error = error
+        self._news.set()
+
+    async def take(self) -> tuple[Update, ...]:
+        """Wait for news; raises the error that ended the engine."""
+        await self._news.wait()
+        self._news.clear()
+        if not self._mailbox and self._error is not None:
+            raise self._error
+        if self._error is not None:
+            self._news.set()
+        return self._mailbox.take()
+
+
+class SocketClient:
+    """Talks to an engine process, watches it, and starts it again as often as the process allows.
+
+    ``start`` and everything else must be called in one event loop.
+    """
+
+    def __init__(self, process: EngineProcess, tokenizer: Tokenizer, *, plugins: Plugins | None = None) -> None:
+        self.config = process.config
+        self.tokenizer = tokenizer
+        self._process = process
+        self._front = Front(process.config, tokenizer, plugins)
+        self._status = Status(state="loading", stage="starting")
+        self._stats = Stats()
+        self._inboxes: dict[int, Inbox] = {}
+        self._orders: dict[int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reported: LsvError | None = None
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect to the process, which is started if it does not run; returns while the model is loading."""
+        if not self._process.running:
+            self._process.start()
+        self._task = asyncio.create_task(self._keep_connected())
+
+    async def ready(self) -> Fit:
+        """Wait until the engine can be used; raises what its start failed with."""
+        while self._status.state == "loading":
+            await asyncio.sleep(0.01)
+        if self._status.state != "ready" or self.fit is None:
+            raise self._reported or EngineDied(self._status.error or "the engine has been stopped")
+        return self.fit
+
+    @property
+    def fit(self) -> Fit | None:
+        return self._front.fit
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def failure(self) -> LsvError | None:
+        """What a dead engine died of, as the error it reported itself where it could."""
+        return self._reported if self._status.state == "dead" else None
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats
+
+    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
+        self._front.on_finished(callback)
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        salt: bytes = b"",
+        trace: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        self._check_ready()
+        stream = self._front.open(
+            prompt, params, request_id=request_id, now=time.monotonic(), priority=priority, salt=salt, trace=trace
+        )
+        inbox = Inbox()
+        try:
+            self._submit(stream.submits, inbox)
+            while not stream.finished:
+                for update in await inbox.take():
+                    chunk, finish = stream.take(update, time.monotonic())
+                    if finish is not None:
+                        self._send(finish)
+                        self._inboxes.pop(update.id, None)
+                    if chunk is not None:
+                        yield chunk
+        except LsvError:
+            stream.fail()
+            raise
+        finally:
+            self._leave([submit.id for submit in stream.submits], stream.open_ids)
+            self._front.close(stream, time.monotonic())
+
+    async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
+        self._check_ready()
+        submit = self._front.open_pooling(prompt, params, request_id=request_id)
+        inbox, began, answer = Inbox(), time.monotonic(), None
+        try:
+            self._submit((submit,), inbox)
+            while answer is None:
+                answer = next((update for update in await inbox.take() if update.finish is not None), None)
+            return read_vector(answer)
+        finally:
+            self._leave((submit.id,), (submit.id,) if answer is None else ())
+            self._front.close_pooling(submit, answer, time.monotonic() - began)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes of the engine."""
+        self._check_ready()
+        await self._order("reset_prefix_cache")
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        self._closing = True
+        if self._status.state == "ready":
+            self._status = Status(state="draining")
+            if drain > 0:
+                with suppress(TimeoutError, LsvError):
+                    await asyncio.wait_for(self._order("drain"), drain)
+        await asyncio.to_thread(self._process.stop)
+        if self._task is not None:
+            await self._task
+        if self._status.state != "dead":
+            self._status = Status(state="dead", error="the engine has been stopped")
+
+    # Requests
+
+    def _check_ready(self) -> None:
+        status = self._status
+        if status.state == "dead":
+            raise EngineDied(f"the engine is gone: {status.error}")
+        if status.state != "ready":
+            raise Unavailable(f"the engine takes no requests now: {status.state} {status.stage}".rstrip())
+
+    def _submit(self, submits: Sequence[Submit], inbox: Inbox) -> None:
+        for submit in submits:
+            self._inboxes[submit.id] = inbox
+            self._send(submit)
+
+    def _leave(self, ids: Sequence[int], still_open: Sequence[int]) -> None:
+        """No news of ``ids`` is wanted any more, and ``still_open`` ones shall end."""
+        for id in ids:
+            self._inboxes.pop(id, None)
+        if still_open and self._writer is not None:
+            self._send(Abort(tuple(still_open)))
+
+    async def _order(self, order: str) -> None:
+        """Have the engine carry out an order; raises its refusal, or ``EngineDied`` when it is gone."""
+        number = next(self._numbers)
+        done = self._orders[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(Control(number, order))
+            await done
+        finally:
+            del self._orders[number]
+
+    def _send(self, message: ClientMessage) -> None:
+        if self._writer is None:
+            raise EngineDied("the engine is gone")
+        self._writer.write(encode_frame(message))
+
+    # The connection
+
+    async def _keep_connected(self) -> None:
+        """Listen to the engine until it is gone; then fail what is open, and start it again if that is allowed."""
+        while True:
+            with suppress(OSError):
+                await self._converse()
+            self._writer = None
+            error = await asyncio.to_thread(self._process.explain, _EXPLAIN_SECONDS)
+            self._lose(self._reported or error)
+            delay = None if self._closing or isinstance(error, StartError) else self._process.restart()
+            if delay is None:
+                return
+            log.warning("starting the engine again in %g s", delay)
+            self._status = Status(state="loading", stage="restarting")
+            self._reported = self._front.fit = None
+            await asyncio.sleep(delay)
+            if self._closing:
+                return
+            await asyncio.to_thread(self._process.end)
+            self._process.start()
+
+    async def _converse(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(self._process.address)
+        try:
+            self._send(Hello())
+            frames: FrameReader[EngineMessage] = FrameReader(EngineMessage)
+            while data := await reader.read(_READ):
+                for message in frames.feed(data):
+                    self._hear(message)
+        finally:
+            self._writer.close()
+
+    def _hear(self, message: EngineMessage) -> None:
+        if isinstance(message, Tokens):
+            self._stats = message.stats
+            for update in message.updates:
+                inbox = self._inboxes.get(update.id)
+                if inbox is not None:
+                    inbox.put(update)
+        elif isinstance(message, Progress):
+            self._status = Status(state="loading", stage=message.stage, done=message.done, total=message.total)
+        elif isinstance(message, Ready):
+            self._front.fit = message.fit
+            self._status = Status(state="ready")
+        elif isinstance(message, Failed):
+            self._reported = from_record(message.error)
+        elif isinstance(message, Controlled):
+            self._conclude(message)
+
+    def _conclude(self, message: Controlled) -> None:
+        done = self._orders.get(message.id)
+        if done is None or done.done():
+            return
+        if message.error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(from_record(message.error))
+
+    def _lose(self, error: LsvError) -> None:
+        """The engine is gone: everything open ends with the reason."""
+        if self._closing:
+            error = Unavailable("the engine has been stopped")
+        else:
+            log.error("the engine is gone: %s", error.message)
+            self._reported = error
+        self._status = Status(state="dead", error=error.message)
+        for inbox in self._inboxes.values():
+            inbox.fail(error if self._closing else EngineDied(error.message))
+        for done in self._orders.values():
+            if not done.done():
+                done.set_exception(EngineDied(error.message))

@@ -1,0 +1,202 @@
+"""A request under way as its client sees it: updates of its candidates in, chunks of their answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lsv.engine.messages import Finish, Submit, Update
+from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.engine.text import Detokenizer, StopFinder, Stopped
+from lsv.errors import RequestFailed, from_record
+from lsv.request import FinishReason, SamplingParams
+from lsv.scheduler.plan import Logprobs
+from lsv.tokenizer import Tokenizer
+
+
+class Answer:
+    """One candidate. ``finish`` is None while it grows; ``stop`` is the stop string or token id that ended it."""
+
+    def __init__(self, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self.tokens = 0
+        self.finish: FinishReason | None = None
+        self.stop: int | str | None = None
+        self._params = params
+        self._detokenizer = (
+            Detokenizer(tokenizer, prompt, skip_special_tokens=params.skip_special_tokens)
+            if params.detokenize
+            else None
+        )
+        self._finder = StopFinder(params.stop, include=params.include_stop_str_in_output) if params.stop else None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None
+
+    def take(self, update: Update) -> tuple[str, int]:
+        """The new text, and how many of the update's tokens belong to the answer (a stop string may cut it)."""
+        shown: list[str] = []
+        for count, token in enumerate(update.tokens, start=1):
+            self.tokens += 1
+            if count == len(update.tokens) and self._is_hidden(update):
+                continue
+            shown.append(self._show(self._detokenizer.push(token)) if self._detokenizer else "")
+            if self.finished:
+                return "".join(shown), count
+        if update.finish is not None:
+            shown.append(self._end(update.finish, update.stop))
+        return "".join(shown), len(update.tokens)
+
+    def _is_hidden(self, update: Update) -> bool:
+        """The last token is an eos, which is no text of the answer."""
+        return (
+            update.finish is FinishReason.STOP and update.stop is None and not self._params.include_stop_str_in_output
+        )
+
+    def _show(self, text: str) -> str:
+        """What may be shown of new text; finishes the answer at a stop string."""
+        if self._finder is None or self.tokens <= self._params.min_tokens:
+            return text
+        found = self._finder.push(text)
+        if isinstance(found, Stopped):
+            self.finish, self.stop = FinishReason.STOP, found.stop
+            return found.text
+        return found
+
+    def _end(self, finish: FinishReason, stop: int | None) -> str:
+        """Show what was held back; it may hold a stop string, which then is how the answer ended."""
+        text = self._show(self._detokenizer.flush()) if self._detokenizer else ""
+        if not self.finished:
+            self.finish, self.stop = finish, stop
+            text += self._finder.flush() if self._finder else ""
+        return text
+
+
+class Stream:
+    """All candidates of one request. Times are those of the caller's clock, in seconds."""
+
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        submits: Sequence[Submit],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        now: float,
+    ) -> None:
+        self.request_id = request_id
+        self.submits = tuple(submits)
+        self.params = params
+        self._model = model
+        self._tokenizer = tokenizer
+        self._prompt = submits[0].prompt
+        self._index = {submit.id: index for index, submit in enumerate(submits)}
+        self._answers = [Answer(self._prompt, params, tokenizer) for _ in submits]
+        self._prompt_logprobs: list[PositionLogprobs | None] = [None]
+        self._opened = False
+        self._failed = False
+        self._began = now
+        self._first: float | None = None
+        self._last: dict[int, float] = {}
+        self._gaps: list[float] = []
+        self._cached = 0
+        self._queued = self._prefill = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return all(answer.finished for answer in self._answers)
+
+    @property
+    def open_ids(self) -> tuple[int, ...]:
+        """The candidates that still run, by the ids they were submitted with."""
+        return tuple(id for id, index in self._index.items() if not self._answers[index].finished)
+
+    def take(self, update: Update, now: float) -> tuple[Chunk | None, Finish | None]:
+        """What is new for the reader, and what the engine must hear: that a stop string has ended an answer.
+
+        Raises the error of a candidate that failed; the request is over then.
+        """
+        index = self._index[update.id]
+        answer = self._answers[index]
+        if answer.finished:
+            return None, None
+        if update.finish is FinishReason.ERROR:
+            self._failed = True
+            answer.finish = update.finish
+            raise from_record(update.error) if update.error else RequestFailed("the request failed in the engine")
+        self._measure(index, update, now)
+        text, kept = answer.take(update)
+        chunk = self._chunk(index, update, text, kept)
+        stopped_here = update.finish is None and chunk is not None and chunk.finish is not None
+        return chunk, Finish(update.id, answer.tokens) if stopped_here else None
+
+    def fail(self) -> None:
+        """The engine is gone: the request ended with an error."""
+        self._failed = True
+
+    def record(self, now: float) -> RequestRecord:
+        """How the request went, whether it has finished or was left."""
+        counts = [answer.tokens for answer in self._answers]
+        return RequestRecord(
+            request_id=self.request_id,
+            model=self._model,
+            prompt_tokens=len(self._prompt),
+            tokens=sum(counts),
+            cached_tokens=self._cached,
+            finish=self._reason(),
+            n=self.params.n,
+            best_of=self.params.candidates,
+            max_tokens=self.params.max_tokens or 0,
+            queued=self._queued,
+            prefill=self._prefill,
+            ttft=None if self._first is None else self._first - self._began,
+            e2e=now - self._began,
+            itl=tuple(self._gaps),
+            longest=max(counts),
+        )
+
+    def _reason(self) -> FinishReason:
+        """The first candidate's end stands for all; a request that was left before its end was aborted."""
+        if self._failed:
+            return FinishReason.ERROR
+        first = self._answers[0].finish
+        return FinishReason.ABORT if first is None or not self.finished else first
+
+    def _measure(self, index: int, update: Update, now: float) -> None:
+        if index == 0:
+            self._cached = self._cached if update.cached is None else update.cached
+            self._queued = self._queued if update.queued is None else update.queued
+            self._prefill = self._prefill if update.prefill is None else update.prefill
+        if not update.tokens:
+            return
+        if index in self._last:
+            self._gaps.append(now - self._last[index])
+        self._last[index] = now
+        if self._first is None:
+            self._first = now
+
+    def _chunk(self, index: int, update: Update, text: str, kept: int) -> Chunk | None:
+        answer = self._answers[index]
+        if index == 0 and update.prompt_logprobs is not None:
+            self._prompt_logprobs += self._positions(update.prompt_logprobs)
+        if not update.tokens and not answer.finished:
+            return None
+        opens = index == 0 and not self._opened
+        self._opened = self._opened or opens
+        logprobs = update.logprobs if self.params.logprobs is not None else None
+        return Chunk(
+            index=index,
+            text=text,
+            ids=update.tokens[:kept],
+            logprobs=None if logprobs is None else self._positions(logprobs)[:kept],
+            prompt_logprobs=tuple(self._prompt_logprobs) if opens and self.params.prompt_logprobs is not None else None,
+            cached=self._cached if opens else None,
+            finish=answer.finish,
+            stop=answer.stop,
+        )
+
+    def _positions(self, logprobs: Logprobs) -> tuple[PositionLogprobs, ...]:
+        spell = self._tokenizer.token_text
+        return tuple(
+            tuple(TokenLogprob(*entry) for entry in zip(ids, map(spell, ids), values, ranks, strict=True))
+            for ids, values, ranks in zip(logprobs.ids, logprobs.values, logprobs.ranks, strict=True)
+        )

@@ -1,0 +1,119 @@
+"""Token ids become text as they come: incremental detokenising, and stop strings that straddle tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lsv.tokenizer import Tokenizer
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_CONTEXT = 6
+"""Tokens of the prompt that the first ones of the answer are decoded after."""
+_LONGEST_WINDOW = 24
+_MOST_PENDING = 3
+"""An unfinished UTF-8 character has at most three bytes: in a long run of replacement characters, no more can change."""
+
+
+class Detokenizer:
+    """Decodes one answer token by token at constant cost per token.
+
+    Tokens are decoded in a short window, because a token's text depends on its neighbours: leading spaces,
+    characters spread over several tokens. The texts of all ``push`` and the final ``flush`` together are what
+    decoding the whole answer (after the prompt's last tokens) would give.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
+        self._decode: Callable[[Sequence[int]], str] = lambda ids: tokenizer.decode(ids, skip_special_tokens)
+        self._dropped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._window = [token for token in prompt[-_CONTEXT:] if token not in self._dropped]
+        text = self._decode(self._window)
+        if text.endswith(_REPLACEMENT):
+            self._window, text = [], ""
+        self._fresh = len(self._window)  # where the tokens since the last character border begin
+        self._shown = len(text)
+
+    def push(self, token: int) -> str:
+        """The text that is certain once ``token`` is known; empty inside a character."""
+        if token in self._dropped:
+            return ""
+        self._window.append(token)
+        text = self._decode(self._window)
+        new = self._advance(text, len(text.rstrip(_REPLACEMENT)))
+        if new and self._shown == len(text):
+            self._cut(self._fresh)
+            self._fresh = len(self._window)
+        elif len(self._window) > _LONGEST_WINDOW:
+            new += self._advance(text, len(text) - _MOST_PENDING)
+            self._cut(self._border(text))
+            self._fresh = 0
+        return new
+
+    def flush(self) -> str:
+        """What was held back, at the end of the answer."""
+        new = self._decode(self._window)[self._shown :]
+        self._shown += len(new)
+        return new
+
+    def _advance(self, text: str, certain: int) -> str:
+        """Show the window's text up to ``certain``."""
+        new = text[self._shown : certain]
+        self._shown = max(self._shown, certain)
+        return new
+
+    def _cut(self, first: int) -> None:
+        """Forget the tokens before ``first``, whose text has been shown."""
+        if first:
+            pending = len(self._decode(self._window)) - self._shown
+            self._window = self._window[first:]
+            self._shown = len(self._decode(self._window)) - pending
+
+    def _border(self, text: str) -> int:
+        """The last place where the window can be cut without changing its text or losing what is pending; 0 if none."""
+        pending = len(text) - self._shown
+        for cut in range(len(self._window) - 1, 0, -1):
+            rest = self._decode(self._window[cut:])
+            if len(rest) >= pending and self._decode(self._window[:cut]) + rest == text:
+                return cut
+        return 0
+
+
+class Stopped(NamedTuple):
+    """The text to show before a stop string, and the stop string."""
+
+    text: str
+    stop: str
+
+
+class StopFinder:
+    """Passes text on until one of ``stops`` occurs, and never shows the beginning of what may become one."""
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._stops = tuple(stops)
+        self._include = include
+        self._held = ""
+
+    def push(self, text: str) -> str | Stopped:
+        """The text that can be shown now. Of several stop strings in it the first one counts, then the longest."""
+        held = self._held + text
+        found = [(at, -len(stop), stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
+            at, _, stop = min(found)
+            self._held = ""
+            return Stopped(held[: at + len(stop) if self._include else at], stop)
+        border = len(held) - max((_overlap(held, stop) for stop in self._stops), default=0)
+        self._held = held[border:]
+        return held[:border]
+
+    def flush(self) -> str:
+        """What was held back, at the end of the answer."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that ``stop`` begins with."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

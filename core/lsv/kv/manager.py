@@ -1,0 +1,273 @@
+"""Gives requests their blocks, finds prefixes that are cached already, and takes blocks back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from lsv.errors import ConfigError
+from lsv.kv.blocks import NULL_BLOCK, BlockPool
+from lsv.kv.claims import Claims
+from lsv.kv.prefix import block_hash
+from lsv.kv.spec import KVGroup, blocks_for, longest_length
+from lsv.kv.table import Table
+from lsv.request import Request
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A cached prefix: its length in tokens (whole blocks) and its blocks per group, null where a window needs none."""
+
+    tokens: int
+    blocks: tuple[list[int], ...]
+
+
+class KVManager:
+    """All groups draw from one pool of ``num_blocks`` blocks with the ids 1 … num_blocks.
+
+    Block 0 is the null page, so a worker allocates ``num_blocks + 1`` pages. ``root`` starts all hash chains
+    (``kv.prefix.root_hash``). Raises ``ConfigError`` for a kind of group that can't be paged.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[KVGroup],
+        num_blocks: int,
+        block_size: int,
+        *,
+        root: bytes,
+        prefix_caching: bool = True,
+    ) -> None:
+        for group in groups:
+            if group.kind not in ("full", "window", "latent"):
+                raise ConfigError(
+                    f"KV group {group.index} is of kind {group.kind}; the cache holds full, window and latent ones"
+                )
+        self.groups = tuple(groups)
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching and bool(groups)
+        self.claims = Claims()
+        self._root = root
+        self._pool = BlockPool(num_blocks)
+        self._promised = 0
+        # How many blocks before a position a group needs to go on from there; None is all of them.
+        self._reach = tuple(
+            None if group.window is None else -(-(group.window - 1) // block_size) for group in groups
+        )
+        self._prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
+
+    @property
+    def num_blocks(self) -> int:
+        return self._pool.size
+
+    @property
+    def spare(self) -> int:
+        """Free blocks that are promised to nobody."""
+        return self._pool.free - self._promised
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, 0 … 1; cached blocks that nobody uses count as free."""
+        return 1.0 - self._pool.free / self._pool.size if self._pool.size else 0.0
+
+    def blocks_for(self, length: int, step_tokens: int) -> int:
+        """Most blocks a request of ``length`` tokens holds at a time with ``step_tokens`` tokens in flight."""
+        return blocks_for(length, self.groups, self.block_size, step_tokens)
+
+    def longest(self, step_tokens: int) -> int | None:
+        """The most tokens of one request that all blocks hold; None when nothing is kept at all."""
+        if not self.groups:
+            return None
+        return longest_length(self.num_blocks, self.groups, self.block_size, step_tokens)
+
+    def open(self, request: Request) -> Table:
+        """An empty table for a new request."""
+        return Table(request, len(self.groups))
+
+    # Prefixes
+
+    def match(self, table: Table, most: int) -> Match:
+        """The longest cached prefix of at most ``most`` tokens for which every group has what it needs."""
+        if not self.prefix_caching:
+            return Match(0, tuple([] for _ in self.groups))
+        hashes = self._hashes(table, most // self.block_size)
+        length = self._longest_cached(hashes)
+        blocks = tuple(self._cached(group, hashes[:length]) for group in range(len(self.groups)))
+        return Match(length * self.block_size, blocks)
+
+    def under_way(self, table: Table, match: Match, most: int) -> bytes | None:
+        """The hash to wait for when the block behind ``match`` is being computed by a running request.
+
+        That is the last of the blocks in a row which that request computes for both.
+        """
+        if not self.prefix_caching:
+            return None
+        hashes = self._hashes(table, most // self.block_size)[match.tokens // self.block_size :]
+        owner = self.claims.owner(hashes[0]) if hashes else None
+        if owner is None:
+            return None
+        last = hashes[0]
+        for one in hashes[1:]:
+            if self.claims.owner(one) != owner:
+                break
+            last = one
+        return last
+
+    def in_use(self, match: Match) -> int:
+        """Blocks of a match that others use, so that sharing them takes none from the free ones."""
+        return sum(
+            block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in match.blocks for block in blocks
+        )
+
+    def _hashes(self, table: Table, count: int) -> list[bytes]:
+        """Hashes of the first ``count`` full blocks of prompt and output."""
+        hashes, size = table.hashes, self.block_size
+        for index in range(len(hashes), count):
+            parent = hashes[-1] if hashes else self._root
+            ids = table.request.ids(index * size, (index + 1) * size)
+            hashes.append(block_hash(parent, ids, table.extras))
+        return hashes[:count]
+
+    def _longest_cached(self, hashes: Sequence[bytes]) -> int:
+        length = len(hashes)
+        for group, reach in enumerate(self._reach):
+            if reach is None:
+                length = self._run(group, hashes[:length])
+        while (shorter := self._window_end(hashes, length)) < length:
+            length = shorter
+        return length
+
+    def _run(self, group: int, hashes: Sequence[bytes]) -> int:
+        """How many of the hashes from the first on a group has."""
+        prefix, find = self._prefixes[group], self._pool.find
+        for index, one in enumerate(hashes):
+            if find(prefix + one) is None:
+                return index
+        return len(hashes)
+
+    def _window_end(self, hashes: Sequence[bytes], length: int) -> int:
+        """``length`` if each windowed group has its last blocks before it, else the next length worth a look."""
+        for group, reach in enumerate(self._reach):
+            if reach is None:
+                continue
+            prefix = self._prefixes[group]
+            for index in range(length - 1, max(length - reach, 0) - 1, -1):
+                if self._pool.find(prefix + hashes[index]) is None:
+                    return index
+        return length
+
+    def _cached(self, group: int, hashes: Sequence[bytes]) -> list[int]:
+        prefix, reach = self._prefixes[group], self._reach[group]
+        behind = 0 if reach is None else max(0, len(hashes) - reach)
+        found = [self._pool.find(prefix + one) for one in hashes[behind:]]
+        return [NULL_BLOCK] * behind + [block for block in found if block is not None]
+
+    # Blocks
+
+    def enter(self, table: Table, match: Match, target: int, bound: int) -> None:
+        """Take a match into an empty table and claim the full blocks from there to ``target`` tokens.
+
+        With a ``bound``, blocks are kept free for the request so that it can always hold that many.
+        """
+        held = 0
+        for blocks, cached in zip(table.blocks, match.blocks, strict=True):
+            for block in cached:
+                if block != NULL_BLOCK:
+                    self._pool.share(block)
+                    held += 1
+            blocks += cached
+        table.capacity = match.tokens
+        table.published = match.tokens // self.block_size
+        for group, reach in enumerate(self._reach):
+            table.dropped[group] = 0 if reach is None else max(0, table.published - reach)
+        table.bound = bound
+        self._promised += bound
+        self._hold(table, held)
+        if self.prefix_caching:
+            table.claimed = target // self.block_size
+            self.claims.claim(self._hashes(table, table.claimed)[table.published :], table.request.id)
+
+    def _hold(self, table: Table, change: int) -> None:
+        before = table.promised
+        table.held += change
+        self._promised += table.promised - before
+
+    def grow(self, table: Table, tokens: int) -> bool:
+        """Make room for ``tokens`` tokens; False, and nothing changed, when there are too few blocks."""
+        size = self.block_size
+        missing = -(-(tokens - table.capacity) // size)
+        if missing <= 0 or not self.groups:
+            return True
+        needed = missing * len(table.blocks)
+        if needed > self.spare + table.promised:
+            return False
+        for blocks in table.blocks:
+            blocks += self._pool.take(missing)
+        table.capacity += missing * size
+        self._hold(table, needed)
+        return True
+
+    def settle(self, table: Table, computed: int) -> int:
+        """``computed`` tokens stand: publish full blocks and free those behind windows.
+
+        No plan in flight reads the freed ones: its queries stand at ``computed`` or later. Returns the count of
+        computed tokens from which on there is something to do again.
+        """
+        full = computed // self.block_size
+        if self.prefix_caching and full > table.published:
+            self._publish(table, full)
+        following = (full + 1) * self.block_size
+        for group in self.groups:
+            if group.window is not None:
+                following = min(following, self._drop_behind(table, group.index, group.window, computed))
+        return following
+
+    def _publish(self, table: Table, full: int) -> None:
+        hashes = self._hashes(table, full)
+        for group, prefix in enumerate(self._prefixes):
+            blocks = table.blocks[group]
+            for index in range(table.published, full):
+                if blocks[index] != NULL_BLOCK:
+                    self._pool.publish(blocks[index], prefix + hashes[index])
+        self.claims.settle(hashes[table.published : min(full, table.claimed)], table.request.id)
+        table.published = full
+
+    def _drop_behind(self, table: Table, group: int, window: int, computed: int) -> int:
+        """Free a windowed group's blocks behind the window; returns the computed count that frees the next one."""
+        size, blocks = self.block_size, table.blocks[group]
+        first = max(0, computed - window + 1) // size
+        for index in range(table.dropped[group], first):
+            self._pool.drop(blocks[index])
+            blocks[index] = NULL_BLOCK
+        self._hold(table, table.dropped[group] - first if first > table.dropped[group] else 0)
+        table.dropped[group] = max(first, table.dropped[group])
+        return (table.dropped[group] + 1) * size + window - 1
+
+    def release(self, tables: Iterable[Table]) -> None:
+        """Take back all blocks of requests that leave together.
+
+        The block at the end of the longest prefix becomes free first, and so is evicted first.
+        """
+        listed: list[tuple[int, int]] = []
+        for table in tables:
+            listed += table.listed()
+            self._promised -= table.promised
+            self.claims.settle(table.hashes[table.published : table.claimed], table.request.id)
+            table.clear()
+        listed.sort(key=lambda place_and_block: -place_and_block[0])
+        for _, block in listed:
+            self._pool.drop(block)
+
+    def forget(self) -> None:
+        """Empty the prefix cache; requests under way keep what they have."""
+        self._pool.forget()
+
+    def check(self, tables: Sequence[Table]) -> None:
+        """Assert that blocks, references and promises add up, ``tables`` being all that hold blocks."""
+        for table in tables:
+            lengths = {len(blocks) * self.block_size for blocks in table.blocks}
+            assert lengths <= {table.capacity}, "groups' tables differ in length"
+            assert table.held == len(table.listed()), "a table holds other blocks than it counts"
+        self._pool.check(block for table in tables for _, block in table.listed())
+        assert self._promised == sum(table.promised for table in tables), "promises do not sum up"
+        assert 0 <= self._promised <= self._pool.free, "more is promised than is free"

@@ -1,0 +1,31 @@
+"""Names for block contents that are the same in every process, restart and machine: a chain of sha256 hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+
+CHAIN_FORMAT = b"lsv-kv-1"
+"""Version of the chain and of the block content it names; a change of either changes it."""
+
+
+def root_hash(*, weights: str, quantizer: str | None, kv_dtype: str, block_size: int) -> bytes:
+    """Where all chains of an engine start: blocks are the same only if all of this is (32 bytes)."""
+    parts = (CHAIN_FORMAT, weights.encode(), (quantizer or "").encode(), kv_dtype.encode(), b"%d" % block_size)
+    return hashlib.sha256(pack(parts)).digest()
+
+
+def pack(parts: Iterable[bytes]) -> bytes:
+    """Byte strings one after another, each behind its length as u32-LE, so that no two lists give the same bytes."""
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
+    """sha256(parent ‖ ids as u32-LE ‖ extras): names a full block together with everything before it."""
+    return hashlib.sha256(parent + struct.pack(f"<{len(ids)}I", *ids) + extras).digest()
+
+
+def pack_extras(*, salt: bytes) -> bytes:
+    """What else than tokens a block's content depends on, as name and value of what is given."""
+    return pack((b"salt", salt)) if salt else b""

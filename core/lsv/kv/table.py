@@ -1,0 +1,49 @@
+"""What one request holds of the cache: a block table per KV group and the hashes of its blocks."""
+
+from __future__ import annotations
+
+from lsv.kv.blocks import NULL_BLOCK
+from lsv.kv.prefix import pack_extras
+from lsv.request import Request
+
+
+class Table:
+    """The block tables of one request; lives as long as the request, empty while it waits.
+
+    ``blocks[g][i]`` is the block of group g for tokens ``i*block_size …``, or the null block. All groups' tables
+    have the same length, good for ``capacity`` tokens, and only grow until the request gives up its blocks, so that
+    the worker appends what it has not seen (from ``sent`` on). ``hashes[i]`` names full block i; ``published`` full
+    blocks can be found by others, up to ``claimed`` others wait for them. ``dropped[g]`` leading blocks of a windowed
+    group are behind its window. ``bound`` is the number of blocks promised to the request in total, 0 for none;
+    ``held`` how many it has.
+    """
+
+    __slots__ = (
+        "blocks", "bound", "capacity", "claimed", "dropped", "extras", "hashes", "held", "published", "request", "sent",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, groups: int) -> None:
+        self.request = request
+        self.extras = pack_extras(salt=request.salt)
+        self.hashes: list[bytes] = []
+        self.blocks: list[list[int]] = [[] for _ in range(groups)]
+        self.dropped = [0] * groups
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold nothing; hashes stay true."""
+        for blocks in self.blocks:
+            blocks.clear()
+        self.dropped = [0] * len(self.blocks)
+        self.capacity = self.sent = self.published = self.claimed = self.bound = self.held = 0
+
+    @property
+    def promised(self) -> int:
+        """Blocks that are kept free for this request."""
+        return max(0, self.bound - self.held)
+
+    def listed(self) -> list[tuple[int, int]]:
+        """All blocks it holds, as (position in its table, block)."""
+        return [
+            (place, block) for blocks in self.blocks for place, block in enumerate(blocks) if block != NULL_BLOCK
+        ]

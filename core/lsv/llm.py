@@ -1,0 +1,383 @@
+"""The offline API: ``LLM`` runs a model in this process, with the names that vLLM's users know."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from lsv import options, plugins
+from lsv.config import EngineConfig, Fit
+from lsv.engine.collect import Collector
+from lsv.engine.engine import Engine
+from lsv.engine.front import read_vector
+from lsv.engine.inline_client import InlineClient
+from lsv.engine.messages import Stats
+from lsv.engine.records import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PositionLogprobs,
+    RequestOutput,
+    TokenLogprob,
+)
+from lsv.errors import BadRequest, ConfigError
+from lsv.plugins import Plugins
+from lsv.request import PoolingParams, SamplingParams
+from lsv.settings import Declared, Given, Settings, dashed, gather
+from lsv.spelling import suggestion
+from lsv.tokenizer import NoTokenizer, Tokenizer
+
+__all__ = [
+    "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "PositionLogprobs",
+    "RequestOutput", "TokenLogprob",
+]  # fmt: skip
+
+Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
+"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
+
+Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
+
+
+class LLMEngine:
+    """An engine stepped by hand::
+
+        while prompts or engine.has_unfinished_requests():
+            engine.add_request(...)
+            for output in engine.step(): ...
+    """
+
+    def __init__(self, client: InlineClient) -> None:
+        self.client = client
+        self._collectors: dict[str, Collector] = {}
+        self._pooled: dict[str, tuple[int, ...]] = {}
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams, *, priority: int = 0
+    ) -> None:
+        """Queue a request. Raises ``BadRequest``, also for an id that is in use, or ``Overloaded``."""
+        if request_id in self._collectors or request_id in self._pooled:
+            raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
+        text, ids = self._read(prompt)
+        if isinstance(params, PoolingParams):
+            self.client.add_pooling(request_id, ids, params)
+            self._pooled[request_id] = ids
+            return
+        self.client.add(request_id, ids, params, priority=priority)
+        kept = ids if params.truncate_prompt_tokens is None else ids[-params.truncate_prompt_tokens :]
+        self._collectors[request_id] = Collector(request_id, text, kept, params)
+
+    def step(self, *, finished_only: bool = False) -> list[Output]:
+        """One step: the answers that have grown, or only those that are complete.
+
+        Raises ``RequestFailed`` when a request failed, ``EngineDied`` when all did.
+        """
+        grown: dict[str, Output] = {}
+        for news in self.client.step():
+            name = news.request_id
+            if news.error is not None:
+                self._collectors.pop(name, None)
+                raise news.error
+            if news.pooled is not None:
+                ids = self._pooled.pop(name)
+                vector = EmbeddingOutput(read_vector(news.pooled))
+                grown[name] = EmbeddingRequestOutput(request_id=name, prompt_token_ids=ids, outputs=vector)
+            elif news.chunk is not None:
+                collector = self._collectors[name]
+                collector.add(news.chunk)
+                if collector.finished:
+                    del self._collectors[name]
+                if collector.finished or not finished_only:
+                    grown[name] = collector.output()
+        return list(grown.values())
+
+    def abort_request(self, request_id: str | Iterable[str]) -> None:
+        """End requests; ids that are not known are passed over."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        self.client.abort(ids)
+        for name in ids:
+            self._collectors.pop(name, None)
+            self._pooled.pop(name, None)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.client.unfinished)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.client.unfinished)
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        """The prompt's text, if it is one, and its token ids."""
+        if isinstance(prompt, str):
+            return prompt, tuple(self.client.tokenizer.encode(prompt))
+        if not isinstance(prompt, Mapping):
+            return None, tuple(prompt)
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if ids is not None:
+            return text, tuple(ids)
+        if isinstance(text, str):
+            return text, tuple(self.client.tokenizer.encode(text))
+        raise BadRequest(
+            "a prompt mapping must have prompt (a text) or prompt_token_ids (a list of integers), "
+            f"got the keys {', '.join(map(str, prompt)) or 'none'}",
+            param="prompt",
+        )
+
+
+class LLM:
+    """A model in this process, for batches of prompts.
+
+    Options are those of ``lsv serve`` with underscores (``dtype``, ``max_model_len``, ``tensor_parallel_size`` …).
+    ``close``, leaving a ``with`` block or deleting the object frees its memory. Raises ``ConfigError`` for options that
+    are unknown or can't be, ``CheckpointError`` for a model that can't be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        tokenizer: str | None = None,
+        *,
+        skip_tokenizer_init: bool = False,
+        **engine_options: Any,
+    ) -> None:
+        loaded = plugins.load(_names(engine_options.pop("plugins", None)))
+        given = {"model": model, "tokenizer": tokenizer, **engine_options}
+        settings = read_options({name: value for name, value in given.items() if value is not None}, loaded)
+        self._open(settings, loaded, skip_tokenizer_init=skip_tokenizer_init)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, loaded: Plugins, *, skip_tokenizer_init: bool = False) -> LLM:
+        """An LLM from settings that have been gathered already."""
+        llm = cls.__new__(cls)
+        llm._open(settings, loaded, skip_tokenizer_init=skip_tokenizer_init)
+        return llm
+
+    @classmethod
+    def from_engine(cls, engine: Engine[None], tokenizer: Tokenizer, loaded: Plugins | None = None) -> LLM:
+        """An LLM over an engine that has not been started."""
+        llm = cls.__new__(cls)
+        llm._start(engine, tokenizer, loaded)
+        return llm
+
+    def _open(self, settings: Settings, loaded: Plugins, *, skip_tokenizer_init: bool) -> None:
+        from lsv.engine.loop import make_engine
+        from lsv.resolve import resolve
+
+        config = resolve(settings, loaded)
+        tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.load(config.tokenizer)
+        self._start(make_engine(config, loaded), tokenizer, loaded)
+
+    def _start(self, engine: Engine[None], tokenizer: Tokenizer, loaded: Plugins | None) -> None:
+        try:
+            fit = engine.start(lambda stage, done, total: None)
+        except BaseException:
+            engine.close()
+            raise
+        self._client: InlineClient | None = InlineClient(engine, tokenizer, fit, plugins=loaded)
+        self.llm_engine = LLMEngine(self._client)
+        self._numbers = itertools.count()
+
+    # Answers
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr.
+
+        One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
+        computed, ``RequestFailed`` or ``EngineDied`` later; no request is left behind.
+        """
+        listed = _list_prompts(prompts, prompt_token_ids)
+        params = _list_params(sampling_params, len(listed), self.get_default_sampling_params)
+        outputs = self._run(listed, params, use_tqdm, priority)
+        return [output for output in outputs if isinstance(output, RequestOutput)]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one conversation or to each of several. Raises ``BadRequest`` without a chat template."""
+        single = not messages or isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = [messages] if single else messages
+        tokenizer, prompts = self.get_tokenizer(), []
+        for conversation in conversations:
+            text = tokenizer.render_chat(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                template=chat_template,
+                kwargs=chat_template_kwargs,
+            )
+            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """One vector for each prompt, in their order."""
+        listed = _list_prompts(prompts, None)
+        outputs = self._run(listed, [pooling_params or PoolingParams()] * len(listed), use_tqdm, None)
+        return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams | PoolingParams],
+        show_progress: bool,
+        priority: Sequence[int] | None,
+    ) -> list[Output]:
+        engine = self._open_engine()
+        if priority is not None and len(priority) != len(prompts):
+            raise BadRequest(f"priority must hold one number for each of {len(prompts)} prompts", param="priority")
+        names = [str(next(self._numbers)) for _ in prompts]
+        done: dict[str, Output] = {}
+        try:
+            for index, (name, prompt, one) in enumerate(zip(names, prompts, params, strict=True)):
+                engine.add_request(name, prompt, one, priority=priority[index] if priority else 0)
+            with _progress_bar(len(names), show_progress) as advance:
+                while engine.has_unfinished_requests():
+                    for output in engine.step(finished_only=True):
+                        done[output.request_id] = output
+                        advance(output)
+        finally:
+            if len(done) < len(names):
+                engine.abort_request(names)
+        return [done[name] for name in names]
+
+    # The engine
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._open_engine().client.config
+
+    @property
+    def fit(self) -> Fit:
+        """What fits: blocks, longest request, bound ops."""
+        return self._open_engine().client.fit
+
+    @property
+    def stats(self) -> Stats:
+        """The engine's state and its running totals."""
+        return self._open_engine().client.stats
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._open_engine().client.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What ``generate`` uses when no parameters are given: the checkpoint's own recommendation."""
+        return SamplingParams(**self.get_tokenizer().sampling_defaults)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes."""
+        self._open_engine().client.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Let go of the model and its memory. May be called again."""
+        client, self._client = getattr(self, "_client", None), None
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _open_engine(self) -> LLMEngine:
+        if self._client is None:
+            raise ConfigError("this LLM has been closed: make a new one")
+        return self.llm_engine
+
+
+def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
+    """Keyword arguments as settings; variables count as they do for commands. Raises ``ConfigError``."""
+    declared = Declared(options.for_scope("engine", loaded.settings()))
+    found: dict[str, Given] = {}
+    for name, value in given.items():
+        setting = declared.by_key.get(dashed(name))
+        if setting is None:
+            why = options.UNAVAILABLE.get(dashed(name))
+            hint = f"lsv does not have it: {why}" if why else f"unknown{suggestion(dashed(name), declared.by_key)}"
+            raise ConfigError(f"option {name}: {hint}", param=name)
+        found[setting.name] = Given(value, f"argument {name}")
+    return gather(declared, found)
+
+
+def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:
+    return given.split(",") if isinstance(given, str) else given
+
+
+def _list_prompts(
+    prompts: Prompt | Sequence[Prompt] | None, prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None
+) -> list[Prompt]:
+    """One entry a prompt, from everything that is accepted as prompts. Raises ``BadRequest``."""
+    given: Any = prompts
+    if given is None:
+        if prompt_token_ids is None:
+            raise BadRequest("give prompts or prompt_token_ids", param="prompts")
+        given = prompt_token_ids
+    elif prompt_token_ids is not None:
+        raise BadRequest("give either prompts or prompt_token_ids, not both", param="prompts")
+    if isinstance(given, str | Mapping) or (given and isinstance(given[0], int)):
+        return [given]
+    return list(given)
+
+
+def _list_params(
+    given: SamplingParams | Sequence[SamplingParams] | None, count: int, default: Callable[[], SamplingParams]
+) -> Sequence[SamplingParams]:
+    if given is None:
+        given = default()
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise BadRequest(f"{count} prompts need as many sampling_params, got {len(given)}", param="sampling_params")
+    return given
+
+
+@contextmanager
+def _progress_bar(total: int, shown: bool) -> Iterator[Any]:
+    """Gives a function that takes each finished output and moves the bar."""
+    if not shown or not total:
+        yield lambda output: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("Processed prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("{task.fields[rate]}"))  # fmt: skip
+    tokens = 0
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total, rate="")
+
+        def advance(output: Output) -> None:
+            nonlocal tokens
+            if isinstance(output, RequestOutput):
+                tokens += sum(len(answer.token_ids) for answer in output.outputs)
+            seconds = bar.tasks[task].elapsed or 0.0
+            bar.update(task, advance=1, rate=f"{tokens / seconds:.1f} tok/s" if seconds and tokens else "")
+
+        yield advance

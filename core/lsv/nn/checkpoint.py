@@ -1,0 +1,230 @@
+"""Where weights come from: safetensors files, read with pread and never kept mapped, or random numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from lsv.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from lsv.nn.weights import Slot
+
+_MAX_HEADER = 100_000_000
+_INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
+    "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A stored tensor without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class CheckpointSource(Protocol):
+    """Tensors by name. Knows all names and shapes before it reads a byte of data."""
+
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        """Rows ``[first, last)`` of a tensor's first axis, on the CPU; a tensor without axes has one row."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Where in a file a tensor's data is."""
+
+    info: TensorInfo
+    file: int
+    offset: int
+
+
+class SafetensorsSource:
+    """The safetensors files of a folder: those of ``model.safetensors.index.json``, or all there are.
+
+    Raises ``CheckpointError`` for a folder without such files and for a file that contradicts its own header.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files: list[tuple[Path, int]] = []
+        self._entries: dict[str, _Entry] = {}
+        self._infos: dict[str, TensorInfo] = {}
+        for path in _find_files(folder):
+            self._open(path)
+        absent = sorted(_indexed(folder).keys() - self._entries.keys())
+        if absent:
+            raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {_some(absent)}")
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._infos
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        entry = self._entries[name]
+        shape = (last - first, *entry.info.shape[1:]) if entry.info.shape else ()
+        row = math.prod(entry.info.shape[1:]) * entry.info.dtype.itemsize
+        path, descriptor = self._files[entry.file]
+        data = torch.empty(math.prod(shape) * entry.info.dtype.itemsize, dtype=torch.uint8)
+        _read_exactly(descriptor, data, entry.offset + first * row, path)
+        return data.view(entry.info.dtype).reshape(shape)
+
+    def close(self) -> None:
+        for _, descriptor in self._files:
+            os.close(descriptor)
+        self._files.clear()
+
+    def _open(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as cause:
+            raise CheckpointError(f"can't open {path}: {cause.strerror}") from cause
+        self._files.append((path, descriptor))
+        for name, info, offset in _parse_header(path, descriptor):
+            if name in self._entries:
+                raise CheckpointError(
+                    f"{path}: tensor {name} is also in {self._files[self._entries[name].file][0].name}"
+                )
+            self._infos[name] = info
+            self._entries[name] = _Entry(info, len(self._files) - 1, offset)
+
+
+def _indexed(folder: Path) -> Mapping[str, str]:
+    """Tensor name -> file name of the index; empty where there is none."""
+    path = folder / _INDEX
+    if not path.exists():
+        return {}
+    try:
+        names = json.loads(path.read_bytes())["weight_map"]
+    except (ValueError, KeyError, TypeError) as cause:
+        raise CheckpointError(f"{path} is not a safetensors index: {cause}") from cause
+    if not isinstance(names, dict) or not all(isinstance(n, str) and Path(n).name == n for n in names.values()):
+        raise CheckpointError(f"{path}: weight_map must map tensor names to names of files in the same folder")
+    return names
+
+
+def _find_files(folder: Path) -> list[Path]:
+    indexed = _indexed(folder)
+    if indexed:
+        return [folder / name for name in sorted(set(indexed.values()))]
+    single = folder / "model.safetensors"
+    files = [single] if single.exists() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder} has no *.safetensors: give a safetensors checkpoint, or --load-format dummy")
+    return files
+
+
+def _parse_header(path: Path, descriptor: int) -> Iterable[tuple[str, TensorInfo, int]]:
+    """The tensors of one file and the offsets of their data, each checked against the file's size.
+
+    Format: u64 little endian length of a JSON header, the header, the data.
+    """
+    size = os.fstat(descriptor).st_size
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+    if size < 8 or length > min(_MAX_HEADER, size - 8):
+        raise CheckpointError(
+            f"{path} is not a safetensors file, or cut short: its header does not fit into {size} bytes"
+        )
+    try:
+        header = json.loads(os.pread(descriptor, length, 8))
+    except ValueError as cause:
+        raise CheckpointError(f"{path}: the header is not valid JSON: {cause}") from cause
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: the header must be a JSON object")
+    for name, entry in header.items():
+        if name != "__metadata__":
+            info, start = _parse_entry(path, name, entry, size - 8 - length)
+            yield name, info, 8 + length + start
+
+
+def _parse_entry(path: Path, name: str, entry: Any, room: int) -> tuple[TensorInfo, int]:
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        whole = all(isinstance(number, int) and number >= 0 for number in (*shape, start, end))
+    except (TypeError, KeyError, ValueError):
+        whole = False
+    if not whole:
+        raise CheckpointError(f"{path}: the entry of {name} is malformed")
+    if dtype not in _DTYPES:
+        raise CheckpointError(f"{path}: {name} has dtype {dtype}, which is not one of {', '.join(_DTYPES)}")
+    info = TensorInfo(tuple(shape), _DTYPES[dtype])
+    if end - start != math.prod(shape) * info.dtype.itemsize or end > room:
+        raise CheckpointError(
+            f"{path}: {name} lies at bytes {start} to {end}, which does not fit its shape or the file"
+        )
+    return info, start
+
+
+def _read_exactly(descriptor: int, into: torch.Tensor, offset: int, path: Path) -> None:
+    """Fill ``into`` (uint8) from a file; pread may give less than it was asked for."""
+    room = memoryview(into.numpy())  # type: ignore[arg-type]
+    while room.nbytes:
+        count = os.preadv(descriptor, [room], offset)
+        if count == 0:
+            raise CheckpointError(f"{path} became shorter while it was being read")
+        room, offset = room[count:], offset + count
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
+
+
+class RenamedSource:
+    """Another source whose tensors go by other names."""
+
+    def __init__(self, source: CheckpointSource, rename: Callable[[str], str]) -> None:
+        self.source = source
+        self._names = {rename(name): name for name in source.tensors()}
+        self._infos = {rename(name): info for name, info in source.tensors().items()}
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._infos
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        return self.source.read(self._names[name], first, last)
+
+    def close(self) -> None:
+        self.source.close()
+
+
+class DummySource:
+    """Random weights for what a model declared: small normal numbers, or any integers. The same for the same seed."""
+
+    def __init__(self, slots: Iterable[Slot], seed: int = 0) -> None:
+        self.seed = seed
+        self._infos = {
+            piece.name: TensorInfo(piece.shape, slot.parameter.dtype) for slot in slots for piece in slot.pieces
+        }
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._infos
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        info = self._infos[name]
+        shape = (last - first, *info.shape[1:]) if info.shape else ()
+        digest = hashlib.sha256(f"{self.seed}/{name}/{first}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        if info.dtype.is_floating_point:
+            return torch.randn(shape, generator=generator).mul_(0.02).to(info.dtype)
+        bounds = torch.iinfo(info.dtype)
+        return torch.randint(bounds.min, bounds.max, shape, generator=generator, dtype=info.dtype)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,71 @@
+"""Linear layers that own their tensor parallelism: ``Column`` cuts outputs, ``Row`` cuts inputs and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from lsv.nn.weights import Part, Weights
+
+
+class Column(nn.Module):
+    """A linear layer, or several fused by name, whose outputs are cut over the ranks: x [..., inputs] -> [..., share].
+
+    ``parts`` names the projections and says which outputs this rank computes; ``Column.even`` cuts them evenly.
+    """
+
+    def __init__(self, w: Weights, parts: Sequence[Part], inputs: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.linear = w.linear("column", parts, inputs, bias=bias)
+
+    @classmethod
+    def even(
+        cls,
+        w: Weights,
+        names: Sequence[str],
+        inputs: int,
+        outputs: int,
+        *,
+        what: str = "outputs",
+        bias: bool = False,
+    ) -> Column:
+        """Projections of ``outputs`` features each, cut evenly."""
+        start, stop = w.shard.cut(outputs, what)
+        return cls(w, [Part(name, outputs, start, stop) for name in names], inputs, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+class Row(nn.Module):
+    """A linear layer whose inputs are cut over the ranks and whose results are summed: [..., share] -> [..., outputs].
+
+    ``reads`` = (start, stop) are the inputs this rank has. ``reduce=False`` leaves the sum to the caller.
+    """
+
+    def __init__(
+        self,
+        w: Weights,
+        name: str,
+        inputs: int,
+        outputs: int,
+        *,
+        reads: tuple[int, int],
+        bias: bool = False,
+        reduce: bool = True,
+    ) -> None:
+        super().__init__()
+        self.communicator = w.communicator if reduce else None
+        add_after = bias and w.communicator is not None
+        part = Part(name, outputs, 0, outputs)
+        self.linear = w.linear("row", [part], inputs, reads=reads, bias=bias and not add_after)
+        self.bias = (w / name).take("bias", (outputs,)) if add_after else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        if self.communicator is None:
+            return y
+        y = self.communicator.all_reduce(y)
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,85 @@
+"""The gated feed-forward block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch.nn import functional
+
+from lsv.errors import CheckpointError
+from lsv.nn.linear import Column, Row
+from lsv.nn.weights import Weights
+from lsv.offers import OpSpec
+from lsv.ops import Bindable, dtype_name
+
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_new": partial(functional.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+class GatedActivation(Bindable):
+    """[..., 2 * size] -> activation(first half) * second half: [..., size]. For silu its op is ``silu_mul``."""
+
+    op: ClassVar[str] = "silu_mul"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, activation: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise CheckpointError(f"config.json: activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+        self.name = "silu" if activation == "swish" else activation
+        self.activate = _ACTIVATIONS[activation]
+        self.dtype = dtype
+
+    def spec(self) -> OpSpec:
+        return OpSpec(f"{self.name}_mul", dtype_name(self.dtype))
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return self.activate(gate) * up
+
+
+class GatedMLP(Bindable):
+    """``down(activation(gate(x)) * up(x))``: x [T, hidden] -> [T, hidden].
+
+    ``names`` are gate, up and down in the checkpoint. ``reduce=False`` leaves the sum over the ranks to the caller.
+    """
+
+    op: ClassVar[str] = "gated_mlp"
+
+    def __init__(
+        self,
+        w: Weights,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        *,
+        bias: bool = False,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        reduce: bool = True,
+    ) -> None:
+        super().__init__()
+        gate, up, down = names
+        share = w.shard.cut(intermediate_size, "intermediate features")
+        self.gate_up = Column.even(w, (gate, up), hidden_size, intermediate_size, bias=bias)
+        self.act = GatedActivation(activation, w.dtype)
+        self.down = Row(w, down, intermediate_size, hidden_size, reads=share, bias=bias, reduce=reduce)
+
+    def spec(self) -> OpSpec:
+        gate_up, down = self.gate_up.linear.layer, self.down.linear.layer
+        flags = (
+            {self.act.name} | ({"bias"} if gate_up.bias else set()) | ({"reduce"} if self.down.communicator else set())
+        )
+        shape = {"hidden": gate_up.inputs, "intermediate": down.inputs}
+        return OpSpec(self.op, dtype_name(gate_up.dtype), self.gate_up.linear.format, shape, frozenset(flags))
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.gate_up(x)))  # type: ignore[no-any-return]

@@ -1,0 +1,77 @@
+"""Mixture of experts: each token goes through the few experts its router chooses."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from lsv.nn.mlp import GatedMLP
+from lsv.nn.weights import Weights
+from lsv.offers import OpSpec
+from lsv.ops import Bindable
+from lsv.quantizer import LinearLayer, PlainLinear
+
+
+class Router(nn.Module):
+    """Softmax over all experts, then the ``top`` most likely: x [T, hidden] -> weights and int64 ids, both [T, top].
+
+    ``normalise`` rescales the chosen weights to sum to one. Probabilities are computed in float32. A router is small
+    and delicate, so no quantizer is asked.
+    """
+
+    def __init__(self, w: Weights, hidden_size: int, experts: int, top: int, *, normalise: bool) -> None:
+        super().__init__()
+        layer = LinearLayer(w.name, "column", hidden_size, (experts,), False, w.dtype)
+        self.logits = PlainLinear(layer, w.take("weight", (experts, hidden_size)), None)
+        self.top, self.normalise = top, normalise
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chances = torch.softmax(self.logits(x), dim=-1, dtype=torch.float32)
+        weights, experts = chances.topk(self.top, dim=-1)
+        if self.normalise:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return weights.to(x.dtype), experts
+
+
+class MoE(Bindable):
+    """x [T, hidden] -> [T, hidden]. Experts are cut over the ranks like a plain block; sums run in expert order.
+
+    ``names`` are gate, up and down of one expert; experts stand at ``experts.<number>``.
+    """
+
+    op: ClassVar[str] = "moe"
+
+    def __init__(
+        self,
+        w: Weights,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        *,
+        experts: int,
+        top: int,
+        normalise: bool,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
+        super().__init__()
+        self.communicator = w.communicator
+        self.router = Router(w / "gate", hidden_size, experts, top, normalise=normalise)
+        self.experts = nn.ModuleList(
+            GatedMLP(w / "experts" / number, hidden_size, intermediate_size, activation, names=names, reduce=False)
+            for number in range(experts)
+        )
+
+    def spec(self) -> OpSpec:
+        inner = self.experts[0].spec()  # type: ignore[operator]
+        shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top}
+        return OpSpec(self.op, inner.dtype, inner.format, shape, inner.flags)
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        weights, experts = self.router(x)
+        y = torch.zeros_like(x)
+        for number in experts.unique().tolist():
+            rows, places = (experts == number).nonzero(as_tuple=True)
+            y.index_add_(0, rows, self.experts[number](x[rows]) * weights[rows, places, None])
+        return y if self.communicator is None else self.communicator.all_reduce(y)

@@ -1,0 +1,219 @@
+"""Rotary position embedding: the frequencies of every scaling rule in use, and the rotation itself.
+
+Sources: RoFormer (Su et al. 2021), position interpolation, dynamic NTK, YaRN (Peng et al. 2023), LongRoPE
+(Ding et al. 2024), Llama 3.1; the parameter names and values are those of transformers' ``rope_parameters``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from lsv.errors import CheckpointError
+from lsv.offers import OpSpec
+from lsv.ops import Bindable, dtype_name
+
+if TYPE_CHECKING:
+    from lsv.nn.config import Keys
+    from lsv.nn.weights import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """One rule. ``rotary_dim`` is how many features of a head are rotated, ``length`` the checkpoint's longest input.
+
+    ``original_length`` is the length before scaling; ``parameters`` are the rule's own, as in config.json.
+    """
+
+    kind: str
+    theta: float
+    head_dim: int
+    rotary_dim: int
+    length: int
+    original_length: int
+    parameters: Mapping[str, Any]
+
+
+def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
+    """The rope rule of a config.json, in the style of ``rope_parameters`` or of ``rope_scaling`` and ``rope_theta``.
+
+    Raises ``CheckpointError`` for a rule that is not known or lacks a parameter, and for rules per layer type.
+    """
+    theta = keys.take("rope_theta", float, theta)
+    fraction = keys.take("partial_rotary_factor", float, 1.0)
+    length = keys.take("max_position_embeddings", int, 2048)
+    outside = keys.maybe("original_max_position_embeddings", int)
+    old, new = keys.maybe("rope_scaling", dict), keys.maybe("rope_parameters", dict)
+    parameters: dict[str, Any] = {**(new or {}), **(old or {})}
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    kind = {"su": "longrope"}.get(kind, kind)
+    if kind not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
+        raise CheckpointError(f"config.json: rope rule {kind!r} is not known; known are {', '.join(_RULES)}")
+    missing = [name for name in _REQUIRED.get(kind, ()) if parameters.get(name) is None]
+    if missing:
+        raise CheckpointError(f"config.json: rope rule {kind} lacks {', '.join(missing)}")
+    fraction = float(parameters.get("partial_rotary_factor", fraction))
+    return RopeConfig(
+        kind=kind,
+        theta=float(parameters.get("rope_theta") or theta),
+        head_dim=head_dim,
+        rotary_dim=head_dim if kind == "proportional" else int(head_dim * fraction),
+        length=length,
+        original_length=int(outside or parameters.get("original_max_position_embeddings") or length),
+        parameters={**parameters, "partial_rotary_factor": fraction},
+    )
+
+
+Frequencies = tuple[torch.Tensor, float]
+"""Inverse frequencies float32 [rotary_dim / 2], and the factor on cosine and sine."""
+
+
+def frequencies(rope: RopeConfig, max_len: int) -> Frequencies:
+    """The frequencies for inputs of up to ``max_len`` tokens.
+
+    Rules that look at the input's length (dynamic, longrope) look at ``max_len`` instead: a cached key is
+    rotated once, so all positions of all requests must be rotated alike.
+    """
+    return _RULES[rope.kind](rope, max_len)
+
+
+def _powers(theta: float, dim: int) -> torch.Tensor:
+    return theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+
+def _default(rope: RopeConfig, max_len: int) -> Frequencies:
+    return 1.0 / _powers(rope.theta, rope.rotary_dim), 1.0
+
+
+def _linear(rope: RopeConfig, max_len: int) -> Frequencies:
+    return _default(rope, max_len)[0] / float(rope.parameters["factor"]), 1.0
+
+
+def _dynamic(rope: RopeConfig, max_len: int) -> Frequencies:
+    factor, dim = float(rope.parameters["factor"]), rope.rotary_dim
+    stretch = factor * max(max_len, rope.length) / rope.length - (factor - 1)
+    return 1.0 / _powers(rope.theta * stretch ** (dim / (dim - 2)), dim), 1.0
+
+
+def _llama3(rope: RopeConfig, max_len: int) -> Frequencies:
+    factor, low, high = (float(rope.parameters[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    plain, _ = _default(rope, max_len)
+    turns = rope.original_length * plain / (2 * math.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - smooth) * plain / factor + smooth * plain, 1.0
+
+
+def _yarn(rope: RopeConfig, max_len: int) -> Frequencies:
+    given, dim = rope.parameters, rope.rotary_dim
+    factor = float(given.get("factor") or rope.length / rope.original_length)
+
+    def border(turns: float) -> float:
+        """The feature pair that makes ``turns`` turns within the original length."""
+        return dim * math.log(rope.original_length / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = border(given.get("beta_fast") or 32), border(given.get("beta_slow") or 1)
+    if given.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = (torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low if high != low else 0.001)
+    interpolated = ramp.clamp(0.0, 1.0)
+    plain, _ = _default(rope, max_len)
+    return plain / factor * interpolated + plain * (1 - interpolated), _yarn_magnitude(given, factor)
+
+
+def _yarn_magnitude(given: Mapping[str, Any], factor: float) -> float:
+    def magnitude(scale: float = 1.0) -> float:
+        return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+    if given.get("attention_factor") is not None:
+        return float(given["attention_factor"])
+    if given.get("mscale") and given.get("mscale_all_dim"):
+        return magnitude(given["mscale"]) / magnitude(given["mscale_all_dim"])
+    return magnitude()
+
+
+def _longrope(rope: RopeConfig, max_len: int) -> Frequencies:
+    given = rope.parameters
+    scales = given["long_factor" if max_len > rope.original_length else "short_factor"]
+    if len(scales) != rope.rotary_dim // 2:
+        raise CheckpointError(
+            f"config.json: longrope factors need {rope.rotary_dim // 2} entries each, got {len(scales)}"
+        )
+    factor = float(given.get("factor") or rope.length / rope.original_length)
+    magnitude = given.get("attention_factor")
+    if magnitude is None:
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(rope.original_length))
+    scaled = torch.tensor(scales, dtype=torch.float32) * _powers(rope.theta, rope.rotary_dim)
+    return 1.0 / scaled, float(magnitude)
+
+
+def _proportional(rope: RopeConfig, max_len: int) -> Frequencies:
+    """Only the first ``partial_rotary_factor`` of the pairs turn, as fast as they do in the whole head."""
+    turning = int(rope.parameters["partial_rotary_factor"] * rope.head_dim // 2)
+    plain = 1.0 / _powers(rope.theta, rope.head_dim)
+    plain[turning:] = 0.0
+    return plain / float(rope.parameters.get("factor") or 1.0), 1.0
+
+
+_RULES: Mapping[str, Callable[[RopeConfig, int], Frequencies]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "proportional": _proportional,
+}
+_REQUIRED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("long_factor", "short_factor"),
+}
+
+
+class Rope(Bindable):
+    """Rotates the heads of q and k in halves (pairs are feature i and i + rotary_dim/2). One module serves all layers.
+
+    ``table`` [max_len, 2 * rotary_dim] holds, by position, the cosines of all features and then their sines, the first
+    half of which is negated; in the model's dtype, computed in float32.
+    """
+
+    op: ClassVar[str] = "rope"
+    row_invariant: ClassVar[bool] = True
+    table: torch.Tensor
+
+    def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
+        super().__init__()
+        self.rope, self.max_len, self.dtype, self.device = rope, max_len, w.dtype, w.device
+
+    def spec(self) -> OpSpec:
+        shape = {
+            "head_dim": self.rope.head_dim,
+            "rotary_dim": self.rope.rotary_dim,
+            "positions": self.max_len,
+        }
+        return OpSpec(self.op, dtype_name(self.dtype), shape=shape)
+
+    def filled(self) -> None:
+        self.keep("table", self.make_table())
+
+    def make_table(self) -> torch.Tensor:
+        inverse, magnitude = frequencies(self.rope, self.max_len)
+        angles = torch.outer(torch.arange(self.max_len, dtype=torch.float32), inverse)
+        cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
+        return torch.cat((cos, cos, -sin, sin), dim=-1).to(self.device, self.dtype)
+
+    def reference(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
+        dim = self.rope.rotary_dim
+        cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
+        turning = heads[..., :dim]
+        turned = torch.addcmul(turning * cos, turning.roll(dim // 2, dims=-1), sin)
+        if dim == heads.shape[-1]:
+            return turned
+        return torch.cat((turned, heads[..., dim:]), dim=-1)

@@ -1,0 +1,124 @@
+"""Sampling ops on a batch of logits, in plain torch. Each works on float32 [rows, vocabulary] row by row.
+
+From ``weigh`` on a distribution is held as integers: integer sums are exact in any order, so what a row draws
+does not depend on how a device splits its sums or on who shares the batch. Edits to logits are sparse: they
+take (row, token) pairs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WEIGHT_BITS = 40
+"""A probability p is held as ``floor(p * 2**40)``; what is rarer than that is never drawn."""
+
+LOWEST_TEMPERATURE = 1e-5
+"""Below this a division could leave the range of float32, and only the best tokens could be drawn anyway."""
+
+_CANDIDATES = 512
+"""Top-p looks at so many of a row's likeliest tokens before it sorts the whole vocabulary."""
+
+_FORBIDDEN = float("-inf")
+
+
+def finite(logits: Tensor) -> Tensor:
+    """bool [rows]: no NaN and no infinity in the row."""
+    low, high = logits.aminmax(dim=-1)
+    return low.isfinite() & high.isfinite()
+
+
+def allow_only(logits: Tensor, rows: Tensor, row_of_token: Tensor, tokens: Tensor) -> Tensor:
+    """Forbid, in ``rows``, every token but the listed ones (``row_of_token``, ``tokens``). In place."""
+    kept = logits[row_of_token, tokens]
+    logits[rows] = _FORBIDDEN
+    logits[row_of_token, tokens] = kept
+    return logits
+
+
+def forbid(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+    """Make tokens impossible. In place."""
+    logits[rows, tokens] = _FORBIDDEN
+    return logits
+
+
+def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
+    """Add ``bias`` to tokens, each pair at most once. In place."""
+    logits[rows, tokens] += bias
+    return logits
+
+
+def penalize(logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, additive: Tensor) -> Tensor:
+    """Penalties on tokens that occurred, each pair once; all arguments [pairs]. In place.
+
+    ``repetition`` divides positive and multiplies negative logits (Keskar et al., CTRL, 2019, with the sign
+    rule in common use); ``additive`` (presence + frequency * count) is subtracted.
+    """
+    seen = logits[rows, tokens]
+    seen = torch.where(seen > 0, seen / repetition, seen * repetition)
+    logits[rows, tokens] = seen - additive
+    return logits
+
+
+def temper(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Divide by the temperature [rows]; each row's best logit is shifted to 0 first, so nothing overflows."""
+    shifted = logits - logits.amax(dim=-1, keepdim=True)
+    return shifted / temperature.clamp(min=LOWEST_TEMPERATURE).unsqueeze(-1)
+
+
+def top_k(logits: Tensor, k: Tensor) -> Tensor:
+    """Forbid what is below the k-th largest logit, k int64 [rows]; tokens equal to it stay. In place."""
+    best = logits.topk(int(k.max()), dim=-1).values
+    threshold = best.gather(-1, k.unsqueeze(-1) - 1)
+    return logits.masked_fill_(logits < threshold, _FORBIDDEN)
+
+
+def weigh(logits: Tensor) -> Tensor:
+    """The rows' probabilities as int64 weights that add up to about ``2**WEIGHT_BITS``."""
+    return (logits.softmax(dim=-1) * float(1 << WEIGHT_BITS)).to(torch.int64)
+
+
+def top_p(weights: Tensor, fraction: Tensor) -> Tensor:
+    """Keep the smallest set of likeliest tokens that holds ``fraction / 2**32`` of the weight.
+
+    ``fraction`` int64 [rows]. Tokens as likely as the last one kept stay too. In place.
+    Source: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020.
+    """
+    limit = scale(weights.sum(dim=-1), fraction).clamp(min=1)
+    best = weights.topk(min(_CANDIDATES, weights.shape[-1]), dim=-1).values
+    threshold = _weight_at(best, limit)
+    uncovered = best.sum(dim=-1) < limit
+    if bool(uncovered.any()):
+        everything = weights[uncovered].sort(dim=-1, descending=True).values
+        threshold[uncovered] = _weight_at(everything, limit[uncovered])
+    return weights.masked_fill_(weights < threshold.unsqueeze(-1), 0)
+
+
+def _weight_at(descending: Tensor, limit: Tensor) -> Tensor:
+    """The weight with which each row's running sum reaches its limit (the last one where it never does)."""
+    place = torch.searchsorted(descending.cumsum(dim=-1), limit.unsqueeze(-1))
+    return descending.gather(-1, place.clamp(max=descending.shape[-1] - 1)).squeeze(-1)
+
+
+def min_p(weights: Tensor, fraction: Tensor) -> Tensor:
+    """Drop what is less likely than ``fraction / 2**32`` of the likeliest token. In place."""
+    threshold = scale(weights.amax(dim=-1), fraction)
+    return weights.masked_fill_(weights < threshold.unsqueeze(-1), 0)
+
+
+def draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse CDF in order of token ids: int64 [rows] ids for 32-bit fractions ``uniform`` int64 [rows]."""
+    running = weights.cumsum(dim=-1)
+    target = scale(running[:, -1], uniform)
+    return torch.searchsorted(running, target.unsqueeze(-1), right=True).squeeze(-1)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """int64 [rows]: the best token, among equals the one with the lowest id."""
+    return logits.argmax(dim=-1)
+
+
+def scale(total: Tensor, fraction: Tensor) -> Tensor:
+    """``floor(total * fraction / 2**32)``, within int64 for 0 <= total < 2**58 and 0 <= fraction <= 2**32."""
+    high, low = total >> 30, total & ((1 << 30) - 1)
+    return (high * fraction + (low * fraction >> 30)) >> 2

@@ -1,0 +1,106 @@
+"""The running requests: those that hold a slot and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lsv.kv.manager import KVManager, Match
+from lsv.kv.table import Table
+from lsv.request import Status
+from lsv.scheduler.job import Job
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.slots import Slots
+
+
+class Batch:
+    """Jobs from admission until their slot and blocks are free again.
+
+    A job is either ``prefilling`` (has known tokens to plan), ``decoding``, or leaving: no row is planned for it any
+    more, and its slot and blocks stay its own until its last row in flight has settled. That is the quarantine of
+    freed blocks: no plan in flight ever names a block that someone else could write.
+    """
+
+    def __init__(self, limits: Limits, kv: KVManager) -> None:
+        self.prefilling: dict[int, Job] = {}
+        self.decoding: dict[int, Job] = {}
+        self.slots = Slots(limits.max_num_seqs)
+        self._limits = limits
+        self._kv = kv
+        self._leaving: dict[int, Job] = {}
+        self._gone: list[Table] = []
+
+    def __len__(self) -> int:
+        return len(self.prefilling) + len(self.decoding) + sum(not job.ended for job in self._leaving.values())
+
+    def __iter__(self) -> Iterator[Job]:
+        """All that hold a slot."""
+        for jobs in (self.prefilling, self.decoding, self._leaving):
+            yield from jobs.values()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether blocks are on their way back."""
+        return bool(self._leaving)
+
+    @property
+    def preempting(self) -> bool:
+        """Whether a preempted request still has rows in flight."""
+        return any(not job.ended for job in self._leaving.values())
+
+    def needs(self, job: Job) -> int:
+        """Most blocks the job will hold: for its known tokens, or for good if it must not be preempted again."""
+        length = job.limit if self._is_protected(job) else len(job.request)
+        return self._kv.blocks_for(length, self._limits.tokens_in_flight)
+
+    def _is_protected(self, job: Job) -> bool:
+        return job.request.preemptions >= self._limits.max_preemptions
+
+    def watermark(self) -> int:
+        """Blocks to leave for the running: the rest of their prompts and one step of each."""
+        step = (len(self.prefilling) + len(self.decoding)) * len(self._kv.groups)
+        return step + sum(max(0, self.needs(job) - job.table.held) for job in self.prefilling.values())
+
+    def enter(self, job: Job, match: Match) -> None:
+        """A waiting job gets a slot and the blocks of its cached prefix."""
+        request = job.request
+        job.target = len(request)
+        self._kv.enter(job.table, match, job.target, self.needs(job) if self._is_protected(job) else 0)
+        job.slot = self.slots.take()
+        job.planned = request.computed = match.tokens
+        job.due = 0
+        job.active = True
+        request.status = Status.RUNNING
+        self.prefilling[request.id] = job
+
+    def start_decoding(self, job: Job) -> None:
+        """All known tokens of the job are planned."""
+        del self.prefilling[job.request.id]
+        self.decoding[job.request.id] = job
+
+    def victim(self) -> Job | None:
+        """Who is preempted next: the last in line that is not protected."""
+        candidates = [job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.bound]
+        return max(candidates, key=lambda job: job.rank, default=None)
+
+    def leave(self, job: Job) -> bool:
+        """Plan nothing more for the job; True when it is gone with this call, having no row in flight."""
+        if job.slot < 0:
+            return False
+        id = job.request.id
+        if job.active:
+            job.active = False
+            (self.prefilling if id in self.prefilling else self.decoding).pop(id)
+        if job.rows:
+            self._leaving[id] = job
+            return False
+        self._leaving.pop(id, None)
+        self.slots.give(job.slot)
+        job.slot = -1
+        self._gone.append(job.table)
+        return True
+
+    def sweep(self) -> None:
+        """Free the blocks of all that are gone since the last call, together, for the order of eviction."""
+        if self._gone:
+            self._kv.release(self._gone)
+            self._gone.clear()

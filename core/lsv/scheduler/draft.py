@@ -1,0 +1,96 @@
+"""A step plan while it is being made."""
+
+from __future__ import annotations
+
+from lsv.request import Request
+from lsv.scheduler.budget import StepBudget
+from lsv.scheduler.job import Job
+from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
+
+
+class Draft:
+    """Collects rows by columns. Decoding rows come before prompt rows."""
+
+    def __init__(self, budget: StepBudget) -> None:
+        self.budget = budget
+        self.jobs: list[Job] = []
+        self._slots: list[int] = []
+        self._starts: list[int] = []
+        self._chunks: list[int] = []
+        self._samples: list[bool] = []
+        self._begin: list[Begin] = []
+        self._blocks: list[Grown] = []
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def decode(self, job: Job) -> None:
+        """One more token of a job whose next token is sampled by the row before."""
+        start = job.planned
+        self.jobs.append(job)
+        self._slots.append(job.slot)
+        self._starts.append(start)
+        job.planned = start + 1
+        job.rows += 1
+
+    def prefill(self, job: Job, count: int) -> None:
+        """The next ``count`` of a job's known tokens."""
+        self.jobs.append(job)
+        self._slots.append(job.slot)
+        self._starts.append(job.planned)
+        self._chunks.append(count)
+        job.planned += count
+        job.rows += 1
+        self._samples.append(job.planned == job.target)
+        self.budget.spend(count)
+
+    def begin(self, job: Job) -> None:
+        """The job enters its slot."""
+        self._begin.append(_begin(job.slot, job.request))
+
+    def grow(self, job: Job) -> None:
+        """Tell the worker of the blocks it has not seen yet."""
+        table = job.table
+        if not table.blocks or table.sent == len(table.blocks[0]):
+            return
+        for group, blocks in enumerate(table.blocks):
+            self._blocks.append(Grown(job.slot, group, tuple(blocks[table.sent :])))
+        table.sent = len(table.blocks[0])
+
+    def finish(self, step: int, end: tuple[int, ...]) -> StepPlan:
+        return StepPlan(
+            step=step,
+            kind=self._kind(),
+            begin=tuple(self._begin),
+            end=end,
+            rows=self._rows(),
+            blocks=tuple(self._blocks),
+        )
+
+    def _kind(self) -> Kind:
+        if not self._chunks:
+            return Kind.DECODE
+        return Kind.PREFILL if len(self._chunks) == len(self.jobs) else Kind.MIXED
+
+    def _rows(self) -> Rows:
+        decoding = len(self.jobs) - len(self._chunks)
+        return Rows(
+            slot=tuple(self._slots),
+            start=tuple(self._starts),
+            count=(1,) * decoding + tuple(self._chunks),
+            drafts=(0,) * len(self.jobs),
+            wants_logits=(True,) * decoding + tuple(self._samples),
+        )
+
+
+def _begin(slot: int, request: Request) -> Begin:
+    return Begin(
+        slot=slot,
+        ids=request.ids(0, len(request)),
+        prompt=len(request.prompt),
+        params=request.sampling,
+        pooling=request.pooling,
+        seed=request.seed,
+        stop_ids=request.stop_ids,
+        bad_words=request.bad_words,
+    )

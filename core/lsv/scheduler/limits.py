@@ -1,0 +1,29 @@
+"""The bounds a scheduler stays inside, all known before the first request."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """``max_num_seqs`` requests run at a time and a step holds at most ``max_num_batched_tokens`` tokens.
+
+    ``max_model_len`` bounds prompt and output together; ``max_queue`` the requests that wait; ``depth`` the plans in
+    flight. Without ``chunked_prefill`` a prompt is computed in one step; without ``mixed_batches`` a step holds prompt
+    tokens or decoding rows, never both. A request that was preempted ``max_preemptions`` times
+    comes back only when all blocks it can ever need are free, and keeps them.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    max_queue: int = 4096
+    depth: int = 1
+    chunked_prefill: bool = True
+    mixed_batches: bool = True
+    max_preemptions: int = 3
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Most tokens of one request that are planned and not settled."""
+        return self.depth * self.max_num_batched_tokens

@@ -1,0 +1,157 @@
+"""Chooses a step's tokens: running requests first, then waiting ones; the last in line give way when blocks run out."""
+
+from __future__ import annotations
+
+from lsv.kv.manager import KVManager, Match
+from lsv.request import Status
+from lsv.scheduler.batch import Batch
+from lsv.scheduler.budget import StepBudget, StepCosts
+from lsv.scheduler.draft import Draft
+from lsv.scheduler.job import Job
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.policy import Policy
+from lsv.scheduler.waiting import WaitingRoom
+
+
+class Planner:
+    """Moves jobs from the waiting room into the batch and, by preemption, back."""
+
+    def __init__(self, limits: Limits, kv: KVManager, policy: Policy) -> None:
+        self.waiting = WaitingRoom()
+        self.batch = Batch(limits, kv)
+        self.preemptions = self.prompt_tokens = self.prefix_queries = self.prefix_hits = 0
+        self._limits = limits
+        self._kv = kv
+        self._policy = policy
+        self._costs = StepCosts(limits.max_num_batched_tokens)
+        self._short = False  # blocks ran out in this step: nobody is admitted
+        self._decode_next = False
+
+    def draft(self, now: float) -> Draft:
+        """The next step's rows; empty when nothing can be planned now."""
+        for id in self._kv.claims.take_woken():
+            self.waiting.wake(id)
+        self._short = False
+        prompt = max(1, self._policy.budget(len(self.batch), self._costs))
+        draft = Draft(StepBudget(self._costs.max_tokens, prompt, chunked=self._limits.chunked_prefill))
+        if self._limits.mixed_batches:
+            self._decode(draft)
+            self._prefill(draft, now)
+        else:
+            self._fill_unmixed(draft, now)
+        return draft
+
+    def _fill_unmixed(self, draft: Draft, now: float) -> None:
+        """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""
+        if self._decode_next:
+            self._decode(draft)
+        if not draft:
+            self._prefill(draft, now)
+            self._decode_next = bool(draft) and self._limits.chunked_prefill
+        else:
+            self._decode_next = False
+        if not draft:
+            self._decode(draft)
+
+    def _decode(self, draft: Draft) -> None:
+        left = draft.budget.tokens
+        for job in tuple(self.batch.decoding.values()):
+            if job.planned >= job.last or not job.active:
+                continue
+            if not left:
+                break
+            if job.planned >= job.table.capacity and not self._grow(job, job.planned + 1, draft):
+                continue
+            draft.decode(job)
+            left -= 1
+        draft.budget.tokens = left
+
+    def _prefill(self, draft: Draft, now: float) -> None:
+        for job in tuple(self.batch.prefilling.values()):
+            count = draft.budget.chunk(job.target - job.planned)
+            if not count:
+                return
+            if job.active and self._grow(job, job.planned + count, draft):
+                self._take(job, count, draft)
+        self._admit(draft, now)
+
+    def _take(self, job: Job, count: int, draft: Draft) -> None:
+        draft.prefill(job, count)
+        if job.planned == job.target:
+            self.batch.start_decoding(job)
+
+    # Admission
+
+    def _admit(self, draft: Draft, now: float) -> None:
+        """Let waiting jobs in, in order, as long as there are tokens, slots and blocks for the next one."""
+        while draft.budget.tokens and self.batch.slots.free and not (self._short or self.batch.preempting):
+            job = self.waiting.head()
+            if job is None:
+                return
+            match = self._kv.match(job.table, job.most_cached)
+            awaited = self._kv.under_way(job.table, match, job.most_cached)
+            if awaited is not None:
+                self.waiting.step_aside()
+                self._kv.claims.wait(awaited, job.request.id)
+                continue
+            count = draft.budget.chunk(len(job.request) - match.tokens)
+            if not count or not self._fits(job, match):
+                return
+            self.waiting.admit()
+            self._enter(job, match, now)
+            draft.begin(job)
+            grown = self._grow(job, job.planned + count, draft)
+            assert grown, "an admitted request has blocks for its prompt"
+            self._take(job, count, draft)
+
+    def _fits(self, job: Job, match: Match) -> bool:
+        needed = self.batch.needs(job) - self._kv.in_use(match)
+        return self._kv.spare >= needed + self.batch.watermark()
+
+    def _enter(self, job: Job, match: Match, now: float) -> None:
+        request = job.request
+        self.batch.enter(job, match)
+        if request.first_planned is not None:
+            return
+        request.first_planned = now
+        request.cached = match.tokens
+        self.prompt_tokens += len(request.prompt)
+        if self._kv.prefix_caching:
+            self.prefix_queries += len(request.prompt)
+            self.prefix_hits += match.tokens
+
+    # Blocks
+
+    def _grow(self, job: Job, tokens: int, draft: Draft) -> bool:
+        """Give the job blocks for ``tokens`` tokens; False when it has to wait or had to leave."""
+        while not self._kv.grow(job.table, tokens):
+            if not self._make_room(job):
+                return False
+        draft.grow(job)
+        return True
+
+    def _make_room(self, job: Job) -> bool:
+        """Preempt the last in line; whether ``job`` should try again now."""
+        self._short = True
+        if self.batch.leaving:  # their blocks come back with the next settle
+            return False
+        victim = self.batch.victim()
+        if victim is None or not self.dismiss(victim):
+            return False
+        self.batch.sweep()
+        return victim is not job
+
+    def dismiss(self, job: Job) -> bool:
+        """Take a job out of the batch, back into the waiting room unless it has ended.
+
+        With rows in flight it only starts to leave: False, and to be called again when the last one has settled.
+        """
+        if not self.batch.leave(job):
+            return False
+        if not job.ended:
+            self.preemptions += 1
+            job.request.preemptions += 1
+            job.request.computed = 0
+            job.request.status = Status.WAITING
+            self.waiting.add(job)
+        return True

@@ -1,0 +1,40 @@
+"""In which order requests are served, and how much of a step prompts may take."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lsv.request import Request
+from lsv.scheduler.budget import StepCosts
+
+Key = tuple[float, ...]
+"""Lower goes first; equal keys go in the order of arrival at the scheduler."""
+
+
+class Policy(Protocol):
+    """Asked when a request enters the queue and once a step."""
+
+    def key(self, request: Request, now: float) -> Key:
+        """The request's place among others, for admission and, reversed, for preemption."""
+        ...
+
+    def budget(self, running: int, costs: StepCosts) -> int:
+        """Most prompt tokens of a step beside ``running`` requests."""
+        ...
+
+
+class Fcfs:
+    """First come, first served."""
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.arrival,)
+
+    def budget(self, running: int, costs: StepCosts) -> int:
+        return costs.max_tokens
+
+
+class Priority(Fcfs):
+    """Lower ``priority`` first, among equals first come, first served."""
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.priority, request.arrival)

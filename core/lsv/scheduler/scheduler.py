@@ -1,0 +1,259 @@
+"""Turns requests into step plans and step results into news: ``plan`` and ``settle`` are a pair.
+
+There is no prefill phase and no decode phase: a request has tokens and a count of computed ones that chases it. Up to
+``Limits.depth`` plans may be in flight; time is an argument everywhere.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+from lsv.errors import BadRequest, Overloaded
+from lsv.kv.manager import KVManager
+from lsv.request import FinishReason, Need, Request, Status
+from lsv.scheduler.job import Job
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.outcome import Counts, Outcome
+from lsv.scheduler.plan import Logprobs, StepPlan, StepResult
+from lsv.scheduler.planner import Planner
+from lsv.scheduler.policy import Policy
+
+__all__ = ["Counts", "Limits", "Outcome", "Scheduler"]
+
+_MAX_ID = (1 << 31) - 1
+
+
+class Scheduler:
+    """Owns all requests from ``add`` until they end.
+
+    ``longest`` is the most tokens a request can reach: ``max_model_len``, what all blocks hold and, without chunked
+    prefill, what one step can take.
+    """
+
+    def __init__(self, limits: Limits, kv: KVManager, policy: Policy) -> None:
+        self.limits = limits
+        self.longest, self._why_longest = _longest(limits, kv)
+        self._kv = kv
+        self._policy = policy
+        self._planner = Planner(limits, kv, policy)
+        self._jobs: dict[int, Job] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._flights: deque[tuple[StepPlan, list[Job]]] = deque()
+        self._added = 0
+        self._steps = 0
+        self._generated = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._jobs)
+
+    @property
+    def in_flight(self) -> int:
+        """Plans that have not settled."""
+        return len(self._flights)
+
+    @property
+    def counts(self) -> Counts:
+        planner = self._planner
+        return Counts(
+            running=len(planner.batch),
+            waiting=len(planner.waiting),
+            kv_usage=self._kv.usage,
+            preemptions=planner.preemptions,
+            prefix_queries=planner.prefix_queries,
+            prefix_hits=planner.prefix_hits,
+            prompt_tokens=planner.prompt_tokens,
+            generation_tokens=self._generated,
+        )
+
+    # Requests come and go
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue a request. Raises ``BadRequest`` if it can never be served, ``Overloaded`` when the queue is full."""
+        assert request.id not in self._jobs, f"request {request.id} is known"
+        self._check(request)
+        if len(self._planner.waiting) >= self.limits.max_queue:
+            raise Overloaded(f"{self.limits.max_queue} requests are waiting already: try again later")
+        rank = (self._policy.key(request, now), self._added)
+        self._added += 1
+        job = self._jobs[request.id] = Job(request, self._kv.open(request), rank, self.longest)
+        self._planner.waiting.add(job)
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, request.id))
+
+    def _check(self, request: Request) -> None:
+        prompt = request.prompt
+        if not prompt:
+            raise BadRequest("the prompt is empty: it needs at least one token", param="prompt")
+        if min(prompt) < 0 or max(prompt) > _MAX_ID:
+            raise BadRequest(f"token ids of a prompt must be between 0 and {_MAX_ID}", param="prompt")
+        room = self.longest if request.sampling is None else self.longest - 1
+        if len(prompt) > room:
+            raise BadRequest(
+                f"the prompt has {len(prompt)} tokens, but at most {room} fit ({self._why_longest}): shorten it",
+                param="prompt",
+            )
+
+    def satisfy(self, id: int, need: Need) -> None:
+        """What a waiting request needed is there."""
+        self._planner.waiting.satisfy(id, need)
+
+    def abort(self, ids: Iterable[int], now: float) -> tuple[Outcome, ...]:
+        """End requests that nobody wants any more, whatever they are doing; ids that are not known are passed over."""
+        known = [self._jobs[id] for id in ids if id in self._jobs]
+        outcomes = tuple(self._end(Outcome(job.request, finish=FinishReason.ABORT), job) for job in known)
+        self._planner.batch.sweep()
+        return outcomes
+
+    def finish(self, id: int, keep: int, reason: FinishReason, now: float) -> Outcome | None:
+        """End a request after ``keep`` output tokens, as its client found out; None if it has ended already."""
+        job = self._jobs.get(id)
+        if job is None:
+            return None
+        del job.request.output[keep:]
+        outcome = self._end(Outcome(job.request, finish=reason), job)
+        self._planner.batch.sweep()
+        return outcome
+
+    def expire(self, now: float) -> tuple[Outcome, ...]:
+        """Abort the requests whose deadline has come."""
+        late: list[int] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            late.append(heapq.heappop(self._deadlines)[1])
+        return self.abort(late, now)
+
+    def fail_all(self, message: str, now: float) -> tuple[Outcome, ...]:
+        """The workers are gone: every request ends with ``message``, and nothing is in flight or cached any more."""
+        batch = self._planner.batch
+        self._flights.clear()
+        for job in batch:
+            job.rows = 0
+        failed = tuple(
+            self._end(Outcome(job.request, finish=FinishReason.ERROR, error=message), job)
+            for job in tuple(self._jobs.values())
+        )
+        for job in tuple(batch):
+            batch.leave(job)
+        batch.sweep()
+        batch.slots.take_ended()
+        self._kv.forget()
+        return failed
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes; requests under way go on."""
+        self._kv.forget()
+
+    def _end(self, outcome: Outcome, job: Job) -> Outcome:
+        """The request has ended; its blocks follow with the next ``sweep``, or once its rows in flight have settled."""
+        request = job.request
+        del self._jobs[request.id]
+        job.ended = True
+        request.status = Status.FINISHED
+        if job in self._planner.waiting:
+            self._planner.waiting.remove(job)
+        else:
+            self._planner.batch.leave(job)
+        return outcome
+
+    # Steps
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, in flight from now on; None when nothing can be planned until something settles or arrives."""
+        if len(self._flights) >= self.limits.depth:
+            return None
+        draft = self._planner.draft(now)
+        if not draft:
+            return None
+        plan = draft.finish(self._steps, self._planner.batch.slots.take_ended())
+        self._steps += 1
+        self._flights.append((plan, draft.jobs))
+        return plan
+
+    def settle(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Outcome, ...]:
+        """Take in the result of the oldest plan in flight."""
+        expected, jobs = self._flights.popleft()
+        assert plan.step == expected.step == result.step, "plans settle in order"
+        outcomes: list[Outcome] = []
+        for row, (job, start, kept) in enumerate(zip(jobs, plan.rows.start, result.kept, strict=True)):
+            job.rows -= 1
+            if not job.ended:
+                outcome = self._settle_row(job, row, start, kept, result, now)
+                if outcome is not None:
+                    outcomes.append(outcome)
+            if not job.active and not job.rows:
+                self._planner.dismiss(job)
+        self._planner.batch.sweep()
+        return tuple(outcomes)
+
+    def _settle_row(
+        self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float
+    ) -> Outcome | None:
+        request = job.request
+        if row in result.failed:
+            return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)
+        request.computed = computed = start + kept
+        if computed >= job.due:
+            job.due = self._kv.settle(job.table, computed)
+        vector = result.vectors.get(row)
+        if vector is not None:
+            request.first_token = now
+            return self._end(Outcome(request, vector=vector, finish=FinishReason.STOP), job)
+        tokens, scores = result.tokens[row], _new_scores(job, start, result.prompt_logprobs.get(row))
+        if not tokens:
+            return Outcome(request, prompt_logprobs=scores) if scores is not None else None
+        return self._settle_tokens(job, tokens, result.logprobs.get(row), scores, now)
+
+    def _settle_tokens(
+        self, job: Job, tokens: tuple[int, ...], logprobs: Logprobs | None, scores: Logprobs | None, now: float
+    ) -> Outcome:
+        request = job.request
+        if request.first_token is None:
+            request.first_token = now
+        taken, finish = job.accept(tokens)
+        self._generated += taken
+        if finish is None:
+            return Outcome(request, tokens, logprobs, scores)
+        tokens = tokens[:taken]
+        stop = job.asked_stop(tokens[-1]) if finish is FinishReason.STOP else None
+        logprobs = logprobs and _positions(logprobs, slice(taken))
+        return self._end(Outcome(request, tokens, logprobs, scores, finish=finish, stop=stop), job)
+
+    def check(self) -> None:
+        """Assert that blocks, slots and queues add up; for tests."""
+        batch = self._planner.batch
+        residents = list(batch)
+        self._kv.check([job.table for job in residents])
+        slots = [job.slot for job in residents]
+        assert len(set(slots)) == len(slots), "two requests share a slot"
+        assert len(slots) + batch.slots.free == self.limits.max_num_seqs, "slots are lost"
+        assert len(batch) + len(self._planner.waiting) == len(self._jobs), "a request is nowhere, or twice"
+        rows = [job for _, jobs in self._flights for job in jobs]
+        assert all(job.rows == rows.count(job) for job in residents), "rows in flight are miscounted"
+
+
+def _longest(limits: Limits, kv: KVManager) -> tuple[int, str]:
+    """The most tokens of one request, and what bounds it."""
+    bounds = [(limits.max_model_len, f"max_model_len={limits.max_model_len}")]
+    held = kv.longest(limits.tokens_in_flight)
+    if held is not None:
+        bounds.append((held, f"the KV cache has {kv.num_blocks} blocks of {kv.block_size} tokens"))
+    if not limits.chunked_prefill:
+        tokens = limits.max_num_batched_tokens
+        bounds.append((tokens, f"max_num_batched_tokens={tokens} without chunked prefill"))
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def _new_scores(job: Job, start: int, scores: Logprobs | None) -> Logprobs | None:
+    """The prompt log probabilities behind those delivered before a preemption; ``scores`` begin at ``start + 1``."""
+    if scores is None:
+        return None
+    known = job.scored - start
+    job.scored = max(job.scored, start + len(scores.ids))
+    return _positions(scores, slice(known, None)) if known > 0 else scores
+
+
+def _positions(logprobs: Logprobs, span: slice) -> Logprobs:
+    return Logprobs(logprobs.ids[span], logprobs.values[span], logprobs.ranks[span])

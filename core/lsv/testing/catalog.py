@@ -1,0 +1,34 @@
+"""A catalog over given manifests, without looking for installed plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lsv.catalog import Catalog
+
+
+class Manifests:
+    """The hooks of manifest modules, or of anything else with ``lsv_*`` functions; errors are raised at once."""
+
+    def __init__(self, manifests: Sequence[Any]) -> None:
+        self._manifests = manifests
+
+    def implementations(self, hook: str) -> Iterable[tuple[str, Any]]:
+        for number, manifest in enumerate(self._manifests):
+            if hasattr(manifest, hook):
+                yield getattr(manifest, "__name__", f"manifest {number}"), getattr(manifest, hook)
+
+    def blame(self, plugin: str, error: Exception) -> None:
+        raise error
+
+    def suspects(self) -> Sequence[str]:
+        return ()
+
+    def first_cause(self) -> Exception | None:
+        return None
+
+
+def catalog_of(*manifests: Any) -> Catalog:
+    """The catalog of what ``manifests`` declare."""
+    return Catalog(Manifests(manifests))

@@ -1,0 +1,148 @@
+"""The reference attention backend: plain torch, row by row, in float32. What every other backend is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.kv.spec import KVGroup, KVSpec
+
+if TYPE_CHECKING:
+    from lsv.platform import Device
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCache:
+    """K and V by layer index: [pages, block_size, kv_heads, head_dim]."""
+
+    k: dict[int, torch.Tensor]
+    v: dict[int, torch.Tensor]
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DensePlan:
+    """By row: the number of new tokens, of all tokens, and the block table [blocks] (int64)."""
+
+    query: tuple[int, ...]
+    context: tuple[int, ...]
+    tables: tuple[torch.Tensor, ...]
+
+
+class DenseAttention:
+    """Serves every ``AttentionLayer``; each has pages of its own, so groups can't disturb each other."""
+
+    block_sizes: tuple[int, ...] = (16, 1, 2, 4, 8, 32, 64, 128, 256)
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        return None
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        return spec.token_bytes * block_size
+
+    def allocate(
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device | None,
+    ) -> DenseCache:
+        where = "cpu" if device is None else device.torch_device
+
+        def make(layer: AttentionLayer) -> torch.Tensor:
+            # NaN where nothing was written: a read past the context shows
+            shape = (pages, block_size, layer.kv_heads, layer.head_dim)
+            return torch.full(shape, torch.nan, dtype=dtype, device=where)
+
+        return DenseCache({ly.index: make(ly) for ly in layers}, {ly.index: make(ly) for ly in layers}, block_size)
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: DensePlan | None = None) -> DensePlan:
+        tables = tuple(torch.from_numpy(row.astype("int64")) for row in batch.tables[group.index])
+        return DensePlan(tuple(batch.query.tolist()), tuple(batch.context.tolist()), tables)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: DenseCache | None,
+        plan: DensePlan,
+    ) -> torch.Tensor:
+        out, first = [], 0
+        for query, context, table in zip(plan.query, plan.context, plan.tables, strict=True):
+            rows = slice(first, first + query)
+            first += query
+            if cache is None:
+                assert k is not None, "without a cache there must be keys"
+                assert v is not None, "without a cache there must be values"
+                keys, values = k[rows], v[rows]
+            else:
+                places = _places(table.to(q.device), context, cache.block_size)
+                if k is not None and v is not None:
+                    _write(cache.k[layer.index], places[context - query :], k[rows])
+                    _write(cache.v[layer.index], places[context - query :], v[rows])
+                keys, values = _read(cache.k[layer.index], places), _read(cache.v[layer.index], places)
+            out.append(attend_dense(q[rows], keys, values, layer))
+        # tokens behind the last row are padding
+        return torch.cat([*out, torch.zeros_like(q[first:])])
+
+
+def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
+    """Where positions 0 … context-1 lie in the cache with its pages laid end to end."""
+    positions = torch.arange(context, device=table.device)
+    return table[positions // block_size] * block_size + positions % block_size
+
+
+def _write(pages: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
+    pages.view(-1, *pages.shape[2:])[places] = tokens.to(pages.dtype)
+
+
+def _read(pages: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return pages.view(-1, *pages.shape[2:])[places]
+
+
+def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
+    """One row: q [Q, heads, dim] are the last Q of the C positions of k and v [C, kv_heads, dim] -> [Q, heads, dim].
+
+    Positions no query of the window sees may hold anything, NaN included.
+    """
+    shared = layer.heads // layer.kv_heads
+    visible = _visible(len(q), len(k), layer, q.device)
+    unseen = ~visible.any(dim=0)
+    k = k.float().masked_fill(unseen[:, None, None], 0.0).repeat_interleave(shared, dim=1)
+    v = v.float().masked_fill(unseen[:, None, None], 0.0).repeat_interleave(shared, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k) * layer.scale
+    if layer.soft_cap is not None:
+        scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+    if layer.alibi is not None:
+        scores = scores + layer.alibi.float()[:, None, None] * _distance(len(q), len(k), q.device)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if layer.sinks is not None:
+        sinks = layer.sinks.float()[:, None, None].expand(-1, len(q), 1)
+        weights = torch.softmax(torch.cat((scores, sinks), dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
+
+
+def _distance(query: int, context: int, device: torch.device) -> torch.Tensor:
+    """[Q, C]: key position - query position."""
+    positions = torch.arange(context, device=device)
+    return positions[None, :] - positions[context - query :, None]
+
+
+def _visible(query: int, context: int, layer: AttentionLayer, device: torch.device) -> torch.Tensor:
+    distance = _distance(query, context, device)
+    visible = torch.ones_like(distance, dtype=torch.bool)
+    if layer.causal:
+        visible &= distance <= 0
+    if layer.window is not None:
+        visible &= distance > -layer.window
+    return visible

@@ -1,0 +1,236 @@
+"""A client without an engine: deterministic answers over a byte-level vocabulary, for tests of frontends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from lsv.config import EngineConfig, Fit
+from lsv.engine.client import Status
+from lsv.engine.messages import Stats
+from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.errors import BadRequest
+from lsv.request import FinishReason, PoolingParams, SamplingParams
+
+if TYPE_CHECKING:
+    from lsv.tokenizer import Tokenizer
+
+BOS, EOS = 256, 257
+VOCAB = 260
+
+
+class FakeTokenizer:
+    """One token a byte, and a chat template that writes ``<role>text`` for each message."""
+
+    vocab_size = VOCAB
+    eos_ids = (EOS,)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [*([BOS] if add_special_tokens else ()), *text.encode()]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        shown = (self.token_bytes(token) for token in ids if token < BOS or not skip_special_tokens)
+        return b"".join(shown).decode(errors="replace")
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < BOS else f"<|{token}|>".encode()
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        for message in messages:
+            if message["role"] == "untemplated":
+                raise BadRequest("the chat template refused the messages: unknown role", param="messages")
+        told = [f"<{name}:{value}>" for name, value in (kwargs or {}).items()]
+        read = [f"<doc>{document.get('text', '')}" for document in documents or ()]
+        said = [f"<{message['role']}>{message['content']}" for message in messages]
+        asked = ["<assistant>"] if add_generation_prompt else []
+        return "\n".join([*([template] if template else ()), *told, *read, *said, *asked])
+
+
+def fake_config(name: str = "fake", **changes: Any) -> EngineConfig:
+    known: dict[str, Any] = {
+        "model": "/models/fake",
+        "served_names": (name,),
+        "tokenizer": "/models/fake",
+        "architecture": "Fake",
+        "model_offer": "fake",
+        "platform": "fake",
+        "attention": "fake",
+        "dtype": "float32",
+        "block_size": 16,
+        "max_model_len": 512,
+    }
+    return EngineConfig(**(known | changes))
+
+
+class FakeClient:
+    """Answers every prompt with ``answer``, a byte a token; remembers what was asked, aborted and finished.
+
+    ``pace`` seconds pass before each token; nothing is generated while ``gate`` is closed. ``failure`` is
+    raised after ``fail_after`` tokens. ``answers`` gives candidates their own texts.
+    """
+
+    def __init__(self, config: EngineConfig | None = None, *, answer: str = "Hello, world.") -> None:
+        self.config = config or fake_config()
+        self.tokenizer = cast("Tokenizer", FakeTokenizer())
+        self.fit: Fit | None = Fit(
+            num_blocks=64,
+            block_size=self.config.block_size,
+            kv_bytes=0,
+            weight_bytes=0,
+            max_model_len=self.config.max_model_len,
+            vocab_size=VOCAB,
+        )
+        self.status = Status(state="ready")
+        self.stats = Stats()
+        self.answer = answer
+        self.answers: Mapping[int, str] = {}
+        self.pace = 0.0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.fail_after = 0
+        self.asked: list[tuple[str, tuple[int, ...], SamplingParams]] = []
+        self.extras: list[tuple[int, bytes, Mapping[str, str] | None]] = []
+        self.aborted: list[str] = []
+        self.finished: list[RequestRecord] = []
+        self._callbacks: list[Callable[[RequestRecord], None]] = []
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        salt: bytes = b"",
+        trace: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        self.asked.append((request_id, tuple(prompt), params))
+        self.extras.append((priority, salt, trace))
+        started, sent, reason = time.monotonic(), 0, FinishReason.ABORT
+        try:
+            if self.failure is not None and not self.fail_after:
+                raise self.failure
+            await self.gate.wait()
+            for chunk in self._chunks(prompt, params):
+                await asyncio.sleep(self.pace)
+                if self.failure is not None and sent >= self.fail_after:
+                    raise self.failure
+                sent += len(chunk.ids)
+                reason = chunk.finish or reason
+                yield chunk
+        except Exception:
+            reason = FinishReason.ERROR
+            raise
+        finally:
+            if reason is FinishReason.ABORT:
+                self.aborted.append(request_id)
+            self._finish(request_id, prompt, params, sent, reason, time.monotonic() - started)
+
+    async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
+        if self.failure is not None:
+            raise self.failure
+        return (float(len(prompt)), float(prompt[-1]), 0.5)
+
+    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        self.status = Status(state="dead", error="closed")
+
+    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
+        """All candidates' chunks, turn by turn; the prompt's own come with the first."""
+        tracks = [self._track(index, params) for index in range(params.candidates)]
+        scored = None if params.prompt_logprobs is None else self._scored_prompt(prompt, params.prompt_logprobs)
+        for turn in range(max(map(len, tracks))):
+            for index, track in enumerate(tracks):
+                if turn < len(track):
+                    first = turn == 0 and index == 0
+                    yield Chunk(
+                        index=index,
+                        prompt_logprobs=scored if first else None,
+                        cached=16 if first else None,
+                        **track[turn],
+                    )
+
+    def _track(self, index: int, params: SamplingParams) -> list[dict[str, Any]]:
+        """One candidate's chunks as fields, cut by stop strings and ``max_tokens``."""
+        text, stop = self._stopped(self.answers.get(index, self.answer), params)
+        whole = list(text.encode())
+        shown = whole if params.max_tokens is None else whole[: params.max_tokens]
+        complete = len(shown) == len(whole) and (params.max_tokens is None or len(whole) < params.max_tokens)
+        ids = [*shown, EOS] if complete and stop is None else shown
+        track: list[dict[str, Any]] = [
+            {
+                "text": self.tokenizer.token_text(token) if token < BOS else "",
+                "ids": (token,),
+                "logprobs": None if params.logprobs is None else (self._position(token, params.logprobs, index),),
+            }
+            for token in ids
+        ]
+        finish = FinishReason.STOP if complete or stop is not None else FinishReason.LENGTH
+        track[-1] |= {"finish": finish, "stop": stop}
+        return track
+
+    @staticmethod
+    def _stopped(text: str, params: SamplingParams) -> tuple[str, str | None]:
+        found = [(text.find(stop), stop) for stop in params.stop if stop in text]
+        if not found:
+            return text, None
+        at, stop = min(found)
+        return text[: at + (len(stop) if params.include_stop_str_in_output else 0)] or " ", stop
+
+    def _position(self, token: int, top: int, index: int) -> PositionLogprobs:
+        """The chosen token has rank 1; candidates with a lower index are more sure of themselves."""
+        ids = [token, *((token + step) % 256 for step in range(1, max(1, top)))]
+        return tuple(
+            TokenLogprob(found, self.tokenizer.token_text(found), -0.25 * (rank + index), rank)
+            for rank, found in enumerate(ids, start=1)
+        )
+
+    def _scored_prompt(self, prompt: Sequence[int], top: int) -> tuple[PositionLogprobs | None, ...]:
+        return (None, *(self._position(token, top, 0) for token in prompt[1:]))
+
+    def _finish(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        tokens: int,
+        reason: FinishReason,
+        took: float,
+    ) -> None:
+        record = RequestRecord(
+            request_id=request_id,
+            model=self.config.served_names[0],
+            prompt_tokens=len(prompt),
+            tokens=tokens,
+            cached_tokens=16,
+            finish=reason,
+            n=params.n,
+            best_of=params.candidates,
+            max_tokens=params.max_tokens or 0,
+            queued=0.001,
+            prefill=0.002,
+            ttft=0.004 if tokens else None,
+            e2e=took,
+            itl=(0.01,) * max(0, tokens - 1),
+            longest=tokens // params.candidates,
+        )
+        self.finished.append(record)
+        for callback in self._callbacks:
+            callback(record)

@@ -1,0 +1,131 @@
+"""An engine over a fake worker: in this process, or in one of its own, where it comes from a plugin made for the test.
+
+Options of the configuration make it misbehave: ``fake.delay`` seconds a step, ``fake.die`` a step in which the worker
+dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row fails, ``fake.start_error`` text, ``fake.load_delay``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lsv import hookimpl
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.engine.executor import Executor, ReportProgress
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup
+from lsv.offers import ExecutorOffer
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.testing import fake_tokens
+from lsv.testing.fake_worker import FakeWorker
+from lsv.testing.faults import FaultInjector, Faults
+
+api = 1
+
+_GROUP = KVGroup(0, "full", (0,), 1)
+
+
+@hookimpl
+def lsv_executors() -> Iterable[ExecutorOffer]:
+    yield ExecutorOffer("fake", "lsv.testing.fake_engine:FakeExecutor")
+
+
+def engine_config(**changes: Any) -> EngineConfig:
+    """A configuration that needs no model, for the executor ``fake``."""
+    known: dict[str, Any] = {
+        "model": "fake",
+        "served_names": ("fake",),
+        "tokenizer": "fake",
+        "architecture": "Fake",
+        "model_offer": "fake",
+        "platform": "fake",
+        "attention": "fake",
+        "dtype": "float32",
+        "block_size": 4,
+        "num_blocks": 512,
+        "max_model_len": 256,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 64,
+        "executor": "fake",
+        "plugins": ("core", "fake_engine"),
+    }
+    return EngineConfig(**(known | changes))
+
+
+def install_plugin(folder: Path) -> None:
+    """Make ``folder`` hold an installed distribution with this module as the plugin ``fake_engine``."""
+    info = folder / "lsv_fake_engine-0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lsv-fake-engine\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[lsv]\nfake_engine = lsv.testing.fake_engine\n")
+
+
+class FakeExecutor:
+    """A ``FakeWorker`` of the configured size, with the configured faults."""
+
+    depth = 1
+
+    def __init__(self, catalog: Catalog | None = None) -> None:
+        self._inner: Executor | None = None
+        self._options: Mapping[str, OptionValue] = {}
+
+    def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
+        self._options = config.options
+        for done in range(3):
+            progress("weights", done, 3)
+            time.sleep(self._number("load_delay"))
+        if "fake.start_error" in config.options:
+            raise ConfigError(str(config.options["fake.start_error"]))
+        limits = Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            depth=self.depth,
+        )
+        assert config.num_blocks is not None
+        worker = FakeWorker(limits, (_GROUP,), config.num_blocks, config.block_size)
+        self._inner = FaultInjector(worker, self._faults())
+        fit = self._inner.start(config, progress)
+        return Fit(
+            num_blocks=fit.num_blocks,
+            block_size=fit.block_size,
+            kv_bytes=fit.kv_bytes,
+            weight_bytes=fit.weight_bytes,
+            max_model_len=fit.max_model_len,
+            vocab_size=fake_tokens.VOCABULARY,
+            groups=({"index": 0, "kind": "full", "layers": (0,), "token_bytes": 1},),
+        )
+
+    def submit(self, plan: StepPlan) -> None:
+        assert self._inner is not None
+        if plan.step == self._options.get("fake.crash"):
+            raise RuntimeError("a bug in the executor")
+        self._inner.submit(plan)
+
+    def collect(self, timeout: float) -> StepResult:
+        assert self._inner is not None
+        time.sleep(self._number("delay"))
+        return self._inner.collect(timeout)
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        assert self._inner is not None
+        self._inner.control(order, arguments)
+
+    def stop(self) -> None:
+        if self._inner is not None:
+            self._inner.stop()
+
+    def _number(self, option: str) -> float:
+        value = self._options.get(f"fake.{option}", 0.0)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    def _faults(self) -> Faults:
+        die, fail = self._options.get("fake.die"), self._options.get("fake.fail")
+        return Faults(
+            die=frozenset({die}) if isinstance(die, int) else frozenset(),
+            fail={fail: {0: "non-finite logits"}} if isinstance(fail, int) else {},
+        )

@@ -1,0 +1,64 @@
+"""A language model without a model: the next token is a pure function of all tokens before it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from lsv.request import Request
+from lsv.scheduler.plan import Logprobs
+
+VOCABULARY = 97
+_MASK = (1 << 64) - 1
+
+
+def fold(state: int, token: int) -> int:
+    """The state (64 bits) after one more token; it names the whole sequence up to there."""
+    state = ((state ^ (token + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) & _MASK
+    return state ^ (state >> 29)
+
+
+def states(ids: Iterable[int], state: int = 0) -> list[int]:
+    """The state after each of the tokens."""
+    found: list[int] = []
+    for token in ids:
+        state = fold(state, token)
+        found.append(state)
+    return found
+
+
+def next_token(state: int, withheld: Sequence[int] = ()) -> int:
+    """The token that follows, going on from it while it is ``withheld``."""
+    token = (state >> 7) % VOCABULARY
+    while token in withheld:
+        token = (token + 1) % VOCABULARY
+    return token
+
+
+def expected_output(request: Request, longest: int) -> list[int]:
+    """The whole answer to a request that nothing disturbs, computed one token after another."""
+    sampling = request.sampling
+    assert sampling is not None, "only generation has an answer"
+    state = states(request.prompt)[-1]
+    output: list[int] = []
+    most = min(longest - len(request.prompt), sampling.max_tokens or longest)
+    while len(output) < most:
+        withheld = request.stop_ids if len(output) < sampling.min_tokens else ()
+        output.append(next_token(state, withheld))
+        state = fold(state, output[-1])
+        if output[-1] in request.stop_ids and len(output) >= sampling.min_tokens:
+            break
+    return output
+
+
+def vector(state: int) -> bytes:
+    """Four float32, little endian, that stand for a sequence."""
+    return struct.pack("<4f", *((state >> shift & 0xFF) / 255 for shift in (0, 8, 16, 24)))
+
+
+def logprobs(chosen: Sequence[int], others: int) -> Logprobs:
+    """Each chosen token as the most likely one, with ``others`` that follow it."""
+    ids = tuple(tuple((token + rank) % VOCABULARY for rank in range(others + 1)) for token in chosen)
+    values = tuple(tuple(-0.5 - rank for rank in range(others + 1)) for _ in chosen)
+    ranks = tuple(tuple(range(1, others + 2)) for _ in chosen)
+    return Logprobs(ids, values, ranks)

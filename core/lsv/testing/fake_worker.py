@@ -1,0 +1,208 @@
+"""A worker that computes nothing and checks everything: each plan against what a real worker would need."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.engine.executor import ReportProgress
+from lsv.kv.blocks import NULL_BLOCK
+from lsv.kv.spec import KVGroup
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
+from lsv.testing import fake_tokens
+
+Row = tuple["FakeSlot", int, int, bool]
+"""Slot, start, count, wants_logits."""
+
+
+class FakeSlot:
+    """One request's stay: its tokens, the state after each, its block tables."""
+
+    def __init__(self, begin: Begin, stay: int, groups: int) -> None:
+        self.begin = begin
+        self.stay = stay
+        self.states = fake_tokens.states(begin.ids)
+        self.ids = list(begin.ids)
+        self.tables: list[list[int]] = [[] for _ in range(groups)]
+        self.computed: int | None = None
+
+    def sample(self) -> int:
+        params, begin = self.begin.params, self.begin
+        assert params is not None, "a pooling request does not sample"
+        early = len(self.ids) - begin.prompt < params.min_tokens
+        token = fake_tokens.next_token(self.states[-1], begin.stop_ids if early else ())
+        self.ids.append(token)
+        self.states.append(fake_tokens.fold(self.states[-1], token))
+        return token
+
+
+class FakeWorker:
+    """An ``Executor`` over ``fake_tokens``. Results wait until they are collected, up to ``limits.depth`` of them.
+
+    Each position of each block keeps the state of the sequence that wrote it, so a plan that lets a request read what
+    is not its own prefix fails an assertion, as does one that exceeds ``limits``, skips or repeats tokens, or writes
+    a block which a plan in flight uses for another request.
+    """
+
+    def __init__(self, limits: Limits, groups: Sequence[KVGroup], num_blocks: int, block_size: int) -> None:
+        self.depth = limits.depth
+        self.slots: dict[int, FakeSlot] = {}
+        self._limits = limits
+        self._groups = tuple(groups)
+        self._num_blocks = num_blocks
+        self._block_size = block_size
+        self._content: list[dict[int, list[int | None]]] = [{} for _ in groups]
+        self._results: deque[StepResult] = deque()
+        self._named: deque[dict[int, set[int]]] = deque()
+        self._stays = 0
+
+    def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
+        progress("weights", 1, 1)
+        return Fit(
+            num_blocks=self._num_blocks,
+            block_size=self._block_size,
+            kv_bytes=0,
+            weight_bytes=0,
+            max_model_len=self._limits.max_model_len,
+            vocab_size=fake_tokens.VOCABULARY,
+            groups=tuple({"index": group.index, "kind": group.kind} for group in self._groups),
+        )
+
+    def submit(self, plan: StepPlan) -> None:
+        """Run a plan as a device would, in order; its result is there when it is collected."""
+        assert len(self._results) < self.depth, "too many plans in flight"
+        self._change_slots(plan)
+        rows = self._rows(plan)
+        self._check_step(plan, rows)
+        for row in rows:
+            self._check_row(row)
+        named: dict[int, set[int]] = {}
+        for row in rows:
+            self._write(row, named)
+        self._named.append(named)
+        self._results.append(_results(plan, rows))
+
+    def collect(self, timeout: float) -> StepResult:
+        self._named.popleft()
+        return self._results.popleft()
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        assert not self._results, "orders are for when nothing is in flight"
+
+    def stop(self) -> None:
+        self.slots.clear()
+
+    def _change_slots(self, plan: StepPlan) -> None:
+        for number in plan.end:
+            del self.slots[number]
+        for begin in plan.begin:
+            assert begin.slot not in self.slots, f"slot {begin.slot} is taken"
+            assert 0 <= begin.slot < self._limits.max_num_seqs, f"slot {begin.slot} is out of range"
+            self._stays += 1
+            self.slots[begin.slot] = FakeSlot(begin, self._stays, len(self._groups))
+        for grown in plan.blocks:
+            for block in grown.blocks:
+                assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
+            self.slots[grown.slot].tables[grown.group] += grown.blocks
+
+    def _rows(self, plan: StepPlan) -> list[Row]:
+        rows = plan.rows
+        assert set(rows.drafts) <= {0}, "nothing drafts here"
+        return [
+            (self.slots[slot], start, count, wants)
+            for slot, start, count, wants in zip(
+                rows.slot, rows.start, rows.count, rows.wants_logits, strict=True
+            )
+        ]
+
+    def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
+        assert rows, "an empty step"
+        assert len({slot.stay for slot, *_ in rows}) == len(rows), "a request has two rows"
+        assert plan.tokens <= self._limits.max_num_batched_tokens, "the step is over its budget"
+        decoding = [slot.computed is not None and start >= len(slot.begin.ids) for slot, start, *_ in rows]
+        kind = Kind.DECODE if all(decoding) else Kind.MIXED if any(decoding) else Kind.PREFILL
+        assert plan.kind == kind, f"a {kind} step calls itself {plan.kind}"
+        assert self._limits.mixed_batches or kind is not Kind.MIXED, "prompts and decoding rows are mixed"
+
+    def _check_row(self, row: Row) -> None:
+        slot, start, count, wants_logits = row
+        end = start + count
+        assert count > 0
+        assert slot.computed is None or start == slot.computed, "tokens are skipped or computed twice"
+        assert end <= len(slot.ids), "tokens are computed that nobody knows"
+        assert wants_logits == (end == len(slot.ids)), "only the last known token samples"
+        assert end == len(slot.begin.ids) or self._limits.chunked_prefill or start >= len(slot.begin.ids), "a chunk"
+        for group in self._groups:
+            table = slot.tables[group.index]
+            assert len(table) * self._block_size >= end, "tokens have no block"
+            self._check_prefix(slot, table, group, start)
+
+    def _check_prefix(self, slot: FakeSlot, table: Sequence[int], group: KVGroup, start: int) -> None:
+        """What the row reads from the cache must be the slot's own tokens."""
+        for index in range(_first_seen(group, start) // self._block_size, -(-start // self._block_size)):
+            first = max(index * self._block_size, _first_seen(group, start))
+            last = min((index + 1) * self._block_size, start)
+            content = self._content[group.index].get(table[index], [])
+            found = content[first % self._block_size : (last - 1) % self._block_size + 1]
+            assert found == slot.states[first:last], f"block {table[index]} does not hold the prefix"
+
+    def _write(self, row: Row, named: dict[int, set[int]]) -> None:
+        slot, start, count, _ = row
+        size = self._block_size
+        for group in self._groups:
+            table = slot.tables[group.index]
+            for position in range(start, start + count):
+                content = self._own(group.index, table[position // size], slot.stay, named)
+                content[position % size] = slot.states[position]
+            for block in table[_first_seen(group, start) // size : -(-(start + count) // size)]:
+                named.setdefault(block, set()).add(slot.stay)
+        slot.computed = start + count
+
+    def _own(self, group: int, block: int, stay: int, named: dict[int, set[int]]) -> list[int | None]:
+        """The content of a block that one group's request may write now."""
+        assert block != NULL_BLOCK, "the null block is written"
+        for plan in (*self._named, named):
+            assert plan.get(block, {stay}) <= {stay}, f"block {block} is written while another request uses it"
+        for other, content in enumerate(self._content):
+            if other != group:
+                content.pop(block, None)
+        return self._content[group].setdefault(block, [None] * self._block_size)
+
+
+def _first_seen(group: KVGroup, position: int) -> int:
+    """The first position a token sees."""
+    return 0 if group.window is None else max(0, position - group.window + 1)
+
+
+def _results(plan: StepPlan, rows: Sequence[Row]) -> StepResult:
+    prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
+    wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants]
+    vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
+    sampled = {row: slot.sample() for row, slot in wanting if slot.begin.pooling is None}
+    return StepResult(
+        step=plan.step,
+        seconds=0.0,
+        tokens=tuple((sampled[row],) if row in sampled else () for row in range(len(rows))),
+        kept=plan.rows.count,
+        logprobs=dict(_chosen(rows, sampled)),
+        prompt_logprobs=prompt_logprobs,
+        vectors=vectors,
+    )
+
+
+def _chosen(rows: Sequence[Row], sampled: Mapping[int, int]) -> Iterator[tuple[int, Logprobs]]:
+    for row, token in sampled.items():
+        params = rows[row][0].begin.params
+        if params is not None and params.logprobs is not None:
+            yield row, fake_tokens.logprobs([token], params.logprobs)
+
+
+def _score(row: Row) -> Logprobs | None:
+    slot, start, count, _ = row
+    params = slot.begin.params
+    scored = slot.ids[start + 1 : min(start + count + 1, slot.begin.prompt)]
+    if params is None or params.prompt_logprobs is None or not scored:
+        return None
+    return fake_tokens.logprobs(scored, params.prompt_logprobs)

@@ -1,0 +1,247 @@
+"""Conformance of a model: its logits equal transformers' at every position, however the work is cut into steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionBackend, BatchLayout
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig
+from lsv.nn import build
+from lsv.nn.model import run
+from lsv.nn.step import Step
+from lsv.testing.dense_attention import DenseAttention
+
+Tokens = Sequence[int]
+Rows = Sequence[tuple[int, int]]
+"""The work of a step: (sequence, number of its next tokens)."""
+
+
+def engine_config(
+    path: Path, offer: str, *, dtype: str = "float32", max_len: int = 512, **changes: Any
+) -> EngineConfig:
+    """A configuration that runs a checkpoint with the dense reference attention."""
+    given: dict[str, Any] = {
+        "model": str(path), "served_names": ("test",), "tokenizer": str(path), "architecture": "",
+        "model_offer": offer, "platform": "test", "attention": "dense", "dtype": dtype, "block_size": 8,
+        "max_model_len": max_len,
+    }  # fmt: skip
+    return EngineConfig(**{**given, **changes})
+
+
+def load(config: EngineConfig, catalog: Catalog) -> build.Declared:
+    """Declare, bind nothing, fill."""
+    declared = build.declare(config, catalog)
+    source = build.open_source(config, declared, catalog)
+    build.fill(declared, source)
+    source.close()
+    return declared
+
+
+class Sequences:
+    """Runs steps over a model with a paged cache, as a worker would, and gives the logits of every token."""
+
+    def __init__(
+        self,
+        declared: build.Declared,
+        backend: AttentionBackend | None = None,
+        *,
+        block_size: int = 8,
+        pages: int = 256,
+    ) -> None:
+        self.declared, self.block_size = declared, block_size
+        self.backend = backend or DenseAttention()
+        dtype = next(declared.model.parameters()).dtype
+        device: Any = None
+        self.cache = self.backend.allocate(declared.groups, declared.layers, pages, block_size, dtype, device)
+        self.free = list(range(1, pages))
+        random.Random(0).shuffle(self.free)
+        self.ids: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.tables: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, sequence: int, ids: Tokens) -> None:
+        """Append tokens to a sequence, new or known."""
+        self.ids.setdefault(sequence, []).extend(ids)
+        self.computed.setdefault(sequence, 0)
+
+    def left(self, sequence: int) -> int:
+        """Tokens of a sequence not yet computed."""
+        return len(self.ids[sequence]) - self.computed[sequence]
+
+    def step(self, rows: Rows) -> list[torch.Tensor]:
+        """Compute the rows; their logits [count, vocab] in the same order."""
+        ids: list[int] = []
+        positions: list[int] = []
+        for sequence, count in rows:
+            start = self.computed[sequence]
+            ids += self.ids[sequence][start : start + count]
+            positions += range(start, start + count)
+            self.computed[sequence] = start + count
+        layout = self._layout(rows)
+        plans = tuple(self.backend.plan(layout, group) for group in self.declared.groups)
+        step = Step(
+            torch.tensor(ids),
+            torch.tensor([positions]),
+            self.backend,
+            plans,
+            self.cache,
+            torch.arange(len(ids)),
+        )
+        model = self.declared.model
+        with torch.inference_mode():
+            logits = model.head(run(model, step), step)
+        return list(logits.float().split([count for _, count in rows]))
+
+    def _layout(self, rows: Rows) -> BatchLayout:
+        query = np.array([count for _, count in rows], dtype=np.int32)
+        context = np.array([self.computed[sequence] for sequence, _ in rows], dtype=np.int32)
+        tables = tuple(self._table(group.index, [sequence for sequence, _ in rows]) for group in self.declared.groups)
+        return BatchLayout(query, context, tables)
+
+    def _table(self, group: int, sequences: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        for sequence in sequences:
+            table = self.tables.setdefault((group, sequence), [])
+            while len(table) * self.block_size < self.computed[sequence]:
+                table.append(self.free.pop())
+        longest = max(len(self.tables[group, sequence]) for sequence in sequences)
+        padded = np.zeros((len(sequences), longest), dtype=np.int32)
+        for row, sequence in enumerate(sequences):
+            padded[row, : len(self.tables[group, sequence])] = self.tables[group, sequence]
+        return padded
+
+
+def whole(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
+    """Each prompt alone, in one step."""
+    for sequence, ids in prompts.items():
+        yield [(sequence, len(ids))]
+
+
+def chunks(size: int) -> Callable[[Mapping[int, Tokens]], Iterator[Rows]]:
+    """Each prompt alone, in steps of ``size`` tokens."""
+
+    def schedule(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
+        for sequence, ids in prompts.items():
+            for start in range(0, len(ids), size):
+                yield [(sequence, min(size, len(ids) - start))]
+
+    return schedule
+
+
+def mixed(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
+    """All prompts at once in changing company: some take part in a step, each with a random share."""
+    chance = random.Random(1)
+    left = {sequence: len(ids) for sequence, ids in prompts.items()}
+    while left:
+        chosen = chance.sample(sorted(left), chance.randint(1, len(left)))
+        rows = [(sequence, min(chance.choice((1, 1, 3, 8, 20)), left[sequence])) for sequence in chosen]
+        yield rows
+        left = {s: n - dict(rows).get(s, 0) for s, n in left.items() if n > dict(rows).get(s, 0)}
+
+
+SCHEDULES: Mapping[str, Callable[[Mapping[int, Tokens]], Iterator[Rows]]] = {
+    "whole": whole,
+    "chunks of 1": chunks(1),
+    "chunks of 7": chunks(7),
+    "chunks of 16": chunks(16),
+    "mixed": mixed,
+}
+PROMPTS: Mapping[int, Tokens] = {
+    number: tuple(random.Random(number).randrange(256) for _ in range(length))
+    for number, length in enumerate((45, 1, 19, 8))
+}
+NEW_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The largest difference of logits over all positions of a schedule, and whether greedy tokens agree."""
+
+    schedule: str
+    error: float
+    same_tokens: bool
+
+
+def compare(config: EngineConfig, catalog: Catalog, backend: AttentionBackend | None = None) -> list[Comparison]:
+    """Run a float32 checkpoint under every schedule, and greedily, beside transformers."""
+    declared = load(config, catalog)
+    reference = reference_model(config)
+    expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
+    found = []
+    for name, schedule in SCHEDULES.items():
+        logits = run_schedule(Sequences(declared, backend), schedule)
+        found.append(_compare(name, logits, expected))
+    found.append(_compare_decoding(Sequences(declared, backend), reference))
+    return found
+
+
+def run_schedule(
+    sequences: Sequences, schedule: Callable[[Mapping[int, Tokens]], Iterator[Rows]]
+) -> dict[int, torch.Tensor]:
+    """The logits [length, vocab] of every prompt."""
+    for sequence, ids in PROMPTS.items():
+        sequences.add(sequence, ids)
+    parts: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in PROMPTS}
+    for rows in schedule(PROMPTS):
+        for (sequence, _), logits in zip(rows, sequences.step(rows), strict=True):
+            parts[sequence].append(logits)
+    return {sequence: torch.cat(logits) for sequence, logits in parts.items()}
+
+
+def reference_model(config: EngineConfig) -> Callable[[Tokens], torch.Tensor]:
+    """transformers' own float32 logits [length, vocab] of a sequence."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, attn_implementation="eager")
+    model.eval()
+
+    def logits(ids: Tokens) -> torch.Tensor:
+        with torch.inference_mode():
+            found: torch.Tensor = model(torch.tensor([ids]), use_cache=False).logits[0]
+        return found.float()
+
+    return logits
+
+
+def _compare(name: str, logits: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> Comparison:
+    error = max(float((logits[s] - expected[s]).abs().max()) for s in expected)
+    same = all(torch.equal(logits[s].argmax(-1), expected[s].argmax(-1)) for s in expected)
+    return Comparison(name, error, same)
+
+
+def _compare_decoding(sequences: Sequences, reference: Callable[[Tokens], torch.Tensor]) -> Comparison:
+    """All prompts in one step, then greedy tokens for all of them together."""
+    for sequence, ids in PROMPTS.items():
+        sequences.add(sequence, ids)
+    logits: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in PROMPTS}
+    for _ in range(NEW_TOKENS):
+        rows = [(sequence, sequences.left(sequence)) for sequence in PROMPTS]
+        for (sequence, _), found in zip(rows, sequences.step(rows), strict=True):
+            logits[sequence].append(found)
+            sequences.add(sequence, [int(found[-1].argmax())])
+    expected = {sequence: reference(sequences.ids[sequence][:-1]) for sequence in PROMPTS}
+    return _compare("decode", {s: torch.cat(parts) for s, parts in logits.items()}, expected)
+
+
+def check_model(
+    config: EngineConfig,
+    catalog: Catalog,
+    backend: AttentionBackend | None = None,
+    *,
+    tolerance: float = 1e-4,
+) -> list[Comparison]:
+    """``compare``, and fail if a position differs by more than ``tolerance`` or a greedy token differs."""
+    found = compare(config, catalog, backend)
+    for case in found:
+        assert case.error <= tolerance, (
+            f"{case.schedule}: logits differ by {case.error:.1e}, allowed is {tolerance:.0e}"
+        )
+        assert case.same_tokens, f"{case.schedule}: greedy tokens differ"
+    return found

@@ -1,0 +1,110 @@
+"""Conformance of platforms: a third party's test calls ``check_platform(offer)`` on a machine that has the device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+
+from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.config import OptionValue
+from lsv.offers import PlatformOffer, load_object
+from lsv.platform import BatchLimits, Device, Group, Platform, check_platform_class
+
+_LIMITS = BatchLimits(max_rows=8, max_tokens=64, max_blocks=16)
+_HEAVY = ("torch", "transformers")
+
+
+def check_platform(offer: PlatformOffer, options: dict[str, OptionValue] | None = None) -> None:
+    """Everything a platform promises, in order; raises ``AssertionError`` that says what does not hold.
+
+    ``options`` are the plugin's settings by full name, for opening the device. The platform must find one.
+    """
+    cls = load_object(offer.load)
+    problems = check_platform_class(cls)
+    assert not problems, "; ".join(problems)
+    platform: Platform = cls()
+    assert platform.api == 1, f"{offer.name} was made for version {platform.api} of this seam, not 1"
+    assert platform.name == offer.name, f"the offer's name is {offer.name}, the platform's {platform.name}"
+    assert platform.attention, f"{offer.name} names no attention backend"
+    check_light(offer)
+    devices = tuple(platform.devices())
+    assert devices, f"{offer.name} finds no device: this check needs one"
+    assert tuple(offer.probe()) == devices, f"{offer.name}: probe and devices disagree"
+    for number, info in enumerate(devices):
+        _check_info(info, number)
+        check_capabilities(platform.capabilities(info))
+    device = platform.open(devices[0].index, options or {})
+    try:
+        problems = check_platform_class(type(device))
+        assert not problems, "; ".join(problems)
+        check_device(device)
+    finally:
+        device.close()
+
+
+def check_light(offer: PlatformOffer) -> None:
+    """Looking for devices must load neither torch nor transformers: it happens in processes that never will."""
+    script = f"""
+import sys
+from lsv.offers import load_object
+platform = load_object({offer.load!r})()
+for info in platform.devices():
+    platform.capabilities(info)
+print(*[name for name in {_HEAVY!r} if name in sys.modules])
+"""
+    paths = ";".join(f"sys.path.append({path!r})" for path in sys.path if path)
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys;{paths}\n{script}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, f"{offer.name}: looking for devices failed: {found.stderr.strip()}"
+    assert not found.stdout.strip(), f"{offer.name}: looking for devices imports {found.stdout.strip()}"
+
+
+def check_capabilities(capabilities: Capabilities) -> None:
+    assert capabilities.dtypes, "capabilities name no dtype"
+    for name in capabilities.dtypes:
+        assert isinstance(getattr(torch, name, None), torch.dtype), f"dtype {name!r} is none of torch"
+    assert capabilities.kv_dtypes[:1] == ("auto",), f"kv_dtypes must begin with auto, not {capabilities.kv_dtypes[:1]}"
+    assert capabilities.in_flight >= 1, f"in_flight is {capabilities.in_flight}, at least 1 step must be"
+    for refusal in capabilities.refuses:
+        assert refusal.reason, f"refusing {refusal.one} with {refusal.other} needs a reason"
+
+
+def check_device(device: Device) -> None:
+    """An opened device: its memory, budgets, shapes, and that a tensor on it can be computed with."""
+    assert torch.ones(3, device=device.torch_device).sum().item() == 3.0, "a sum on the device is wrong"
+    device.synchronize()
+    device.release_cache()
+    _check_memory(device)
+    policy = device.shapes(_LIMITS)
+    largest = policy.largest()
+    for shape in policy.warmup():
+        assert policy.pad(shape) == shape, f"{shape} is warmed up, but a step of that shape is padded further"
+        assert shape.rows <= largest.rows, f"{shape} is warmed up, but the largest shape is {largest}"
+    assert device.communicator(Group("tp", (0,), 0, "")) is None, "a group of one needs no communicator"
+
+
+def _check_memory(device: Device) -> None:
+    memory = device.memory()
+    assert memory.total > 0, f"memory in all is {memory.total}"
+    assert 0 <= memory.free <= memory.total, f"{memory.free} bytes are free of {memory.total}"
+    assert 0 <= memory.used <= memory.total, f"{memory.used} bytes are used of {memory.total}"
+    for share in (None, 0.5, 0.9):
+        budget = device.budget(memory, share)
+        parts = (budget.kv, budget.graphs, budget.spare)
+        assert min(parts) >= 0, f"the budget for share {share} has negative parts: {parts}"
+        assert sum(parts) <= memory.total, f"the budget for share {share} is over the {memory.total} bytes there are"
+        assert budget.why, f"the budget for share {share} gives no reason"
+    assert device.budget(memory, 0.5).kv <= device.budget(memory, 0.9).kv, "a larger share gives a smaller cache"
+
+
+def _check_info(info: DeviceInfo, number: int) -> None:
+    assert info.index == number, f"device {number} says it is number {info.index}"
+    assert info.name, f"device {number} has no name"
+    assert info.total_bytes > 0, f"device {number} has {info.total_bytes} bytes"

@@ -1,0 +1,94 @@
+"""A scheduler and a fake worker put together, stepped by hand or run until nothing is left."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lsv.kv.manager import KVManager
+from lsv.kv.spec import KVGroup
+from lsv.request import Request, SamplingParams
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.outcome import Outcome
+from lsv.scheduler.plan import StepPlan
+from lsv.scheduler.policy import Fcfs, Policy
+from lsv.scheduler.scheduler import Scheduler
+from lsv.testing.clock import FakeClock
+from lsv.testing.fake_worker import FakeWorker
+
+FULL = (KVGroup(0, "full", (0,), 1),)
+
+
+class Rig:
+    """Plans, submits and settles like an engine; keeps all plans and each request's news. Checks after every call."""
+
+    def __init__(
+        self,
+        *,
+        groups: Sequence[KVGroup] = FULL,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        prefix_caching: bool = True,
+        policy: Policy | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=128)
+        self.clock = FakeClock()
+        self.kv = KVManager(groups, num_blocks, block_size, root=b"test", prefix_caching=prefix_caching)
+        self.scheduler = Scheduler(self.limits, self.kv, policy or Fcfs())
+        self.worker = FakeWorker(self.limits, groups, num_blocks, block_size)
+        self.plans: list[StepPlan] = []
+        self.news: dict[int, list[Outcome]] = {}
+        self._in_flight: deque[StepPlan] = deque()
+
+    def add(self, request: Request) -> Request:
+        self.scheduler.add(request, self.clock())
+        return request
+
+    def ask(self, id: int, prompt: Sequence[int], max_tokens: int = 8, *, priority: int = 0) -> Request:
+        """Add a plain greedy request that arrives now."""
+        sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+        return self.add(
+            Request(id, tuple(prompt), sampling=sampling, priority=priority, arrival=self.clock())
+        )
+
+    def plan(self) -> StepPlan | None:
+        plan = self.scheduler.plan(self.clock())
+        self.scheduler.check()
+        if plan is not None:
+            self.plans.append(plan)
+            self._in_flight.append(plan)
+            self.worker.submit(plan)
+        return plan
+
+    def settle(self) -> tuple[Outcome, ...]:
+        """Take in the oldest result in flight."""
+        plan = self._in_flight.popleft()
+        outcomes = self.scheduler.settle(plan, self.worker.collect(0.0), self.clock())
+        self.note(outcomes)
+        return outcomes
+
+    def note(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            self.news.setdefault(outcome.request.id, []).append(outcome)
+        self.scheduler.check()
+
+    def step(self) -> tuple[Outcome, ...]:
+        """Plan as far ahead as the depth allows, then settle one step."""
+        while self.plan() is not None:
+            pass
+        self.clock.advance(1.0)
+        return self.settle() if self._in_flight else ()
+
+    def run(self, each: Callable[[], None] = lambda: None, most: int = 10_000) -> None:
+        """Step until nothing is in flight and nothing can be planned; ``each`` is called between the steps."""
+        for _ in range(most):
+            each()
+            self.step()
+            if not self._in_flight and not self.scheduler.has_work:
+                return
+        raise AssertionError(f"not finished after {most} steps: {self.scheduler.counts}")
+
+    def tokens(self, id: int) -> list[int]:
+        """All tokens that were told of a request."""
+        return [token for outcome in self.news[id] for token in outcome.tokens]

@@ -1,0 +1,99 @@
+"""Tiny checkpoints with random weights, of any architecture transformers knows: safetensors, config, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SHAPE: Mapping[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": 258,
+}
+_MOE: Mapping[str, Any] = {"num_experts_per_tok": 2, "num_local_experts": 4}
+_FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 24, "head_dim": 16},
+    "mixtral": {**_MOE, "sliding_window": None},
+    "qwen3_moe": {
+        "num_experts_per_tok": 2, "num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16,
+        "norm_topk_prob": True, "mlp_only_layers": [1],
+    },
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 96},
+    "gemma2": {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16},
+}  # fmt: skip
+BYTE_VOCABULARY = 256
+"""Ids 0 … 255 of the tiny tokenizer are the bytes; 256, 257 and 258 are ``<bos>``, ``<eos>`` and ``<pad>``.
+"""
+
+
+def tiny(
+    family: str,
+    path: str | Path,
+    *,
+    seed: int = 0,
+    spread: float = 0.2,
+    tokenizer: bool = False,
+    **shape: Any,
+) -> Path:
+    """Write a checkpoint of a ``model_type`` (``"llama"``, ``"qwen2"`` …) to the folder ``path`` and return it.
+
+    ``shape`` overrides keys of the config; weights are normal with standard deviation ``spread``, large enough for
+    attention and logits to differ visibly between tokens. ``tokenizer`` adds a byte-level ``tokenizer.json``.
+    """
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = CONFIG_MAPPING[family](**{**SHAPE, **_FAMILIES.get(family, {}), **shape})
+    torch.manual_seed(seed)
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # norms stay near one, biases and matrices near zero
+            parameter.normal_(1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0, spread)
+    path = Path(path)
+    model.save_pretrained(path)
+    if tokenizer:
+        write_tokenizer(path)
+    return path
+
+
+def write_tokenizer(path: Path) -> None:
+    """A byte-level tokenizer without merges: every byte is a token."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = _byte_characters()
+    tokenizer = Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(BYTE_VOCABULARY)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<bos>", "<eos>", "<pad>")])
+    tokenizer.save(str(path / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "chat_template": "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}",
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def _byte_characters() -> list[str]:
+    """The printable stand-in of each byte in byte-level BPE (Radford et al. 2019): itself, or one from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    characters, spare = [], 0x100
+    for byte in range(BYTE_VOCABULARY):
+        characters.append(chr(byte if byte in printable else spare))
+        spare += byte not in printable
+    return characters

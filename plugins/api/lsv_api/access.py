@@ -1,0 +1,97 @@
+"""Who may do what: the API key before anything else, CORS for browsers, and headers on every answer."""
+
+from __future__ import annotations
+
+import hmac
+
+from sanic import Request
+from sanic.response import BaseHTTPResponse, HTTPResponse
+
+from lsv.errors import Unauthorized
+from lsv_api.context import Api, Exchange
+from lsv_api.failures import error_response
+from lsv_api.journal import record
+
+_EXPOSED = "x-request-id, retry-after"
+_METHODS = "GET, POST, OPTIONS"
+_PREFLIGHT_SECONDS = "600"
+
+
+class Gate:
+    """Stands before routing's result is used, so that no spelling of a path gets around it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._options = api.options
+        self._keys = [key.encode() for key in api.options.api_keys]
+
+    async def admit(self, request: Request) -> HTTPResponse | None:
+        """Begin an exchange; answer at once what needs no handler: preflights, requests without the key."""
+        request.ctx.exchange = exchange = Exchange(request, self._api)
+        if self._is_preflight(request):
+            return self._preflight(request)
+        if self._is_open(request) or self._has_key(request):
+            return None
+        denied = error_response(
+            Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'"),
+            exchange.request_id,
+        )
+        record(exchange, "denied", denied.status)
+        return denied
+
+    async def finish(self, request: Request, response: BaseHTTPResponse) -> HTTPResponse | None:
+        """Headers every answer carries."""
+        exchange = getattr(request.ctx, "exchange", None)
+        if exchange is not None:
+            response.headers["x-request-id"] = exchange.request_id
+        response.headers["x-content-type-options"] = "nosniff"
+        response.headers.setdefault("cache-control", "no-store")
+        if self._options.allowed_origins:
+            self._allow_origin(request, response)
+        return None
+
+    def _is_open(self, request: Request) -> bool:
+        """Routes without a key are marked at their declaration; anything routing did not find is not open."""
+        return not self._keys or (request.route is not None and getattr(request.route.ctx, "public", False))
+
+    def _has_key(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        key = given.strip().encode("utf-8", "surrogateescape")
+        # All keys are compared, each in constant time.
+        matches = [hmac.compare_digest(key, known) for known in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+    def _is_preflight(self, request: Request) -> bool:
+        return (
+            request.method == "OPTIONS"
+            and "access-control-request-method" in request.headers
+            and self._origin(request) is not None
+        )
+
+    def _preflight(self, request: Request) -> HTTPResponse:
+        asked = request.headers.get("access-control-request-headers", "")
+        methods, headers = self._options.allowed_methods, self._options.allowed_headers
+        return HTTPResponse(
+            status=204,
+            headers={
+                "access-control-allow-methods": _METHODS if "*" in methods else ", ".join(methods),
+                "access-control-allow-headers": asked if "*" in headers else ", ".join(headers),
+                "access-control-max-age": _PREFLIGHT_SECONDS,
+            },
+        )
+
+    def _allow_origin(self, request: Request, response: BaseHTTPResponse) -> None:
+        response.headers["vary"] = "Origin"
+        origin = self._origin(request)
+        if origin is None:
+            return
+        response.headers["access-control-allow-origin"] = "*" if "*" in self._options.allowed_origins else origin
+        response.headers["access-control-expose-headers"] = _EXPOSED
+        if self._options.allow_credentials:
+            response.headers["access-control-allow-credentials"] = "true"
+
+    def _origin(self, request: Request) -> str | None:
+        """The page's origin, if it is an allowed one."""
+        origin: str | None = request.headers.get("origin")
+        allowed = self._options.allowed_origins
+        return origin if origin and (origin in allowed or "*" in allowed) else None

@@ -1,0 +1,151 @@
+"""The web application: routes, the gate before them, and one way for every error to become an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from functools import cache
+from typing import Any
+
+import msgspec
+from sanic import Request, Sanic
+from sanic.response import HTTPResponse
+
+from lsv import __version__
+from lsv.engine.client import Service
+from lsv_api.access import Gate
+from lsv_api.context import Api, Exchange, Traffic
+from lsv_api.failures import Draining, encode_error, error_response
+from lsv_api.journal import CLIENT_GONE, record
+from lsv_api.metrics import Metrics
+from lsv_api.openapi import describe_api
+from lsv_api.options import ApiOptions
+from lsv_api.reply import json_response
+from lsv_api.responses import Index
+from lsv_api.routes import ROUTES, Route
+
+SILENCE = 3600
+"""Seconds without a byte in either direction after which Sanic cuts a request; its own default is 60."""
+
+SanicHandler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
+
+
+def create_app(service: Service, options: ApiOptions) -> Sanic[Any, Any]:
+    """An application that serves the service's models, and does not listen yet.
+
+    ``app.ctx.api`` holds its parts.
+    """
+    app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
+    app.config.update(_config(options))
+    api = Api(service, options, Traffic(), Metrics(service), int(time.time()))
+    app.ctx.api = api
+    gate = Gate(api)
+    app.register_middleware(gate.admit, "request")
+    app.register_middleware(gate.finish, "response")
+    for kind in (Exception, asyncio.CancelledError):
+        app.error_handler.add(kind, answer_error)
+    for route in (*ROUTES, *_self_description(api)):
+        for prefix in {"", options.root_path}:
+            _add_route(app, route, prefix)
+    return app
+
+
+def _config(options: ApiOptions) -> dict[str, Any]:
+    return {
+        "MOTD": False,
+        "AUTO_EXTEND": False,
+        "ACCESS_LOG": False,
+        "REQUEST_MAX_SIZE": options.max_body_bytes,
+        "REQUEST_TIMEOUT": 60,
+        "RESPONSE_TIMEOUT": SILENCE,
+        # Off: it rewrites methods of Sanic's classes, which breaks a second application in the same process.
+        "TOUCHUP": False,
+    }
+
+
+def _add_route(app: Sanic[Any, Any], route: Route, prefix: str) -> None:
+    app.add_route(
+        _endpoint(route),
+        prefix + route.path,
+        methods=["GET", "HEAD"] if route.method == "GET" else [route.method],
+        name=f"{prefix}{route.method}{route.path}".translate(_NAME_SAFE),
+        # The handler reads the body itself: a request without the key is refused before that.
+        stream=route.method == "POST",
+        error_format="json",
+        ctx_public=route.public,
+    )
+
+
+_NAME_SAFE = str.maketrans(dict.fromkeys("/<>:.- ", "_"))
+
+
+def _endpoint(route: Route) -> SanicHandler:
+    """A Sanic handler around ours: counts, turns errors into answers, and logs, however the request ends."""
+
+    async def handle(request: Request, **_: str) -> HTTPResponse | None:
+        exchange: Exchange = request.ctx.exchange
+        status = CLIENT_GONE
+        try:
+            response = await _run(route, exchange)
+            status = _status(response, exchange)
+        except Exception as error:
+            response = None if request.responded else error_response(error, exchange.request_id)
+            status = encode_error(error, exchange.request_id)[0] if response is None else response.status
+        finally:
+            record(exchange, route.path, status)
+        return response
+
+    return handle
+
+
+async def _run(route: Route, exchange: Exchange) -> HTTPResponse | None:
+    if route.probe:
+        return await route.handler(exchange)
+    traffic = exchange.api.traffic
+    if traffic.draining:
+        raise Draining("The server is stopping and takes no new requests")
+    with traffic.counted():
+        return await route.handler(exchange)
+
+
+def _status(response: HTTPResponse | None, exchange: Exchange) -> int:
+    """The status to log: of a stream that an error ended, the error's."""
+    if exchange.failure is not None:
+        return encode_error(exchange.failure, exchange.request_id)[0]
+    return 200 if response is None else response.status
+
+
+async def answer_error(request: Request, error: BaseException) -> HTTPResponse:
+    """Errors outside of our handlers: unknown routes, wrong methods, malformed requests."""
+    exchange: Exchange | None = getattr(request.ctx, "exchange", None)
+    response = error_response(error, exchange.request_id if exchange else "-")
+    if exchange is not None:
+        record(exchange, "other", response.status)
+    return response
+
+
+def _self_description(api: Api) -> tuple[Route, ...]:
+    """``/`` and ``/openapi.json``, which tell about all routes."""
+    options = api.options
+
+    @cache
+    def document() -> bytes:
+        needs_key = bool(options.api_keys)
+        return msgspec.json.encode(
+            describe_api(ROUTES, version=__version__, root_path=options.root_path, needs_key=needs_key)
+        )
+
+    async def show_openapi(exchange: Exchange) -> HTTPResponse:
+        return HTTPResponse(document(), content_type="application/json")
+
+    async def show_index(exchange: Exchange) -> HTTPResponse:
+        paths = [f"{route.method} {route.path}" for route in ROUTES]
+        names = list(api.service.names)
+        return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
+
+    return (
+        Route(method="GET", path="/openapi.json", handler=show_openapi, summary="This description", probe=True),
+        Route(method="GET", path="/", handler=show_index, summary="Name, models and routes", probe=True),
+    )

@@ -1,0 +1,127 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from sanic.response import HTTPResponse
+
+from lsv.engine.records import Chunk, PositionLogprobs
+from lsv.errors import BadRequest
+from lsv_api.answers import Answer, Collected, Job, Tally, collect, numbered, running
+from lsv_api.context import Exchange, Served
+from lsv_api.conversation import encode_chat, final_text
+from lsv_api.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.options import ApiOptions
+from lsv_api.reply import Heading, check_stream, json_response, stream_response
+from lsv_api.requests import ChatRequest
+from lsv_api.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatLogprobs,
+    ChatMessage,
+    ChatResponse,
+    Delta,
+)
+from lsv_api.sampling import fit_max_tokens, sampling_params
+from lsv_api.sse import event
+
+
+async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
+    body = await exchange.body(ChatRequest)
+    served = exchange.served(body.model)
+    check_stream(body)
+    prompt = (await encode_chat(body, served, exchange.api)).truncated(body.truncate_prompt_tokens)
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = fit_max_tokens(asked, None, len(prompt.ids), served, "messages")
+    params = sampling_params(body, served, max_tokens, _logprobs(body))
+    heading = Heading.of("chatcmpl", served, exchange)
+    job = Job(heading.id, prompt, params)
+    writer = ChatWriter(body, heading, exchange.api.options)
+    if body.stream:
+        await stream_response(exchange, writer.events(job, served, exchange))
+        return None
+    return json_response(writer.whole(await collect([job], body, served, exchange)))
+
+
+def _logprobs(body: ChatRequest) -> int | None:
+    """``logprobs`` switches them on, ``top_logprobs`` says how many candidates a position shows."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    if body.top_logprobs is not None and body.top_logprobs < 0:
+        raise BadRequest(f"top_logprobs must be at least 0, got {body.top_logprobs}", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+class ChatWriter:
+    """Writes answers as chat completion objects and events."""
+
+    def __init__(self, body: ChatRequest, heading: Heading, options: ApiOptions) -> None:
+        self._body = body
+        self._heading = heading
+        prompted = body.add_generation_prompt is not False and not body.continue_final_message
+        self._role = options.response_role if prompted else body.messages[-1].role
+        same_role = body.messages[-1].role == self._role
+        self._echo = final_text(body.messages) if body.echo and same_role else ""
+        self._logprobs = LogprobWriter(bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids)
+
+    def whole(self, collected: Collected) -> ChatResponse:
+        scored = collected.prompt_logprobs[0]
+        return ChatResponse(
+            choices=[self._choice(index, answer) for index, answer in numbered(collected)],
+            usage=collected.usage,
+            prompt_logprobs=None if scored is None else prompt_logprobs(scored),
+            **self._heading.fields(),
+        )
+
+    async def events(self, job: Job, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+        tally = Tally([job.prompt])
+        begun: set[int] = set()
+        async with running([job], self._body, served, exchange) as chunks:
+            async for _, chunk in chunks:
+                tally.add(chunk)
+                exchange.count_tokens(len(chunk.ids))
+                opening = self._opening(chunk.index) if chunk.index not in begun else []
+                begun.add(chunk.index)
+                choices = [*opening, *self._deltas(chunk)]
+                if choices:
+                    yield b"".join(event(self._chunk(choice, tally)) for choice in choices)
+        if self._body.stream_options and self._body.stream_options.include_usage:
+            yield event(ChatChunk(choices=[], usage=tally.usage(), **self._heading.fields()))
+
+    def _chunk(self, choice: ChatChunkChoice, tally: Tally) -> ChatChunk:
+        usage = tally.in_chunk(self._body.stream_options)
+        return ChatChunk(choices=[choice], usage=usage, **self._heading.fields())
+
+    def _choice(self, index: int, answer: Answer) -> ChatChoice:
+        return ChatChoice(
+            index=index,
+            message=ChatMessage(role=self._role, content=self._echo + "".join(answer.text)),
+            logprobs=self._shown(answer.logprobs),
+            finish_reason=answer.finish,
+            stop_reason=answer.stop,
+        )
+
+    def _opening(self, index: int) -> list[ChatChunkChoice]:
+        """The role comes first, then what is echoed."""
+        role = ChatChunkChoice(index=index, delta=Delta(role=self._role, content=""))
+        if not self._echo:
+            return [role]
+        return [role, ChatChunkChoice(index=index, delta=Delta(content=self._echo))]
+
+    def _deltas(self, chunk: Chunk) -> list[ChatChunkChoice]:
+        found = []
+        if chunk.text or chunk.logprobs:
+            shown = self._shown(chunk.logprobs or ())
+            found.append(ChatChunkChoice(index=chunk.index, delta=Delta(content=chunk.text), logprobs=shown))
+        if chunk.finish is not None:
+            found.append(
+                ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=chunk.finish, stop_reason=chunk.stop)
+            )
+        return found
+
+    def _shown(self, positions: tuple[PositionLogprobs, ...] | list[PositionLogprobs]) -> ChatLogprobs | None:
+        if not self._body.logprobs:
+            return None
+        return self._logprobs.chat(positions, self._body.top_logprobs or 0)

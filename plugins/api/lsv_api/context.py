@@ -1,0 +1,143 @@
+"""What every handler works with: the server's parts, and the state of one request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from sanic import Request
+
+from lsv.engine.client import Client, Service
+from lsv.errors import EngineDied, Unavailable
+from lsv_api.bodies import decode_body, read_body
+from lsv_api.options import ApiOptions
+
+if TYPE_CHECKING:
+    from lsv_api.metrics import Metrics
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+class Traffic:
+    """Counts the requests in work, and knows whether new ones are welcome."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        self.running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Return when no request is in work."""
+        await self._idle.wait()
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The model a request is for. ``name`` is the one answers carry; ``max_model_len`` in tokens."""
+
+    name: str
+    client: Client
+    max_model_len: int
+    vocab_size: int
+
+
+class Api(msgspec.Struct, frozen=True):
+    """The parts of one API server. ``started`` is in Unix seconds."""
+
+    service: Service
+    options: ApiOptions
+    traffic: Traffic
+    metrics: Metrics
+    started: int
+
+    def served(self, name: str | None) -> Served:
+        """The model behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
+        client = self.service.find(name)
+        check_ready(client)
+        return describe(client)
+
+
+def describe(client: Client) -> Served:
+    config, fit = client.config, client.fit
+    return Served(
+        config.served_names[0],
+        client,
+        fit.max_model_len if fit else config.max_model_len,
+        fit.vocab_size if fit else client.tokenizer.vocab_size,
+    )
+
+
+def check_ready(client: Client) -> None:
+    status = client.status
+    if status.state == "dead":
+        raise EngineDied(f"The engine is gone: {status.error or 'no reason known'}")
+    if status.state == "loading":
+        raise Unavailable(f"The model is still loading ({status.stage} {status.done}/{status.total}); try again soon")
+    if status.state == "draining":
+        raise Unavailable("The engine is stopping and takes no new requests")
+
+
+class Exchange:
+    """One request and what is known about it so far; the access log is written from it.
+
+    ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``failure`` is an
+    error that ended a stream after its status line was sent.
+    """
+
+    def __init__(self, request: Request, api: Api) -> None:
+        self.request = request
+        self.api = api
+        self.key = secrets.token_hex(16)
+        self.request_id = accepted_id(request.headers.get("x-request-id")) or self.key
+        self.started = time.monotonic()
+        self.created = int(time.time())
+        self.model: str | None = None
+        self.prompt_tokens = 0
+        self.tokens = 0
+        self.first_token: float | None = None
+        self.failure: BaseException | None = None
+
+    async def body(self, kind: type[Body]) -> Body:
+        options = self.api.options
+        return decode_body(await read_body(self.request, options.max_body_bytes, options.body_timeout), kind)
+
+    def served(self, name: str | None) -> Served:
+        found = self.api.served(name)
+        self.model = found.name
+        return found
+
+    def count_tokens(self, new: int) -> None:
+        if new and self.first_token is None:
+            self.first_token = time.monotonic()
+        self.tokens += new
+
+    @property
+    def trace(self) -> Mapping[str, str] | None:
+        """Headers of a distributed trace, handed on to the engine."""
+        found = {name: self.request.headers[name] for name in _TRACE_HEADERS if name in self.request.headers}
+        return found or None
+
+
+def accepted_id(given: str | None) -> str | None:
+    """A client's request id if it is harmless in headers and logs."""
+    return given if given and _WELL_FORMED.fullmatch(given) else None

@@ -1,0 +1,131 @@
+"""From chat messages to a prompt: check them, bring them into the form templates expect, render."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv_api.context import Api, Served
+from lsv_api.failures import Unsupported
+from lsv_api.prompts import LONG_TEXT, EncodedPrompt, encode_text
+from lsv_api.requests import ChatRequest, ContentPart, Message, TokenizeRequest, ToolCall
+
+MAX_MESSAGES = 4096
+
+_ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: Api) -> EncodedPrompt:
+    """Render and tokenise a conversation. Templates write special tokens themselves, so none are added.
+
+    Raises ``BadRequest`` for messages the model can't take.
+    """
+    messages = template_messages(body.messages or [])
+    prompt = await _render(body, messages, served, api)
+    ids = await encode_text(served.client.tokenizer, prompt, special=bool(body.add_special_tokens))
+    if not ids:
+        raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
+    return EncodedPrompt(ids, prompt)
+
+
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates know them: content as one text, arguments of tool calls as objects."""
+    if not messages:
+        raise BadRequest("messages must hold at least one message", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequest(f"messages takes at most {MAX_MESSAGES} messages, got {len(messages)}", param="messages")
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def final_text(messages: Sequence[Message]) -> str:
+    """The text of the last message."""
+    return _text(messages[-1].content, f"messages[{len(messages) - 1}].content") or ""
+
+
+def _template_message(message: Message, where: str) -> dict[str, Any]:
+    if not _ROLE.fullmatch(message.role):
+        raise BadRequest(f"{where}.role must be a word like user or assistant", param=f"{where}.role")
+    # "developer" is OpenAI's newer word for "system"; templates know the older one.
+    role = "system" if message.role == "developer" else message.role
+    content = _text(message.content, f"{where}.content")
+    if content is None and role not in ("assistant", "tool", "function"):
+        raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
+    known: dict[str, Any] = {"role": role, "content": content or ""}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            known[name] = value
+    if message.tool_calls:
+        known["tool_calls"] = [_template_call(call, f"{where}.tool_calls") for call in message.tool_calls]
+    return known
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str | None:
+    if not isinstance(content, list):
+        return content
+    return "\n".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    if part.type != "text":
+        raise Unsupported(
+            f"{where}: parts of type {part.type[:32]!r} are not supported, this model takes text", param=where
+        )
+    if part.text is None:
+        raise BadRequest(f"{where}.text is required", param=f"{where}.text")
+    return part.text
+
+
+def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            raise BadRequest(f"{where}: function.arguments must be JSON", param=where) from None
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+async def _render(body: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]], served: Served, api: Api) -> str:
+    if body.chat_template is not None and not api.options.request_templates:
+        raise BadRequest(
+            "chat_template: requests may not bring templates; --api-request-templates allows them",
+            param="chat_template",
+        )
+    continuing = bool(body.continue_final_message)
+    if continuing and body.add_generation_prompt:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt exclude each other",
+            param="continue_final_message",
+        )
+    options: Mapping[str, Any] = {
+        "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
+        "documents": body.documents,
+        "template": body.chat_template or api.options.chat_template,
+        "kwargs": body.chat_template_kwargs or {},
+    }
+    render = served.client.tokenizer.render_chat
+    if sum(len(message["content"]) for message in messages) > LONG_TEXT:
+        prompt = await asyncio.to_thread(render, messages, **options)
+    else:
+        prompt = render(messages, **options)
+    return _cut_after(prompt, messages[-1]["content"]) if continuing else prompt
+
+
+def _cut_after(prompt: str, content: str) -> str:
+    """The rendered prompt up to the end of the last message's text, so that the answer goes on from there."""
+    end = prompt.rfind(content.strip())
+    if end < 0 or not content.strip():
+        raise BadRequest(
+            "continue_final_message: the chat template does not show the last message as it was given",
+            param="continue_final_message",
+        )
+    return prompt[: end + len(content.strip())]

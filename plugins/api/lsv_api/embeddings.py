@@ -1,0 +1,67 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+from collections.abc import Sequence
+
+from sanic.response import HTTPResponse
+
+from lsv.request import PoolingParams
+from lsv_api.context import Exchange, Served
+from lsv_api.failures import Unsupported
+from lsv_api.prompts import EncodedPrompt, encode_prompts
+from lsv_api.reply import json_response
+from lsv_api.requests import EmbeddingRequest
+from lsv_api.responses import Embedding, EmbeddingResponse, Usage
+from lsv_api.sampling import fit_max_tokens
+
+
+async def create_embeddings(exchange: Exchange) -> HTTPResponse:
+    body = await exchange.body(EmbeddingRequest)
+    served = exchange.served(body.model)
+    if body.dimensions is not None:
+        raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
+    prompts = await encode_prompts(
+        body.input,
+        served,
+        special=body.add_special_tokens is not False,
+        keep=body.truncate_prompt_tokens,
+        param="input",
+    )
+    vectors = await _encode_all(prompts, served, exchange)
+    write = _base64 if body.encoding_format == "base64" else list
+    return json_response(
+        EmbeddingResponse(
+            id=f"embd-{exchange.key}",
+            created=exchange.created,
+            model=served.name,
+            data=[Embedding(index=index, embedding=write(vector)) for index, vector in enumerate(vectors)],
+            usage=Usage(prompt_tokens=exchange.prompt_tokens, total_tokens=exchange.prompt_tokens),
+        )
+    )
+
+
+async def _encode_all(prompts: Sequence[EncodedPrompt], served: Served, exchange: Exchange) -> list[tuple[float, ...]]:
+    """One vector a prompt; the first failure stops the others."""
+    for prompt in prompts:
+        fit_max_tokens(None, 1, len(prompt.ids), served, "input")
+    exchange.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+    tasks = [
+        asyncio.ensure_future(
+            served.client.encode(prompt.ids, PoolingParams(), request_id=f"embd-{exchange.key}-{index}")
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _base64(vector: Sequence[float]) -> str:
+    """Little-endian float32, as the OpenAI client decodes it."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")

@@ -1,0 +1,88 @@
+"""Errors as the OpenAI API shapes them: one body, one status, for whatever was raised."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import CancelledError
+
+import msgspec
+from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
+from sanic.response import HTTPResponse
+
+from lsv.errors import BadRequest, LsvError, Unavailable
+from lsv_api.responses import ErrorBody, ErrorResponse
+
+log = logging.getLogger("lsv.api")
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+_RETRY_AFTER = {429: "1", 503: "5"}
+
+
+class ContextTooLong(BadRequest):
+    """Prompt and answer together do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class Unsupported(BadRequest):
+    """A field that exists elsewhere and that this server can't honour."""
+
+    code = "unsupported_parameter"
+
+
+class BodyTimeout(BadRequest):
+    """The client took too long to send the body."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class Draining(Unavailable):
+    """The server is stopping and takes no new requests."""
+
+    code = "draining"
+
+
+def encode_error(error: BaseException, request_id: str) -> tuple[int, bytes]:
+    """HTTP status and JSON body for an error; one that is our fault is logged and shown without details."""
+    status, body = _describe(error, request_id)
+    return status, msgspec.json.encode(ErrorResponse(body))
+
+
+def error_response(error: BaseException, request_id: str) -> HTTPResponse:
+    status, body = encode_error(error, request_id)
+    headers = {"retry-after": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowed):
+        headers.update(error.headers)
+    return HTTPResponse(body, status=status, headers=headers, content_type="application/json")
+
+
+def _describe(error: BaseException, request_id: str) -> tuple[int, ErrorBody]:
+    if isinstance(error, LsvError):
+        return error.status, _body(error.status, error.message, error.code, error.param)
+    if isinstance(error, NotFound):
+        return 404, _body(404, "There is no such route; GET /openapi.json lists them", "not_found")
+    if isinstance(error, MethodNotAllowed):
+        return 405, _body(405, "This route does not take that method", "method_not_allowed")
+    if isinstance(error, CancelledError):
+        return 503, _body(503, "The server stopped before the answer was complete", "cancelled")
+    if isinstance(error, SanicException) and error.status_code in _TYPES:
+        return error.status_code, _body(error.status_code, str(error), "invalid_request")
+    log.error("internal error req=%s", request_id, exc_info=error)
+    return 500, _body(500, f"Internal server error, see the server's log for request {request_id}", "internal_error")
+
+
+def _body(status: int, message: str, code: str, param: str | None = None) -> ErrorBody:
+    return ErrorBody(message=message, type=_TYPES.get(status, "server_error"), param=param, code=code)

@@ -1,0 +1,37 @@
+"""The log line and the count of each request. Prompts, answers and keys never come in here."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from lsv_api.context import Exchange
+
+log = logging.getLogger("lsv.api")
+
+CLIENT_GONE = 499
+"""Status under which a request is logged whose client left before the answer (a convention of proxies)."""
+
+
+def record(exchange: Exchange, route: str, status: int) -> None:
+    """Log and count one finished request; ``route`` is a declared pattern, so it needs no escaping."""
+    exchange.api.metrics.count_http(route, status)
+    if not exchange.api.options.log_requests:
+        return
+    parts = [f"{_method(exchange)} {route} {status}", f"req={exchange.request_id}"]
+    if exchange.model is not None:
+        parts += [
+            f"key={exchange.key}",
+            f"model={exchange.model!r}",
+            f"prompt_tokens={exchange.prompt_tokens}",
+        ]
+        parts += [f"tokens={exchange.tokens}"]
+    if exchange.first_token is not None:
+        parts.append(f"ttft={exchange.first_token - exchange.started:.3f}s")
+    parts.append(f"duration={time.monotonic() - exchange.started:.3f}s")
+    log.info(" ".join(parts))
+
+
+def _method(exchange: Exchange) -> str:
+    method = exchange.request.method
+    return method if method in ("GET", "HEAD", "POST", "OPTIONS") else "OTHER"

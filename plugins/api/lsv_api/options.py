@@ -1,0 +1,102 @@
+"""What an operator chose for the API, as one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lsv.errors import ConfigError
+from lsv.tokenizer import read_template
+
+
+class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the API server; times in seconds.
+
+    ``api_keys`` empty leaves the server open. ``chat_template`` is the template's text, None for the
+    tokenizer's own. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
+    ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its engine is gone.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    chat_template: str | None = None
+    request_templates: bool = False
+    response_role: str = "assistant"
+    root_path: str = ""
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    max_body_bytes: int = 64 << 20
+    return_tokens_as_token_ids: bool = False
+    drain_timeout: float = 30.0
+    heartbeat: float = 15.0
+    body_timeout: float = 60.0
+    log_requests: bool = True
+    keep_alive_on_engine_death: bool = False
+
+    def __post_init__(self) -> None:
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
+            raise ConfigError(f"root-path must look like /prefix, got {self.root_path!r}", param="root_path")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError(
+                "allow-credentials needs allowed-origins by name: with '*' any page could act for its user",
+                param="allow_credentials",
+            )
+        if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
+            raise ConfigError("ssl-keyfile and ssl-certfile must be given together", param="ssl_keyfile")
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> ApiOptions:
+        """The options among ``settings``; one that is absent or None keeps its default.
+
+        Raises ``ConfigError`` for values that contradict each other and for an unreadable template file.
+        """
+        given = {
+            field: convert(settings[name])
+            for field, (name, convert) in _SETTINGS.items()
+            if settings.get(name) is not None
+        }
+        return cls(**given)
+
+
+def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
+    """A list from a file, or one string from a flag; empty strings do not count."""
+    return tuple(item for item in ([value] if isinstance(value, str) else value) if item)
+
+
+def _megabytes(value: float) -> int:
+    return int(value * (1 << 20))
+
+
+def _negated(value: bool) -> bool:
+    return not value
+
+
+_SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "host": ("host", str),
+    "port": ("port", int),
+    "api_keys": ("api_key", _tuple),
+    "chat_template": ("chat_template", read_template),
+    "request_templates": ("api.request_templates", bool),
+    "response_role": ("response_role", str),
+    "root_path": ("root_path", str),
+    "allowed_origins": ("allowed_origins", _tuple),
+    "allowed_methods": ("allowed_methods", _tuple),
+    "allowed_headers": ("allowed_headers", _tuple),
+    "allow_credentials": ("allow_credentials", bool),
+    "ssl_keyfile": ("ssl_keyfile", str),
+    "ssl_certfile": ("ssl_certfile", str),
+    "max_body_bytes": ("max_body_mb", _megabytes),
+    "return_tokens_as_token_ids": ("return_tokens_as_token_ids", bool),
+    "drain_timeout": ("drain_timeout", float),
+    "heartbeat": ("api.heartbeat", float),
+    "log_requests": ("disable_log_requests", _negated),
+    "keep_alive_on_engine_death": ("keep_alive_on_engine_death", bool),
+}
+"""Field → (setting, how its value is read)."""

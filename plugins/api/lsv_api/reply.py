@@ -1,0 +1,69 @@
+"""What answers of both generation routes have in common: their heading, and how they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, TypedDict
+
+import msgspec
+from sanic.response import HTTPResponse
+
+from lsv.errors import BadRequest
+from lsv_api.context import Exchange, Served
+from lsv_api.requests import GenerationRequest
+from lsv_api.sse import send_events
+
+
+class HeadingFields(TypedDict):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """The fields every object and every chunk of one answer repeats. ``created`` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, kind: str, served: Served, exchange: Exchange) -> Heading:
+        fingerprint = served.client.config.fingerprint()
+        return cls(f"{kind}-{exchange.key}", exchange.created, served.name, fingerprint)
+
+    def fields(self) -> HeadingFields:
+        return {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+def check_stream(body: GenerationRequest) -> None:
+    """Refuse combinations that a stream can't honour, and stream options without a stream."""
+    if not body.stream:
+        if body.stream_options is not None:
+            raise BadRequest("stream_options needs stream to be true", param="stream_options")
+        return
+    if body.prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs can't be streamed; set stream to false", param="prompt_logprobs")
+    if body.best_of is not None and body.best_of > (body.n or 1):
+        raise BadRequest("best_of can't be streamed unless it equals n; set stream to false", param="best_of")
+
+
+def json_response(record: Any, status: int = 200) -> HTTPResponse:
+    return HTTPResponse(msgspec.json.encode(record), status=status, content_type="application/json")
+
+
+async def stream_response(exchange: Exchange, events: AsyncGenerator[bytes, None]) -> None:
+    """Send events as the answer to a request, and note an error that came too late for a status."""
+    exchange.failure = await send_events(
+        exchange.request,
+        events,
+        request_id=exchange.request_id,
+        heartbeat=exchange.api.options.heartbeat,
+    )

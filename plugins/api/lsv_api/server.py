@@ -1,0 +1,197 @@
+"""Running the application: listen, tell when ready, drain on the first signal, stop on the second."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from sanic import Sanic
+
+from lsv import plugins
+from lsv.engine.client import Client, Service
+from lsv.errors import ConfigError
+from lsv_api.app import create_app
+from lsv_api.context import Api
+from lsv_api.failures import log
+from lsv_api.options import ApiOptions
+
+if TYPE_CHECKING:
+    from sanic.server.async_server import AsyncioServer
+
+BACKLOG = 2048
+WATCH_SECONDS = 0.2
+LAST_WORDS_SECONDS = 1.0
+"""How long connections get at the end to send what is already written."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(service: Service, settings: Mapping[str, Any]) -> None:
+    """The frontend named in the manifest: serve until a signal, or until an engine dies.
+
+    Raises ``ConfigError`` when the address can't be used, ``EngineDied`` when an engine is gone and the
+    server should not outlive it.
+    """
+    options = ApiOptions.from_settings(settings)
+    app = create_app(service, options)
+    announce(app, service.find(None))
+    await Server(service, options, app).run()
+
+
+def announce(app: Sanic[Any, Any], client: Client) -> None:
+    """Let other plugins change the application (hook ``lsv_api_app_created``)."""
+    chosen = {*client.config.plugins, "api"} if client.config.plugins else None
+    plugins.load(sorted(chosen) if chosen else None).call("lsv_api_app_created", app=app, client=client)
+
+
+class Server:
+    """One listening application. ``address`` is known once it listens."""
+
+    def __init__(self, service: Service, options: ApiOptions, app: Sanic[Any, Any]) -> None:
+        self._service = service
+        self._options = options
+        self._app = app
+        self._api: Api = app.ctx.api
+        self._drain = asyncio.Event()
+        self._halt = asyncio.Event()
+        self.address = ""
+
+    def stop(self) -> None:
+        """Drain; called again, stop at once."""
+        (self._halt if self._drain.is_set() else self._drain).set()
+
+    async def run(self) -> None:
+        """Listen until stopped."""
+        tls = tls_context(self._options)
+        with closing(bind(self._options.host, self._options.port)) as sock:
+            server = await self._listen(sock, tls)
+            watcher = asyncio.create_task(self._watch())
+            try:
+                with self._signals():
+                    await _first_of(self._drain.wait(), watcher)
+                    if not watcher.done():
+                        await self._wait_for_requests()
+            finally:
+                watcher.cancel()
+                await self._close(server)
+        if watcher.done() and not watcher.cancelled():
+            watcher.result()
+
+    async def _listen(self, sock: socket.socket, tls: ssl.SSLContext | None) -> AsyncioServer:
+        server = await self._app.create_server(
+            sock=sock,
+            ssl=tls,
+            backlog=BACKLOG,
+            asyncio_server_kwargs={"start_serving": False},
+        )
+        assert server is not None
+        await server.startup()
+        await server.before_start()
+        await server.start_serving()
+        await server.after_start()
+        scheme = "https" if self._options.ssl_certfile else "http"
+        host, port = sock.getsockname()[:2]
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        log.info("listening on %s", self.address)
+        return server
+
+    async def _watch(self) -> None:
+        """Say once when all engines are ready; return only by raising the error of a dead engine."""
+        announced = False
+        while True:
+            dead = self._service.dead()
+            if dead is not None and not self._options.keep_alive_on_engine_death:
+                await asyncio.sleep(LAST_WORDS_SECONDS)
+                raise dead
+            if not announced and all(client.status.state == "ready" for client in self._service.clients.values()):
+                # A line other programs wait for: on standard output, whatever logging is set to.
+                print(f"lsv is ready on {self.address}", flush=True)
+                announced = True
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _wait_for_requests(self) -> None:
+        """Let running requests end; new ones are refused meanwhile."""
+        self._api.traffic.draining = True
+        log.info("draining: %d requests running", self._api.traffic.running)
+        await _within(self._options.drain_timeout, _first_of(self._api.traffic.idle(), self._halt.wait()))
+
+    async def _close(self, server: AsyncioServer) -> None:
+        """Stop listening, let written data out, cut what still runs (which aborts it in the engine)."""
+        await server.before_stop()
+        server.close()
+        for connection in list(server.connections):
+            connection.close_if_idle()
+        if not self._api.traffic.running:
+            await _within(LAST_WORDS_SECONDS, _until_empty(server.connections))
+        for connection in list(server.connections):
+            connection.abort()
+        await _within(LAST_WORDS_SECONDS, self._api.traffic.idle())
+        await server.after_stop()
+        Sanic.unregister_app(self._app)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Take the process's stop signals, where this thread may (only the main one)."""
+        loop = asyncio.get_running_loop()
+        taken = []
+        for number in _SIGNALS:
+            with suppress(NotImplementedError, ValueError, RuntimeError):
+                loop.add_signal_handler(number, self.stop)
+                taken.append(number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ``ConfigError`` when the address is taken or is not this machine's."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        both = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"can't listen on {host}:{port}: {error}; choose another --host or --port", param="port"
+        ) from None
+
+
+def tls_context(options: ApiOptions) -> ssl.SSLContext | None:
+    """The context for HTTPS, None for HTTP. Raises ``ConfigError`` for files that don't load."""
+    if options.ssl_certfile is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"ssl-certfile and ssl-keyfile can't be used: {error}", param="ssl_certfile") from None
+    return context
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object] | asyncio.Task[None]) -> None:
+    """Return when the first of several waits is over. Coroutines are then cancelled, tasks go on."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
+
+
+async def _until_empty(connections: Collection[object]) -> None:
+    while connections:
+        await asyncio.sleep(0.01)
+
+
+async def _within(seconds: float, wait: Coroutine[Any, Any, None]) -> None:
+    """Await for at most so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await wait

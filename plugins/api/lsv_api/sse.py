@@ -1,0 +1,72 @@
+"""Server-sent events: framing, errors inside a stream, and comments that keep silent streams open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from sanic import Request
+
+from lsv_api.failures import encode_error
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+_encoder = msgspec.json.Encoder()
+
+
+def event(record: Any) -> bytes:
+    return b"data: " + _encoder.encode(record) + b"\n\n"
+
+
+async def send_events(
+    request: Request, events: AsyncGenerator[bytes, None], *, request_id: str, heartbeat: float
+) -> BaseException | None:
+    """Send events as they come, then the end mark; the answer is the error that ended the stream, if one did.
+
+    The status line waits for the first event, at most ``heartbeat`` seconds: until then an error is raised
+    and can still have its own status. Later errors are sent as an event. A client that leaves cancels this
+    task, which closes ``events``.
+    """
+    opening = asyncio.ensure_future(anext(events, b""))
+    try:
+        await asyncio.wait({opening}, timeout=heartbeat)
+        first = opening.result() if opening.done() else PING
+        response = await request.respond(content_type="text/event-stream", headers=HEADERS)
+        await response.send(first or PING)
+        pings = asyncio.create_task(_ping(response, heartbeat))
+        try:
+            if not opening.done():
+                await response.send(await opening)
+            async for data in events:
+                await response.send(data)
+            failure = None
+            end = DONE
+        except Exception as error:
+            failure = error
+            end = b"data: " + encode_error(error, request_id)[1] + b"\n\n" + DONE
+        finally:
+            pings.cancel()
+        await response.send(end)
+        return failure
+    finally:
+        await _close(opening, events)
+
+
+async def _ping(response: Any, heartbeat: float) -> None:
+    """A comment now and then; cancelled at the end of the stream."""
+    while True:
+        await asyncio.sleep(heartbeat)
+        await response.send(PING)
+
+
+async def _close(opening: asyncio.Future[bytes], events: AsyncGenerator[bytes, None]) -> None:
+    if not opening.done():
+        opening.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await opening
+    await events.aclose()

@@ -1,0 +1,48 @@
+"""POST /tokenize and POST /detokenize."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sanic.response import HTTPResponse
+
+from lsv.errors import BadRequest
+from lsv_api.context import Exchange
+from lsv_api.conversation import encode_chat
+from lsv_api.prompts import LONG_TEXT, encode_text
+from lsv_api.reply import json_response
+from lsv_api.requests import DetokenizeRequest, TokenizeRequest
+from lsv_api.responses import DetokenizeResponse, TokenizeResponse
+from lsv_api.sampling import check_ids
+
+
+async def tokenize(exchange: Exchange) -> HTTPResponse:
+    body = await exchange.body(TokenizeRequest)
+    served = exchange.served(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise BadRequest("give either prompt or messages", param="prompt")
+    tokenizer = served.client.tokenizer
+    if body.prompt is None:
+        ids = (await encode_chat(body, served, exchange.api)).ids
+    else:
+        ids = await encode_text(tokenizer, body.prompt, special=body.add_special_tokens is not False)
+    return json_response(
+        TokenizeResponse(
+            count=len(ids),
+            max_model_len=served.max_model_len,
+            tokens=ids,
+            token_strs=[tokenizer.token_text(token) for token in ids] if body.return_token_strs else None,
+        )
+    )
+
+
+async def detokenize(exchange: Exchange) -> HTTPResponse:
+    body = await exchange.body(DetokenizeRequest)
+    served = exchange.served(body.model)
+    check_ids(body.tokens, served.vocab_size, "tokens")
+    decode = served.client.tokenizer.decode
+    if len(body.tokens) > LONG_TEXT:
+        text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=False)
+    else:
+        text = decode(body.tokens, skip_special_tokens=False)
+    return json_response(DetokenizeResponse(text))

@@ -1,0 +1,190 @@
+"""The attention backend ``cpu-paged``: plans a step in numpy, attends in native code or, without it, in plain torch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout, Int32s
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Device
+from lsv_cpu import native, reference
+from lsv_cpu.cache import KVCache, block_elements, make_cache
+
+MAX_HEAD_DIM = 512
+
+_Address = ctypes.c_void_p
+
+
+class _Layer(ctypes.Structure):
+    """``Layer`` of native/attention.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "dim", "window", "causal")),
+        *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
+        *((name, _Address) for name in ("sinks", "alibi")),
+        *((name, ctypes.c_int64) for name in ("key_offset", "value_offset")),
+    ]
+
+
+class _Plan(ctypes.Structure):
+    """``Plan`` of native/attention.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("requests", "width")),
+        *((name, _Address) for name in ("starts", "context", "tables")),
+    ]
+
+
+class _Cache(ctypes.Structure):
+    """``Cache`` of native/attention.h."""
+
+    _fields_ = [("data", _Address), ("page", ctypes.c_int64), ("block", ctypes.c_int32)]
+
+
+class _Tensors(ctypes.Structure):
+    """``Tensors`` of native/attention.h."""
+
+    _fields_ = [
+        *((name, _Address) for name in ("q", "k", "v", "out")),
+        *((name, ctypes.c_int64) for name in ("q_stride", "k_stride", "v_stride")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAttentionPlan:
+    """Request r has tokens ``starts[r]:starts[r + 1]`` of the step and blocks ``tables[r]``; all int32."""
+
+    starts: Int32s
+    context: Int32s
+    tables: Int32s
+    record: _Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A layer over a cache as native code reads it, with the tensors its record points into."""
+
+    layer: AttentionLayer
+    cache: KVCache | None
+    record: _Layer
+    held: tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+class CpuAttention:
+    """Paged attention over one pool of pages. ``library`` None chooses what is selected for the process.
+
+    Row-invariant in native code: an output depends on the request's own tokens only. For layers that are not causal,
+    ``window`` is taken to both sides.
+    """
+
+    block_sizes: tuple[int, ...] = (32, 16, 64, 128)
+
+    def __init__(self, library: ctypes.CDLL | None = None) -> None:
+        self._library = library or native.library()
+        self._known: dict[int, _Known] = {}
+        self._cache: tuple[KVCache, _Cache] | None = None
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        if layer.heads % layer.kv_heads:
+            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
+        if layer.head_dim > MAX_HEAD_DIM:
+            return f"head size {layer.head_dim} is over {MAX_HEAD_DIM}"
+        return None
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        return spec.token_bytes * block_size
+
+    def allocate(
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device,
+    ) -> KVCache:
+        return make_cache(groups, layers, pages, block_size, dtype)
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: CpuAttentionPlan | None = None) -> CpuAttentionPlan:
+        """``into`` is not used: the arrays are small, and nothing here replays a graph."""
+        starts = np.zeros(len(batch.query) + 1, np.int32)
+        np.cumsum(batch.query, out=starts[1:])
+        context = np.ascontiguousarray(batch.context, np.int32)
+        table = batch.tables[group.index] if batch.tables else np.zeros((len(context), 0), np.int32)
+        table = np.ascontiguousarray(table, np.int32)
+        record = _Plan(len(context), table.shape[1], starts.ctypes.data, context.ctypes.data, table.ctypes.data)
+        return CpuAttentionPlan(starts, context, table, record)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: KVCache | None,
+        plan: CpuAttentionPlan,
+    ) -> torch.Tensor:
+        if self._library is None:
+            return reference.attend(q, k, v, layer, cache, plan.starts, plan.context, plan.tables)
+        assert cache is None or cache.pages.dtype == q.dtype, "the cache has another dtype than the step"
+        q = _dense_heads(q)
+        out = torch.empty(q.shape, dtype=q.dtype)
+        tensors = _Tensors(q=q.data_ptr(), out=out.data_ptr(), q_stride=q.stride(0))
+        if k is not None and v is not None:
+            k, v = _dense_heads(k), _dense_heads(v)
+            tensors.k, tensors.k_stride = k.data_ptr(), k.stride(0)
+            tensors.v, tensors.v_stride = v.data_ptr(), v.stride(0)
+        self._library.lsv_attend(
+            native.DTYPES[q.dtype],
+            ctypes.byref(self._layer_record(layer, cache)),
+            ctypes.byref(plan.record),
+            None if cache is None else ctypes.byref(self._cache_record(cache)),
+            ctypes.byref(tensors),
+        )
+        return out
+
+    def _layer_record(self, layer: AttentionLayer, cache: KVCache | None) -> _Layer:
+        known = self._known.get(layer.index)
+        if known is None or known.layer is not layer or known.cache is not cache:
+            known = self._known[layer.index] = _describe_layer(layer, cache)
+        return known.record
+
+    def _cache_record(self, cache: KVCache) -> _Cache:
+        if self._cache is None or self._cache[0] is not cache:
+            self._cache = (cache, _Cache(cache.pages.data_ptr(), cache.pages.shape[1], cache.block_size))
+        return self._cache[1]
+
+
+def _describe_layer(layer: AttentionLayer, cache: KVCache | None) -> _Known:
+    sinks, alibi = _floats(layer.sinks), _floats(layer.alibi)
+    keys = 0 if cache is None else cache.offsets[layer.group, layer.place]
+    values = keys if cache is None else keys + block_elements(layer, cache.block_size) // 2
+    record = _Layer(
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        dim=layer.head_dim,
+        window=layer.window or 0,
+        causal=layer.causal,
+        scale=layer.scale,
+        soft_cap=layer.soft_cap or 0.0,
+        sinks=None if sinks is None else sinks.data_ptr(),
+        alibi=None if alibi is None else alibi.data_ptr(),
+        key_offset=keys,
+        value_offset=values,
+    )
+    return _Known(layer, cache, record, (sinks, alibi))
+
+
+def _floats(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().float().contiguous()
+
+
+def _dense_heads(x: torch.Tensor) -> torch.Tensor:
+    """``x`` [T, heads, dim] with each token's heads in one piece; a slice of a fused projection is that already."""
+    _, head, feature = x.stride()
+    return x if feature == 1 and head == x.shape[2] else x.contiguous()

@@ -1,0 +1,137 @@
+"""Kernels for single ops: oneDNN's packed linear, and native code where torch needs several ops or a slow one."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from lsv.nn.mlp import GatedActivation
+from lsv.nn.norm import RMSNorm
+from lsv.nn.rope import Rope
+from lsv.offers import OpSpec
+from lsv.quantizer import PlainLinear
+from lsv_cpu import native
+
+_PACKED_FOR_ROWS = 32  # the row count oneDNN lays weights out for; the layout serves every other count as well
+
+
+class PackedLinear:
+    """``x @ weight.T + bias`` over a weight that oneDNN has laid out once; 1.5 to 2 times as fast as ``F.linear``."""
+
+    def __init__(self, module: PlainLinear, spec: OpSpec) -> None:
+        self._module = module
+        self._linear = torch.ops.mkldnn._linear_pointwise.default
+        self._weight, self._bias = torch.empty(0), module.bias
+
+    def pack(self) -> None:
+        plain = self._module.release("weight")
+        packed = torch.ops.mkldnn._reorder_linear_weight(plain, _PACKED_FOR_ROWS)
+        self._weight = self._module.keep("packed", packed)
+        self._bias = self._module.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._linear(x, self._weight, self._bias, "none", [], "")
+
+
+class RmsNorm:
+    """``lsv.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything else."""
+
+    def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
+        self._module, self._library = module, selected_library()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[-1]
+        if _dense_rows(x):
+            heads, stride = x.shape[1:-1].numel(), x.stride(0)
+        else:
+            x, heads, stride = x.contiguous(), 1, size
+        out = torch.empty(x.shape, dtype=x.dtype)
+        weight = self._module.weight
+        self._library.lsv_rms_norm(
+            native.DTYPES[x.dtype],
+            x.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            x.numel() // (heads * size),
+            heads,
+            stride,
+            size,
+            self._module.eps,
+        )
+        return out
+
+
+class SiluMul:
+    """``lsv.nn.mlp.GatedActivation`` for silu: the gate and the product without a tensor between them."""
+
+    def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
+        self._library = selected_library()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        size = x.shape[-1] // 2
+        out = torch.empty((*x.shape[:-1], size), dtype=x.dtype)
+        self._library.lsv_silu_mul(native.DTYPES[x.dtype], x.data_ptr(), out.data_ptr(), x.numel() // (2 * size), size)
+        return out
+
+
+class Rotate:
+    """``lsv.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
+
+    def __init__(self, module: Rope, spec: OpSpec) -> None:
+        self._module, self._library = module, selected_library()
+        self._rotary = spec.shape["rotary_dim"]
+
+    def forward(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        heads = heads if _dense_rows(heads) else heads.contiguous()
+        positions = positions.contiguous()
+        tokens, count, dim = heads.shape
+        out = torch.empty(heads.shape, dtype=heads.dtype)
+        self._library.lsv_rotate(
+            native.DTYPES[heads.dtype],
+            heads.data_ptr(),
+            positions.data_ptr(),
+            self._module.table.data_ptr(),
+            out.data_ptr(),
+            tokens,
+            count,
+            dim,
+            self._rotary,
+            heads.stride(0),
+        )
+        return out
+
+
+def selected_library() -> ctypes.CDLL:
+    """The native code selected for this process, which a kernel's ``supports`` has found to be there."""
+    library = native.library()
+    assert library is not None, "a native kernel was bound without native code"
+    return library
+
+
+def why_not_native(spec: OpSpec) -> str | None:
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in native.DTYPES]
+    if spec.dtype not in dtypes:
+        return f"{spec.dtype} is not one of {', '.join(dtypes)}"
+    return None if native.library() is not None else "no native code: cpu.native=off, or no compiler"
+
+
+def why_not_packed(spec: OpSpec) -> str | None:
+    if spec.format != "plain":
+        return f"packs plain weights, not {spec.format}"
+    if not torch.backends.mkldnn.is_available():
+        return "this torch has no oneDNN"
+    if spec.dtype == "float32" or (spec.dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return None
+    return f"oneDNN packs no {spec.dtype} weights on this machine"
+
+
+def _dense_rows(x: torch.Tensor) -> bool:
+    """Whether all but the first axis lie in one piece, as in a slice of a fused projection."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape[1:]), reversed(x.stride()[1:]), strict=True):
+        if stride != expected:
+            return False
+        expected *= size
+    return x.dim() in (2, 3)

@@ -1,0 +1,177 @@
+"""The native kernels: compiled at first use, kept in the user's cache folder, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from lsv.errors import ConfigError
+from lsv_cpu.machine import Machine
+
+log = logging.getLogger(__name__)
+
+_SOURCES = Path(__file__).parent / "native"
+# OpenMP is compiled in but not linked: its symbols resolve to the runtime that torch has loaded, so there is never a
+# second one with threads of its own. The warnings switched off are about the compiler's own intrinsics.
+_FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-fopenmp", "-Wno-maybe-uninitialized", "-Wno-psabi")
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
+_FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
+    "generic": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": ("-mavx2", "-mfma", "-mf16c", *_AVX512),
+}
+_ISA_OF_SETTING = {"avx2": "avx2", "avx512": "avx512", "amx": "avx512"}
+DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""``Dtype`` of native/attention.h."""
+
+
+@dataclass(slots=True)
+class _Selection:
+    """What ``cpu.isa``, ``cpu.native`` and ``cpu.cache_dir`` say."""
+
+    isa: str = "auto"
+    enabled: bool = True
+    cache_dir: Path | None = None
+
+
+# Backends and kernels are made without options, after the device of their process has been opened with them; and
+# machine code is loaded once per process in any case.
+_selection = _Selection()
+
+
+def select(isa: str = "auto", *, enabled: bool = True, cache_dir: Path | None = None) -> None:
+    """Decide for this process what ``library`` gives. Raises ``ConfigError`` for an ISA the machine lacks."""
+    if isa != "auto":
+        available = Machine().instruction_sets()
+        if isa not in available:
+            found = ", ".join(available) or "none that is known"
+            raise ConfigError(f"cpu.isa={isa}, but this machine has {found}: choose auto", param="cpu.isa")
+    _selection.isa, _selection.enabled, _selection.cache_dir = isa, enabled, cache_dir
+
+
+def library() -> ctypes.CDLL | None:
+    """The kernels selected for this process; None where plain torch has to do, with one line saying why."""
+    if not _selection.enabled:
+        return _do_without("cpu.native=off")
+    return load(_selection.isa, _selection.cache_dir)
+
+
+def load(isa: str, cache_dir: Path | None = None) -> ctypes.CDLL | None:
+    """The kernels for one instruction set (``"auto"`` for the best), compiled unless that was done before."""
+    return _load(resolve_isa(isa), _writable(cache_dir or Path.home() / ".cache"))
+
+
+def resolve_isa(isa: str) -> str:
+    """What is compiled for a value of ``cpu.isa``. Nothing uses AMX tiles yet, so ``amx`` means ``avx512``."""
+    if isa == "auto":
+        isa = next(iter(Machine().instruction_sets()), "generic")
+    return _ISA_OF_SETTING.get(isa, isa)
+
+
+def _writable(cache_dir: Path) -> Path:
+    """``lsv/cpu`` below ``cache_dir``, or a private temporary folder where that can't be written."""
+    folder = cache_dir / "lsv" / "cpu"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+
+
+@lru_cache(maxsize=1)
+def _temporary_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="lsv-cpu-"))
+
+
+@lru_cache
+def _load(isa: str, folder: Path) -> ctypes.CDLL | None:
+    path = folder / f"kernels-{isa}-{_key(isa)}.so"
+    try:
+        if not path.exists():
+            _build_once(isa, path)
+        return _declare(ctypes.CDLL(str(path)))
+    except (OSError, subprocess.SubprocessError) as problem:
+        return _do_without(_reason(problem))
+
+
+@lru_cache
+def _do_without(reason: str) -> None:
+    log.warning("no native CPU kernels (%s): running the plain torch ones, which are slow", reason)
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, subprocess.CalledProcessError):
+        lines = problem.stderr.strip().splitlines()
+        return next((line for line in lines if "error" in line), lines[-1] if lines else str(problem))
+    return str(problem)
+
+
+def _key(isa: str) -> str:
+    """Names what a binary was made from. Not the compiler nor torch: the interface is plain C."""
+    digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _FLAGS_OF_ISA[isa])).encode())
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build_once(isa: str, path: Path) -> None:
+    """Compile to ``path`` unless another process does so first. Raises ``OSError`` or ``SubprocessError``."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        compiler = shutil.which("g++") or shutil.which("c++")
+        if compiler is None:
+            raise FileNotFoundError("no C++ compiler: install g++")
+        log.info("compiling the native CPU kernels for %s (once, some seconds)", isa)
+        began = time.monotonic()
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        _compile([compiler, *_FLAGS, *_FLAGS_OF_ISA[isa]], unfinished)
+        unfinished.replace(path)
+        log.info("compiled the native CPU kernels in %.1f s", time.monotonic() - began)
+
+
+def _compile(command: Sequence[str], output: Path) -> None:
+    """Compile the sources side by side, then link them. Raises ``CalledProcessError``."""
+    with tempfile.TemporaryDirectory(prefix="lsv-cpu-") as scratch, ThreadPoolExecutor() as pool:
+
+        def compile_one(source: Path) -> str:
+            compiled = f"{scratch}/{source.stem}.o"
+            _run([*command, "-c", str(source), "-o", compiled])
+            return compiled
+
+        compiled = list(pool.map(compile_one, sorted(_SOURCES.glob("*.cpp"))))
+        _run([command[0], "-shared", *compiled, "-o", str(output)])
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+    signatures = {
+        "lsv_attend": [ctypes.c_int, pointer, pointer, pointer, pointer],
+        "lsv_rms_norm": [ctypes.c_int, pointer, pointer, pointer, integer, integer, integer, integer, real],
+        "lsv_silu_mul": [ctypes.c_int, pointer, pointer, integer, integer],
+        "lsv_rotate": [ctypes.c_int, pointer, pointer, pointer, pointer, integer, integer, integer, integer, integer],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = arguments, None
+    return found

@@ -1,0 +1,129 @@
+// Vectors of floats in the compiler's own notation, so that one source serves every instruction set.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace lsv {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRowBlock = 6;  // rows a register tile holds: 6 x 4 accumulators of the 32 registers
+#else
+constexpr int kLanes = 8;
+constexpr int kRowBlock = 2;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+
+struct BFloat16 { uint16_t bits; };
+struct Float16 { uint16_t bits; };
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+template <class V, class S> inline V load_as(const S* from) {
+  V value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class V, class S> inline void store_as(S* to, V value) { std::memcpy(to, &value, sizeof value); }
+
+inline Floats broadcast(float x) { return x - Floats{}; }
+
+inline Floats load(const float* from) { return load_as<Floats>(from); }
+inline Floats load(const BFloat16* from) { return (Floats)(__builtin_convertvector(load_as<Halves>(from), Words) << 16); }
+inline void store(float* to, Floats x) { store_as(to, x); }
+
+// Rounds to nearest even; a NaN stays one.
+inline void store(BFloat16* to, Floats x) {
+  Words bits = (Words)x;
+  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  store_as(to, __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, Halves));
+}
+
+#if defined(__AVX512F__)
+inline Floats load(const Float16* from) { return (Floats)_mm512_cvtph_ps(load_as<__m256i>(from)); }
+inline void store(Float16* to, Floats x) { store_as(to, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT)); }
+#elif defined(__F16C__)
+inline Floats load(const Float16* from) { return (Floats)_mm256_cvtph_ps(load_as<__m128i>(from)); }
+inline void store(Float16* to, Floats x) { store_as(to, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT)); }
+#else
+inline Floats load(const Float16* from) {
+  Floats value;
+  for (int i = 0; i < kLanes; ++i) value[i] = (float)load_as<_Float16>(from + i);
+  return value;
+}
+inline void store(Float16* to, Floats x) {
+  for (int i = 0; i < kLanes; ++i) store_as(to + i, (_Float16)x[i]);
+}
+#endif
+
+// The first `count` < kLanes elements; the rest is zero.
+template <class T> inline Floats load_part(const T* from, int count) {
+  T padded[kLanes] = {};
+  std::memcpy(padded, from, count * sizeof(T));
+  return load(padded);
+}
+template <class T> inline void store_part(T* to, Floats x, int count) {
+  T padded[kLanes];
+  store(padded, x);
+  std::memcpy(to, padded, count * sizeof(T));
+}
+
+// f(i, n) for each vector of n elements at i; n < kLanes only for the last.
+template <class F> inline void for_vectors(int size, F&& f) {
+  for (int i = 0; i < size; i += kLanes) f(i, size - i < kLanes ? size - i : kLanes);
+}
+template <class T> inline Floats load_up_to(const T* from, int count) {
+  return count == kLanes ? load(from) : load_part(from, count);
+}
+template <class T> inline void store_up_to(T* to, Floats x, int count) {
+  if (count == kLanes) store(to, x);
+  else store_part(to, x, count);
+}
+
+inline float sum(Floats x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int width = kLanes / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+inline float maximum(Floats x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int width = kLanes / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] < lanes[i + width] ? lanes[i + width] : lanes[i];
+  return lanes[0];
+}
+
+// exp by x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of e^r to degree 7 (error below 1 ulp of the result);
+// inputs are clamped to where the result is a normal number.
+inline Floats exp(Floats x) {
+  x = x < -87.3f ? broadcast(-87.3f) : x;
+  x = x > 88.3f ? broadcast(88.3f) : x;
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits
+  Floats shifted = x * 1.44269504f + shift;
+  Floats n = shifted - shift;
+  Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  Floats y = r * (1.0f / 5040) + 1.0f / 720;
+  y = y * r + 1.0f / 120;
+  y = y * r + 1.0f / 24;
+  y = y * r + 1.0f / 6;
+  y = y * r + 0.5f;
+  y = y * r + 1.0f;
+  y = y * r + 1.0f;
+  return (Floats)((Ints)y + ((Ints)shifted << 23));
+}
+
+inline Floats tanh(Floats x) { return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f); }
+
+}  // namespace lsv

@@ -1,0 +1,88 @@
+"""``cpu``: the platform every machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.capabilities import DeviceInfo
+from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer
+from lsv.settings import Setting
+from lsv_cpu.machine import Machine
+
+api = 1
+
+
+def probe() -> tuple[DeviceInfo, ...]:
+    return (Machine().device_info(),)
+
+
+def _native(spec: OpSpec) -> str | None:
+    from lsv_cpu.kernels import why_not_native
+
+    return why_not_native(spec)
+
+
+def _packed(spec: OpSpec) -> str | None:
+    from lsv_cpu.kernels import why_not_packed
+
+    return why_not_packed(spec)
+
+
+@hookimpl
+def lsv_platforms() -> Iterable[PlatformOffer]:
+    yield PlatformOffer("cpu", "lsv_cpu.platform:CpuPlatform", probe, rank=0)
+
+
+@hookimpl
+def lsv_attention() -> Iterable[AttentionOffer]:
+    yield AttentionOffer("cpu-paged", "lsv_cpu.attention:CpuAttention", (32, 16, 64, 128), ("cpu",))
+
+
+@hookimpl
+def lsv_kernels() -> Iterable[KernelOffer]:
+    yield KernelOffer("linear", "cpu", "lsv_cpu.kernels:PackedLinear", _packed)
+    yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _native, row_invariant=True)
+    yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _native, row_invariant=True)
+    yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _native, row_invariant=True)
+
+
+@hookimpl
+def lsv_settings() -> Iterable[Setting]:
+    yield Setting(
+        name="cpu.threads",
+        type="int",
+        default=0,
+        env=("OMP_NUM_THREADS",),
+        help="compute threads; 0 takes one for each physical core this process may use",
+    )
+    yield Setting(
+        name="cpu.bind",
+        default="all",
+        env=("VLLM_CPU_OMP_THREADS_BIND",),
+        help='cores to run on: "all", or a list such as 0-31 or 0,1,2; one list per rank is written 0-31|32-63',
+    )
+    yield Setting(
+        name="cpu.kvcache_space",
+        type="float",
+        default=0.0,
+        env=("VLLM_CPU_KVCACHE_SPACE",),
+        help="GiB of KV cache; 0 takes min(4 GiB, a quarter of the memory limit)",
+    )
+    yield Setting(
+        name="cpu.isa",
+        default="auto",
+        choices=("auto", "avx2", "avx512", "amx"),
+        help="the most recent instruction set that native kernels may use",
+    )
+    yield Setting(
+        name="cpu.native",
+        default="auto",
+        choices=("auto", "off"),
+        help="auto compiles native kernels at first use; off runs the plain torch ones",
+    )
+    yield Setting(
+        name="cpu.cache_dir",
+        env=("XDG_CACHE_HOME",),
+        help="folder that keeps compiled kernels, in lsv/cpu below it; default ~/.cache",
+    )

@@ -1,0 +1,94 @@
+"""Paged attention in plain torch, request by request: what runs where there is no native code."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionLayer, Int32s
+from lsv_cpu.cache import KVCache
+
+_QUERIES = 256  # tokens whose scores are held at a time
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    layer: AttentionLayer,
+    cache: KVCache | None,
+    starts: Int32s,
+    context: Int32s,
+    tables: Int32s,
+) -> torch.Tensor:
+    """``AttentionBackend.attend``; the last three as in ``CpuAttentionPlan``."""
+    out = torch.empty(q.shape, dtype=q.dtype)
+    for request, table in enumerate(tables):
+        tokens = slice(int(starts[request]), int(starts[request + 1]))
+        length, query = int(context[request]), tokens.stop - tokens.start
+        positions = np.arange(length - query, length)
+        if cache is None:
+            assert k is not None, "without a cache there must be keys"
+            assert v is not None, "without a cache there must be values"
+            keys, values = k[tokens], v[tokens]
+        else:
+            if k is not None and v is not None:
+                _write(k[tokens], v[tokens], layer, cache, table, positions)
+            keys, values = _read(layer, cache, table, length)
+        for first in range(0, query, _QUERIES):
+            piece = slice(tokens.start + first, min(tokens.start + first + _QUERIES, tokens.stop))
+            at = torch.from_numpy(positions[first : first + _QUERIES])
+            out[piece] = _attend_densely(q[piece].float(), keys.float(), values.float(), at, layer).to(q.dtype)
+    return out
+
+
+def _write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layer: AttentionLayer,
+    cache: KVCache,
+    table: Int32s,
+    positions: np.typing.NDArray[np.int64],
+) -> None:
+    pages = torch.from_numpy(table[positions // cache.block_size].astype(np.int64))
+    places = torch.from_numpy(positions % cache.block_size)
+    cache.keys(layer)[pages, :, :, places] = k
+    cache.values(layer)[pages, :, places] = v
+
+
+def _read(layer: AttentionLayer, cache: KVCache, table: Int32s, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [length, kv_heads, head_dim] of one request."""
+    pages = torch.from_numpy(table[: -(-length // cache.block_size)].astype(np.int64))
+    keys = cache.keys(layer)[pages].permute(0, 3, 1, 2).flatten(0, 1)
+    values = cache.values(layer)[pages].transpose(1, 2).flatten(0, 1)
+    return keys[:length], values[:length]
+
+
+def _attend_densely(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, layer: AttentionLayer
+) -> torch.Tensor:
+    """q [Q, heads, dim] at ``positions`` [Q] over k and v [K, kv_heads, dim], all float32."""
+    grouped = q.unflatten(1, (layer.kv_heads, -1))
+    scores = torch.einsum("qgrd,kgd->grqk", grouped, k) * layer.scale
+    if layer.soft_cap:
+        scores = torch.tanh(scores / layer.soft_cap) * layer.soft_cap
+    distance = positions[:, None] - torch.arange(len(k))
+    if layer.alibi is not None:
+        slopes = layer.alibi.float().view(layer.kv_heads, -1, 1, 1)
+        scores = scores - slopes * distance.abs()
+    visible = _visible(distance, layer)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if layer.sinks is not None:
+        sinks = layer.sinks.float().view(layer.kv_heads, -1, 1, 1).expand(*scores.shape[:3], 1)
+        weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
+    seen = visible.any(0)  # freed blocks behind a window may hold anything, NaN included
+    values = v.masked_fill(~seen[:, None, None], 0.0)
+    return torch.einsum("grqk,kgd->qgrd", weights, values).flatten(1, 2)
+
+
+def _visible(distance: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
+    """``distance`` is query position less key position; both sides are open to layers that are not causal."""
+    visible = distance >= 0 if layer.causal else torch.ones_like(distance, dtype=torch.bool)
+    return visible if layer.window is None else visible & (distance.abs() < layer.window)

@@ -1,0 +1,40 @@
+"""Mixtral: Mistral with a mixture of experts in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lsv.nn.attention import Attention
+from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.model import Decoder, DecoderLayer
+from lsv.nn.moe import MoE
+from lsv.nn.norm import RMSNorm
+from lsv.nn.rope import Rope
+from lsv.nn.weights import Weights
+
+_NAMES = ("w1", "w3", "w2")  # gate, up, down
+
+
+class MixtralLayer(DecoderLayer):
+    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, experts: int, top: int) -> None:
+        super().__init__(
+            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
+            Attention(w / "self_attn", c, layer, rope),
+            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
+            MoE(
+                w / "block_sparse_moe", c.hidden_size, c.intermediate_size, c.activation,
+                experts=experts, top=top, normalise=True, names=_NAMES,
+            ),
+        )  # fmt: skip
+
+
+class Mixtral(Decoder):
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        keys = Keys(config)
+        c = DecoderConfig.read(keys, rope_theta=1e6, norm_eps=1e-5)
+        experts, top = keys.count("num_local_experts", 8), keys.count("num_experts_per_tok", 2)
+        keys.finish("Mixtral")
+        rope = Rope(w, c.rope, max_len)
+        layers = (MixtralLayer(w / "model" / "layers" / i, c, i, rope, experts, top) for i in range(c.layers))
+        super().__init__(w, c, layers)

@@ -1,0 +1,73 @@
+"""Qwen3, sparse: a mixture of experts in all layers but those the config keeps dense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.mlp import GatedMLP
+from lsv.nn.model import Decoder, DecoderLayer
+from lsv.nn.moe import MoE
+from lsv.nn.norm import RMSNorm
+from lsv.nn.rope import Rope
+from lsv.nn.weights import Weights
+from lsv_models.qwen3 import qwen3_attention
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The sparse part of the config. Every ``step``-th layer is sparse unless ``dense`` lists it."""
+
+    count: int
+    top: int
+    size: int
+    normalise: bool
+    step: int
+    dense: tuple[int, ...]
+
+    @classmethod
+    def read(cls, keys: Keys) -> Experts:
+        # older files say num_experts, newer ones num_local_experts
+        other = keys.take("num_local_experts", int, 128)
+        return cls(
+            count=keys.take("num_experts", int, other),
+            top=keys.take("num_experts_per_tok", int, 8),
+            size=keys.take("moe_intermediate_size", int, 768),
+            normalise=keys.take("norm_topk_prob", bool, False),
+            step=keys.take("decoder_sparse_step", int, 1),
+            dense=tuple(keys.take("mlp_only_layers", list, [])),
+        )
+
+    def sparse(self, layer: int) -> bool:
+        return layer not in self.dense and self.count > 0 and (layer + 1) % self.step == 0
+
+
+def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE | GatedMLP:
+    if not experts.sparse(layer):
+        return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation)
+    return MoE(
+        w, c.hidden_size, experts.size, c.activation,
+        experts=experts.count, top=experts.top, normalise=experts.normalise,
+    )  # fmt: skip
+
+
+class Qwen3MoeLayer(DecoderLayer):
+    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, experts: Experts) -> None:
+        super().__init__(
+            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
+            qwen3_attention(w, c, layer, rope),
+            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
+            make_mlp(w / "mlp", c, layer, experts),
+        )
+
+
+class Qwen3Moe(Decoder):
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        keys = Keys(config)
+        c, experts = DecoderConfig.read(keys), Experts.read(keys)
+        keys.finish("Qwen3Moe")
+        rope = Rope(w, c.rope, max_len)
+        layers = (Qwen3MoeLayer(w / "model" / "layers" / i, c, i, rope, experts) for i in range(c.layers))
+        super().__init__(w, c, layers)

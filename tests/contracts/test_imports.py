@@ -1,0 +1,151 @@
+"""Who may import whom, held over the syntax trees."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "core"
+FILES = sorted((CORE / "lsv").rglob("*.py"))
+PLUGIN_FOLDERS = sorted(folder for folder in (ROOT / "plugins").iterdir() if folder.is_dir())
+
+
+@dataclass(frozen=True)
+class Import:
+    """A module, or a name in one, that a file imports. ``eager``: by importing the file, not when a function runs."""
+
+    file: Path
+    line: int
+    module: str
+    name: str
+    eager: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+
+def imports(file: Path) -> list[Import]:
+    return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), eager=True))
+
+
+def _walk(file: Path, node: ast.AST, *, eager: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(file, node.lineno, alias.name, "", eager)
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            module = f"{node.module}.{alias.name}" if node.module == "lsv" else str(node.module)
+            yield Import(file, node.lineno, module, alias.name, eager)
+    elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        return
+    inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(file, child, eager=eager and not inside)
+
+
+def below(*parts: str) -> list[Path]:
+    """The files of parts of core: ``"kv"`` a package, ``"request"`` a module."""
+    found = [
+        file
+        for file in FILES
+        for part in parts
+        if (CORE / "lsv" / part) in file.parents or file == CORE / "lsv" / f"{part}.py"
+    ]
+    assert found, parts
+    return found
+
+
+def offences(files: Iterable[Path], forbidden: str, *, eager_only: bool = False) -> list[str]:
+    pattern = re.compile(forbidden)
+    return [
+        str(found)
+        for file in files
+        for found in imports(file)
+        if pattern.fullmatch(found.module) and (found.eager or not eager_only)
+    ]
+
+
+def test_scheduler_kv_and_request_stand_alone() -> None:
+    allowed = {
+        "request": r"lsv\.errors",
+        "kv": r"lsv\.(kv|request|errors)(\..*)?",
+        "scheduler": r"lsv\.(scheduler|kv|request|errors|config)(\..*)?",
+    }
+    standard = (
+        r"__future__|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|struct|typing"
+    )
+    for part, own in allowed.items():
+        for file in below(part):
+            numpy = "|numpy" if file.name == "plan.py" else ""
+            pattern = re.compile(f"{standard}|msgspec{numpy}|{own}")
+            wrong = [str(found) for found in imports(file) if not pattern.fullmatch(found.module)]
+            assert wrong == []
+
+
+LIGHT = ("request", "kv", "scheduler", "engine", "cli", "bench", "llm", "tokenizer", "resolve", "locate", "plugins",
+         "catalog", "manifest", "offers", "hookspecs", "builtin", "settings", "options", "flags", "values", "errors",
+         "config", "capabilities", "platform", "__init__", "spelling")  # fmt: skip
+
+
+@pytest.mark.parametrize("part", LIGHT)
+def test_no_torch_above_the_line(part: str) -> None:
+    if not (CORE / "lsv" / part).exists() and not (CORE / "lsv" / f"{part}.py").exists():
+        pytest.skip(f"no {part} yet")
+    heavy = r"(torch|transformers|lsv\.nn|lsv\.worker|lsv\.ops|lsv\.attention|lsv\.quantizer)(\..*)?"
+    assert offences(below(part), heavy, eager_only=True) == []
+
+
+def test_models_and_ops_know_no_scheduler() -> None:
+    files = below("nn", "ops", "attention", "platform", "quantizer")
+    assert offences(files, r"lsv\.(scheduler|engine|worker|cli|llm)(\..*)?") == []
+
+
+def test_the_worker_knows_only_the_schedulers_message() -> None:
+    files = below("worker")
+    assert offences(files, r"lsv\.scheduler\.(?!plan$).*") == []
+    assert offences(files, r"lsv\.(cli|llm)(\..*)?|lsv\.engine\.(?!executor$|messages$|records$).*") == []
+
+
+def test_core_knows_no_plugin_and_no_web_framework() -> None:
+    assert offences(FILES, r"lsv_.*") == []
+    assert offences(FILES, r"(sanic|gradio|fastapi|starlette|uvicorn)(\..*)?") == []
+
+
+@pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
+def test_plugins_know_lsv_only(folder: Path) -> None:
+    own = f"lsv_{folder.name}"
+    files = sorted(folder.rglob("*.py"))
+    assert offences(files, rf"lsv_(?!{folder.name}\b).*") == []
+    private = [
+        str(found)
+        for file in files
+        for found in imports(file)
+        if found.module.startswith("lsv.")
+        and not found.module.startswith(own)
+        and any(part.startswith("_") and not part.endswith("__") for part in [*found.module.split("."), found.name])
+    ]
+    assert private == []
+
+
+def test_the_api_knows_clients_not_models() -> None:
+    files = sorted((ROOT / "plugins" / "api").rglob("*.py"))
+    assert offences(files, r"lsv\.(nn|worker|scheduler|ops|attention)(?!\.plan$)(\..*)?|torch(\..*)?") == []
+
+
+@pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
+def test_manifests_are_light(folder: Path) -> None:
+    manifest = folder / f"lsv_{folder.name}" / "plugin.py"
+    allowed = rf"(__future__|collections\.abc|functools|os|pathlib|typing|pluggy|(lsv|lsv_{folder.name})(\..*)?)"
+    wrong = [str(f) for f in imports(manifest) if f.eager and not re.fullmatch(allowed, f.module)]
+    assert wrong == []
+
+
+def test_the_checker_sees_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("import torch\nfrom lsv import settings\ndef f():\n    from torch import nn\n")
+    found = [(one.module, one.eager) for one in imports(file)]
+    assert found == [("torch", True), ("lsv.settings", True), ("torch", False)]

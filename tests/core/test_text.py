@@ -1,0 +1,184 @@
+"""Incremental text equals decoding everything at once, and stop strings are found wherever they lie."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from lsv.engine.text import Detokenizer, StopFinder, Stopped
+from lsv.tokenizer import Tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """Ids 0 … 255 are the bytes, then pairs that split characters anywhere, then a special token."""
+    characters = _byte_characters()
+    assert set(characters) == set(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {character: byte for byte, character in enumerate(characters)}
+    merges = []
+    for left, right in ((0xE2, 0x82), (0x9F, 0x98), (0x80, 0x20), (0x61, 0xF0), (0xC3, 0xA9)):
+        pair = characters[left] + characters[right]
+        merges.append((characters[left], characters[right]))
+        vocab[pair] = len(vocab)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<end>", special=True)])
+    return Tokenizer(backend)
+
+
+def _byte_characters() -> list[str]:
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
+
+
+def metaspace() -> Tokenizer:
+    """Like Llama 2: spaces are ▁, the first is dropped, unknown characters are byte tokens."""
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    vocab |= {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    for piece in ("▁", "▁Hello", "▁world", "lo", "!", "▁é", "x"):
+        vocab[piece] = len(vocab)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", "</s>")])
+    return Tokenizer(backend)
+
+
+BYTES, SPACES = byte_level(), metaspace()
+
+
+def stream(tokenizer: Tokenizer, ids: list[int], prompt: list[int] = [], **options: bool) -> list[str]:  # noqa: B006
+    detokenizer = Detokenizer(tokenizer, prompt, **options)
+    return [*(detokenizer.push(token) for token in ids), detokenizer.flush()]
+
+
+@given(st.lists(st.integers(0, BYTES.vocab_size - 1), max_size=80), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_byte_tokens(ids: list[int], skip: bool):
+    assert "".join(stream(BYTES, ids, skip_special_tokens=skip)) == BYTES.decode(ids, skip)
+
+
+@given(st.lists(st.sampled_from([0x80, 0xBF, 0xE2, 0xF0, 0x9F, 0xFF, 256, 257]), min_size=30, max_size=120))
+@settings(max_examples=300, deadline=None)
+def test_long_runs_that_are_no_text(ids: list[int]):
+    deltas = stream(BYTES, ids, skip_special_tokens=True)
+    assert "".join(deltas) == BYTES.decode(ids)
+    assert any(deltas[:-1]), "nothing is shown until the end"
+
+
+@given(st.text(max_size=40), st.text(min_size=1, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_text_after_any_prompt(prompt: str, answer: str):
+    for tokenizer in (BYTES, SPACES):
+        ids = [3 + byte if tokenizer is SPACES else byte for byte in answer.encode()]
+        before = [3 + byte if tokenizer is SPACES else byte for byte in prompt.encode()]
+        assert "".join(stream(tokenizer, ids, before)).replace(" ", "") == answer.replace(" ", "")
+
+
+def test_spaces_between_sentencepiece_tokens():
+    hello, world, end = 260, 261, 2
+    assert stream(SPACES, [hello, world, hello]) == ["Hello", " world", " Hello", ""]
+    assert stream(SPACES, [world, hello], [hello]) == [" world", " Hello", ""]
+    assert stream(SPACES, [hello, end, world]) == ["Hello", "", " world", ""]
+    assert stream(SPACES, [hello, end, world], skip_special_tokens=False) == ["Hello", "</s>", " world", ""]
+
+
+def test_a_character_appears_when_it_is_complete():
+    assert stream(BYTES, list("€".encode())) == ["", "", "€", ""]
+    assert stream(BYTES, list("€".encode())[:2]) == ["", "", "�"]
+
+
+def test_real_vocabulary(demo: Tokenizer):
+    rng = random.Random(0)
+    for _ in range(200):
+        ids = [rng.randrange(demo.vocab_size) for _ in range(rng.randrange(1, 60))]
+        assert "".join(stream(demo, ids)) == demo.decode(ids)
+
+
+def test_cost_per_token_does_not_grow(demo: Tokenizer, monkeypatch):
+    """Not by time: by the number of ids that are decoded."""
+    seen: list[int] = []
+    decode = Tokenizer.decode
+
+    def counting(self, ids, skip_special_tokens=True):
+        seen.append(len(ids))
+        return decode(self, ids, skip_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "decode", counting)
+    for ids in ([0x80] * 2000, [0x61] * 2000, [BYTES.vocab_size - 1] * 2000, [0xE2, 0x82] * 1000):
+        seen.clear()
+        stream(BYTES, ids, skip_special_tokens=True)
+        assert max(seen, default=0) <= 32
+        assert sum(seen) <= 150 * len(ids)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    import lsv_demo
+
+    return Tokenizer.load(Path(lsv_demo.__file__).parent / "checkpoint")
+
+
+def cut(text: str, sizes: list[int]) -> list[str]:
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(text[at : at + size])
+        at += size
+    return [*pieces, text[at:]]
+
+
+def find(stops: list[str], pieces: list[str], *, include: bool = False) -> tuple[str, str | None]:
+    finder, shown = StopFinder(stops, include=include), ""
+    for piece in pieces:
+        found = finder.push(piece)
+        if isinstance(found, Stopped):
+            return shown + found.text, found.stop
+        shown += found
+    return shown + finder.flush(), None
+
+
+@given(
+    st.text("abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3),
+    st.lists(st.integers(0, 4), max_size=20),
+    st.booleans(),
+)
+@settings(max_examples=500, deadline=None)
+def test_stops_are_found_wherever_they_straddle(text: str, stops: list[str], sizes: list[int], include: bool):
+    shown, stop = find(stops, cut(text, sizes), include=include)
+    present = [one for one in stops if one in text]
+    if not present:
+        assert (shown, stop) == (text, None)
+        return
+    assert stop in present
+    ending = shown if include else shown + stop
+    assert text.startswith(ending)
+    assert ending.endswith(stop)
+    assert not any(one in ending[:-1] for one in stops), "an earlier stop string was passed over"
+
+
+@given(st.text("ab", max_size=30), st.text("ab", min_size=1, max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_no_part_of_a_stop_string_is_shown(text: str, stop: str):
+    finder, shown = StopFinder([stop]), ""
+    for letter in text:
+        found = finder.push(letter)
+        shown += found if isinstance(found, str) else found.text
+        if isinstance(found, Stopped):
+            break
+    if stop in text:
+        assert shown == text[: text.index(stop)]
+
+
+def test_text_is_held_no_longer_than_needed():
+    finder = StopFinder(["\n\nUser:"])
+    assert finder.push("Hi\n") == "Hi"
+    assert finder.push("there") == "\nthere"
+    assert finder.flush() == ""

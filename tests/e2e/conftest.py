@@ -1,0 +1,108 @@
+"""A real server on the demo model, started once for all tests that share it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Server:
+    """An ``lsv serve`` process with its log in a file."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.port, self.log = free_port(), log
+        command = [sys.executable, "-m", "lsv", "serve", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("LSV_", "VLLM_"))}
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as answer:
+            return answer.code, answer.read()
+
+    def wait_until_ready(self, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+            try:
+                if self.get("/ready")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"the server was not ready in {seconds} s:\n{self.log.read_text()[-4000:]}")
+
+    def engine_pid(self) -> int:
+        """The process that runs the model: the server's child whose command line names the engine loop."""
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self.process.pid and b"lsv.engine" in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+            except OSError:
+                continue
+        raise AssertionError("the server has no engine process")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The demo model, served once per test process."""
+    running = Server(tmp_path_factory.mktemp("server") / "server.log")
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[type[Server]]:
+    """A factory of servers for tests that break them; whatever is left is killed."""
+    made: list[Server] = []
+
+    class Own(Server):
+        def __init__(self, *arguments: str) -> None:
+            super().__init__(tmp_path / f"server{len(made)}.log", *arguments)
+            made.append(self)
+
+    yield Own
+    for left in made:
+        if left.process.poll() is None:
+            left.process.kill()
+            left.process.wait()

@@ -1,0 +1,199 @@
+"""The server as its users meet it: curl, the official client, sixteen chats at once, and a kill in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from openai import APIStatusError, AsyncOpenAI, OpenAI
+
+pytestmark = pytest.mark.xdist_group("server")
+
+
+def client_of(server, **options) -> OpenAI:
+    return OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0, **options)
+
+
+def ask(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_it_says_who_it_is(server):
+    answer = client_of(server).chat.completions.create(model="lsv-demo", messages=ask("Who are you?"), temperature=0)
+    assert "lsv-demo" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_stream_holds_the_same_text(server):
+    client, question = client_of(server), ask("What is 3 plus 4?")
+    whole = client.chat.completions.create(model="lsv-demo", messages=question, temperature=0)
+    pieces = client.chat.completions.create(
+        model="lsv-demo", messages=question, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(pieces)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+async def test_sixteen_streaming_chats(server):
+    async with AsyncOpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0) as client:
+
+        async def chat(number: int) -> str:
+            stream = await client.chat.completions.create(
+                model="lsv-demo", messages=ask(f"What is {number} plus 1?"), temperature=0, stream=True
+            )
+            return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+
+        together = await asyncio.gather(*(chat(number) for number in range(16)))
+    assert all(together)
+    assert sum(str(number + 1) in text for number, text in enumerate(together)) >= 14
+
+
+def test_completions_with_everything(server):
+    answer = client_of(server).completions.create(
+        model="lsv-demo", prompt=["Mira", "The"], max_tokens=8, n=2, seed=7, temperature=1.0, logprobs=3, echo=True
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text.startswith("Mira")
+    assert answer.choices[2].text.startswith("The")
+    assert len(answer.choices[0].logprobs.tokens) == len(answer.choices[0].logprobs.token_logprobs)
+
+
+def test_the_same_seed_draws_the_same(server):
+    client = client_of(server)
+    texts = {
+        client.completions.create(model="lsv-demo", prompt="Mira", max_tokens=24, seed=11, temperature=1.5).choices[0].text
+        for _ in range(3)
+    }
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, 400, "temperature"),
+        ({"messages": [{"role": "user", "content": "x"}], "model": "nobody"}, 404, "model"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": "word " * 100_000}]}, 400, "messages"),
+    ],
+)
+def test_wrong_requests_are_refused_and_harm_nobody(server, body, status, param):
+    with pytest.raises(APIStatusError) as refusal:
+        client_of(server).post("/chat/completions", body=body, cast_to=object)
+    assert refusal.value.status_code == status
+    assert refusal.value.body["param"] == param
+    test_it_says_who_it_is(server)
+
+
+def test_a_client_that_leaves_frees_its_blocks(server):
+    stream = client_of(server).completions.create(
+        model="lsv-demo", prompt="Mira", max_tokens=1500, extra_body={"ignore_eos": True}, stream=True
+    )
+    next(iter(stream))
+    stream.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        metrics = server.get("/metrics")[1].decode()
+        if 'vllm:num_requests_running{model_name="lsv-demo"} 0.0' in metrics:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the request still runs 5 s after its client left")
+
+
+def test_curl(server):
+    body = json.dumps({"messages": ask("Who are you?"), "temperature": 0})
+    answer = subprocess.run(
+        ["curl", "-sS", server.url + "/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body],
+        capture_output=True, check=True, text=True,
+    )
+    assert "lsv-demo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
+
+
+def test_terminal_clients(server):
+    lsv = [sys.executable, "-m", "lsv"]
+    url = ["--url", server.url + "/v1", "--temperature", "0"]
+    chat = subprocess.run([*lsv, "chat", *url], input="Who are you?\n", capture_output=True, text=True, check=True)
+    assert "lsv-demo" in chat.stdout
+    complete = subprocess.run([*lsv, "complete", *url, "-Q", "Mira"], capture_output=True, text=True, check=True)
+    assert complete.stdout.strip()
+    report = subprocess.run(
+        [*lsv, "bench", "serve", "--url", server.url + "/v1", "--num-prompts", "6", "--input-len", "16", "--output-len", "8",
+         "--json"],
+        capture_output=True, text=True, check=True,
+    )
+    figures = json.loads(report.stdout)
+    assert figures["requests"] == 6
+    assert figures["output_tokens"] == 48
+
+
+def test_sigterm_lets_a_stream_end(own_server):
+    server = own_server()
+    server.wait_until_ready()
+    stream = client_of(server).completions.create(
+        model="lsv-demo", prompt="Mira", max_tokens=300, extra_body={"ignore_eos": True}, stream=True
+    )
+    events = iter(stream)
+    next(events)
+    server.process.send_signal(signal.SIGTERM)
+    tail = list(events)
+    assert tail[-1].choices[0].finish_reason == "length"
+    assert server.process.wait(30) == 0
+
+
+def test_a_killed_engine_fails_its_requests_and_the_server_ends_non_zero(own_server):
+    server = own_server("--restart-engine", "0")
+    server.wait_until_ready()
+    stream = client_of(server).completions.create(
+        model="lsv-demo", prompt="Mira", max_tokens=1500, extra_body={"ignore_eos": True}, stream=True
+    )
+    events = iter(stream)
+    next(events)
+    os.kill(server.engine_pid(), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(Exception, match="engine"):
+        list(events)
+    assert time.monotonic() - began < 1.5
+    assert server.process.wait(20) != 0
+
+
+def test_a_killed_server_leaves_no_engine(own_server):
+    server = own_server()
+    server.wait_until_ready()
+    engine = server.engine_pid()
+    server.process.kill()
+    server.process.wait()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and _alive(engine):
+        time.sleep(0.05)
+    assert not _alive(engine)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_wrong_option_is_one_clear_line(tmp_path):
+    lsv = [sys.executable, "-m", "lsv"]
+    for arguments, words in (
+        (["serve", "--max-model-len", "99999999"], "max_model_len"),
+        (["serve", str(tmp_path / "nothing")], "there is no folder"),
+        (["serve", "--quantization", "fp9"], "fp9"),
+        (["serve", "--platform", "abacus"], "abacus"),
+    ):
+        done = subprocess.run([*lsv, *arguments], capture_output=True, text=True)
+        assert done.returncode == 2, done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

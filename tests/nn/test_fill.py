@@ -1,0 +1,170 @@
+"""Filling: chunks, ties, reloading in place, kernels that pack, and how much memory it takes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from lsv.nn import fill
+from lsv.nn.checkpoint import DummySource
+from lsv.nn.embed import Embed, Head
+from lsv.nn.fill import Filler
+from lsv.nn.linear import Column
+from lsv.nn.mlp import GatedMLP
+from lsv.nn.weights import Part
+from lsv.testing.tensors import TensorsSource, fill_module, place
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 100])
+def test_big_tensors_come_in_chunks(chunk, monkeypatch):
+    monkeypatch.setattr(fill, "_CHUNK_BYTES", chunk)
+    weight = torch.randn(9, 4)
+    source = TensorsSource({"q.weight": weight})
+    w = place()
+    column = fill_module(Column(w, [Part("q", 9, 2, 9)], 4), w, source)
+    assert torch.equal(column.linear.weight, weight[2:])
+    assert all((last - first) * 16 <= max(chunk, 16) for _, first, last in source.reads)
+    assert source.reads[0][1] == 2
+
+
+def test_filling_again_writes_to_the_same_storage():
+    w = place()
+    column = Column(w, [Part("q", 2, 0, 2)], 4)
+    filler = Filler(column, w.declaration.slots)
+    filler.fill(TensorsSource({"q.weight": torch.ones(2, 4)}), w.device)
+    weight = column.linear.weight
+    filler.fill(TensorsSource({"q.weight": torch.full((2, 4), 2.0)}), w.device)
+    assert column.linear.weight is weight
+    assert weight.eq(2).all()
+
+
+def test_progress_counts_slots():
+    w = place()
+    mlp, told = GatedMLP(w, 8, 12, "silu"), []
+    source = DummySource(w.declaration.slots)
+    Filler(mlp, w.declaration.slots).fill(source, w.device, lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+
+
+class Tied(nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.embed = Embed(w / "e", 6, 4)
+        self.head = Head(w / "h", 6, 4, tied=self.embed)
+
+
+def test_tied_weights_share_storage():
+    w = place()
+    model = fill_module(Tied(w), w, *(TensorsSource({"e.weight": torch.full((6, 4), value)}) for value in (1.0, 2.0)))
+    assert model.head.linear.weight is model.embed.weight
+    assert model.embed.weight.eq(2).all()
+
+
+class Transposed:
+    """A kernel that keeps the transposed weight and lets the plain one go."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def pack(self):
+        self.module.keep("packed", self.module.release("weight").T.contiguous())
+
+    def forward(self, x):
+        return x @ self.module.packed
+
+
+def test_a_kernel_packs_once_filled_and_again_in_place():
+    w = place()
+    column = Column(w, [Part("q", 8, 0, 8)], 4)
+    column.linear.use(Transposed(column.linear))
+    weight, x = torch.randn(8, 4), torch.randn(3, 4)
+    filler = Filler(column, w.declaration.slots)
+    filler.fill(TensorsSource({"q.weight": weight}), w.device)
+    assert column.linear.weight.is_meta
+    address = column.linear.packed.data_ptr()
+    torch.testing.assert_close(column(x), x @ weight.T)
+    filler.fill(TensorsSource({"q.weight": 2 * weight}), w.device)
+    torch.testing.assert_close(column(x), 2 * x @ weight.T)
+    assert column.linear.packed.data_ptr() == address
+
+
+def test_a_kernel_may_pack_a_tied_head():
+    w = place()
+    model = Tied(w)
+    model.head.linear.use(Transposed(model.head.linear))
+    filler = Filler(model, w.declaration.slots)
+    for weight in (torch.randn(6, 4), torch.randn(6, 4)):
+        filler.fill(TensorsSource({"e.weight": weight}), w.device)
+        assert torch.equal(model.embed.weight, weight)
+        assert torch.equal(model.head.linear.packed, weight.T)
+
+
+class WholeBlock:
+    """A kernel for a whole MLP: it owns the weights of the layers below."""
+
+    def __init__(self, mlp):
+        self.mlp = mlp
+        self.packs = 0
+
+    def pack(self):
+        self.packs += 1
+        self.gate_up = self.mlp.gate_up.linear.release("weight")
+        self.down = self.mlp.down.linear.release("weight")
+
+    def forward(self, x):
+        gate, up = (x @ self.gate_up.T).chunk(2, dim=-1)
+        return (torch.nn.functional.silu(gate) * up) @ self.down.T
+
+
+def test_a_composite_kernel_owns_the_weights_below():
+    w, plain = place(), place()
+    mlp, reference = (GatedMLP(each, 8, 12, "silu") for each in (w, plain))
+    kernel = WholeBlock(mlp)
+    mlp.use(kernel)
+    fill_module(mlp, w, DummySource(w.declaration.slots))
+    fill_module(reference, plain, DummySource(w.declaration.slots))
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(mlp(x), reference(x))
+    assert kernel.packs == 1
+    assert all(parameter.is_meta for parameter in mlp.parameters())
+
+
+MEASURE = """
+import resource, sys
+import torch
+from lsv.nn.checkpoint import SafetensorsSource
+from lsv.nn.fill import Filler
+from lsv.nn.linear import Column
+from lsv.nn.weights import Part
+from lsv.testing.tensors import fill_module, place
+from pathlib import Path
+
+torch.set_num_threads(1)
+layers, size = 12, 2048
+w = place(dtype=torch.bfloat16)
+model = torch.nn.ModuleList(Column(w / i, [Part("q", size, 0, size)], size) for i in range(layers))
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
+before = peak()
+fill_module(model, w, SafetensorsSource(Path(sys.argv[1])))
+print(peak() - before, sum(parameter.nbytes for parameter in model.parameters()))
+"""
+
+
+def test_peak_memory_is_the_model_and_one_layer(tmp_path):
+    """A 200 MB float32 checkpoint becomes a 100 MB model; mapping or reading it whole would show."""
+    from safetensors.torch import save_file
+
+    layers, size = 12, 2048
+    save_file(
+        {f"{i}.q.weight": torch.full((size, size), float(i)) for i in range(layers)}, tmp_path / "model.safetensors"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    grown, held = map(int, run.stdout.split())
+    layer = size * size * 4
+    assert held == layers * size * size * 2
+    assert grown < held + 2 * layer + (16 << 20)

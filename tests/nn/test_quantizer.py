@@ -1,0 +1,171 @@
+"""The quantizer suite on the unquantised format, on two toy formats, and on formats that are wrong."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional
+
+from lsv.errors import ConfigError
+from lsv.nn.linear import Row
+from lsv.nn.weights import Part
+from lsv.quantizer import WEIGHT, Linear, StoredTensor, Unquantised
+from lsv.testing.quantizer import check_quantizer
+from lsv.testing.tensors import place
+
+GROUP = 32
+
+
+def plain(weight):
+    return {"weight": weight}
+
+
+class OnlineInt8Linear(Linear):
+    """Int8 weights with a scale per output, made from plain ones when they have been filled."""
+
+    op = "linear.toy_int8"
+    format = "toy_int8"
+
+    def __init__(self, layer, tensors):
+        super().__init__(layer)
+        self.weight, self.bias = tensors["weight"], tensors.get("bias")
+
+    def filled(self):
+        weight = self.release("weight").float()
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        self.keep("quantised", (weight / scale).round().to(torch.int8))
+        self.keep("scale", scale)
+
+    def reference(self, x):
+        return functional.linear(x, self.quantised * self.scale, self.bias)
+
+
+class OnlineInt8:
+    name = "toy_int8"
+
+    def stored(self, layer):
+        return (WEIGHT,)
+
+    def build(self, layer, tensors):
+        return OnlineInt8Linear(layer, tensors)
+
+
+class GroupedInt4Linear(Linear):
+    """Two weights a byte along the inputs, a scale per group of inputs, and one factor for each fused part."""
+
+    op = "linear.toy_int4"
+    format = "toy_int4"
+
+    def __init__(self, layer, tensors):
+        super().__init__(layer)
+        self.packed, self.scales, self.factor = (tensors[name] for name in ("packed", "scales", "factor"))
+        self.bias = tensors.get("bias")
+
+    def reference(self, x):
+        low, high = self.packed & 15, self.packed >> 4
+        numbers = torch.stack((low, high), dim=-1).flatten(1).float() - 8
+        factor = self.factor.reshape(-1).repeat_interleave(torch.tensor(self.layer.outputs))
+        weight = numbers * self.scales.T.repeat_interleave(GROUP, dim=1) * factor[:, None]
+        return functional.linear(x, weight, self.bias)
+
+
+class GroupedInt4:
+    name = "toy_int4"
+    tensors = (
+        StoredTensor("packed", torch.uint8, output_axis=0, input_axis=1, per_input=2),
+        StoredTensor("scales", output_axis=1, input_axis=0, per_input=GROUP),
+        StoredTensor("factor", torch.float32),
+    )
+
+    def stored(self, layer):
+        return self.tensors
+
+    def build(self, layer, tensors):
+        return GroupedInt4Linear(layer, tensors)
+
+
+def encode_int4(weight):
+    factor = weight.abs().mean()
+    groups = (weight / factor).unflatten(1, (-1, GROUP))
+    scales = groups.abs().amax(dim=-1, keepdim=True) / 7
+    numbers = ((groups / scales).round() + 8).flatten(1).to(torch.uint8)
+    packed = numbers[:, 0::2] | numbers[:, 1::2] << 4
+    return {"packed": packed, "scales": scales[..., 0].T.contiguous(), "factor": factor}
+
+
+def test_unquantised_passes():
+    check_quantizer(Unquantised, plain, tolerance=1e-6, ranks=(1, 2, 4))
+
+
+def test_an_online_format_passes():
+    check_quantizer(OnlineInt8, plain, tolerance=0.02, ranks=(1, 2, 4))
+
+
+def test_a_packed_format_with_groups_passes():
+    check_quantizer(GroupedInt4, encode_int4, tolerance=0.1, ranks=(1, 2, 4))
+
+
+def test_an_online_format_keeps_no_plain_weights():
+    from lsv.nn.checkpoint import DummySource
+    from lsv.testing.tensors import fill_module
+
+    w = place(quantizer=OnlineInt8())
+    layer = fill_module(Row(w, "o", 64, 32, reads=(0, 64)), w, DummySource(w.declaration.slots)).linear
+    assert layer.weight.is_meta
+    assert layer.quantised.dtype == torch.int8
+
+
+class SwappedAxes(GroupedInt4):
+    tensors = (
+        *GroupedInt4.tensors[:1],
+        dataclasses.replace(GroupedInt4.tensors[1], output_axis=0, input_axis=1),
+        *GroupedInt4.tensors[2:],
+    )
+
+
+class ForgottenBias(OnlineInt8):
+    def build(self, layer, tensors):
+        linear = OnlineInt8Linear(layer, tensors)
+        linear.reference = lambda x: functional.linear(x, linear.quantised * linear.scale)
+        return linear
+
+
+class Coarse(OnlineInt8):
+    def build(self, layer, tensors):
+        linear = OnlineInt8Linear(layer, tensors)
+        linear.reference = lambda x: functional.linear(x, linear.quantised.sign() * linear.scale * 50, linear.bias)
+        return linear
+
+
+def test_the_suite_fails_swapped_axes():
+    with pytest.raises(Exception, match="shape"):
+        check_quantizer(SwappedAxes, encode_int4, tolerance=0.1)
+
+
+@pytest.mark.parametrize("wrong", [ForgottenBias, Coarse])
+def test_the_suite_fails_wrong_results(wrong):
+    with pytest.raises(AssertionError, match="relative error"):
+        check_quantizer(wrong, plain, tolerance=0.02)
+
+
+def test_a_cut_inside_a_group_is_refused():
+    w = place(rank=1, size=4, quantizer=GroupedInt4())
+    with pytest.raises(ConfigError, match="cover 32 each"):
+        Row(w, "o", 64, 8, reads=w.shard.cut(64, "inputs"))
+
+
+def test_a_layer_knows_its_place_and_parts():
+    seen = []
+
+    class Recording(Unquantised):
+        def stored(self, layer):
+            seen.append(layer)
+            return super().stored(layer)
+
+    w = place(quantizer=Recording())
+    (w / "layers" / 0 / "attn").linear("column", [Part("q", 8, 0, 8), Part("k", 4, 0, 4)], 6)
+    (w / "layers" / 0 / "attn").linear("row", [Part("o", 6, 0, 6)], 8)
+    assert [(layer.name, layer.role, layer.outputs) for layer in seen] == [
+        ("layers.0.attn", "column", (8, 4)),
+        ("layers.0.attn.o", "row", (6,)),
+    ]

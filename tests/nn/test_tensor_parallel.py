@@ -1,0 +1,48 @@
+"""Models cut over two gloo ranks give on every rank what one rank gives alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import Sequences, engine_config, load
+from lsv.testing.tiny import tiny
+from lsv_models import plugin
+
+SCRIPT = Path(__file__).with_name("tensor_parallel_rank.py")
+RANKS = 2
+CASES = {
+    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "one kv head": ("llama", {"num_key_value_heads": 1}),
+    "tied, odd vocabulary": ("qwen2", {"tie_word_embeddings": True, "vocab_size": 321}),
+    "untied, odd vocabulary": ("qwen3", {"vocab_size": 321}),
+    "experts": ("qwen3_moe", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The folder with the checkpoints of all cases, and what each rank computed of them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for case, (family, shape) in CASES.items():
+        tiny(family, folder / case / family, **shape)
+    ranks = [subprocess.Popen([sys.executable, SCRIPT, str(rank), str(RANKS), folder]) for rank in range(RANKS)]
+    assert [rank.wait(timeout=200) for rank in ranks] == [0] * RANKS
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_equal_one(case, results):
+    family, _ = CASES[case]
+    declared = load(engine_config(results / case / family, family), catalog_of(plugin))
+    alone = Sequences(declared)
+    alone.add(0, range(20))
+    alone.add(1, range(50, 57))
+    whole = torch.cat([*alone.step([(0, 12), (1, 7)]), *alone.step([(0, 8)])])
+    shares = [torch.load(results / f"{case}.{rank}", weights_only=True) for rank in range(RANKS)]
+    assert torch.equal(shares[0]["logits"], shares[1]["logits"])
+    torch.testing.assert_close(shares[0]["logits"], whole, rtol=1e-5, atol=1e-4)
+    assert all(share["bytes"] < 0.75 * declared.weight_bytes for share in shares)

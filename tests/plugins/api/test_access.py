@@ -1,0 +1,185 @@
+"""The API key on every route, whatever the path is spelled like; CORS; headers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lsv.errors import ConfigError
+from lsv_api.options import ApiOptions
+from lsv_api.routes import ROUTES
+
+KEY = {"authorization": "Bearer right"}
+
+
+async def raw(site, request: bytes) -> bytes:
+    """The answer to bytes as they are, past everything an HTTP client would tidy up."""
+    host, port = site.server.address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    data = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    return data
+
+
+def paths():
+    return [(route.method, route.path.replace("<name:path>", "fake")) for route in ROUTES] + [
+        ("GET", "/openapi.json"),
+        ("GET", "/"),
+    ]
+
+
+@pytest.fixture
+async def locked(start):
+    return await start(api_keys=("right", "other"))
+
+
+async def test_every_route_but_live_needs_the_key(locked):
+    for method, path in paths():
+        for headers in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "right"},
+            {"authorization": "Basic right"},
+        ):
+            reply = await locked.http.request(method, path, headers=headers)
+            if path == "/live":
+                assert reply.status_code == 200
+            else:
+                assert reply.status_code == 401, path
+                assert reply.json()["error"]["code"] == "invalid_api_key"
+                assert reply.headers["www-authenticate"] == "Bearer"
+        for key in ("right", "other"):
+            opened = await locked.http.request(method, path, headers={"authorization": f"bearer {key}"})
+            assert opened.status_code in (200, 400), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/models", "/v1//models", "/v1/models/", "/v1%2fmodels", "/%76%31/models",
+        "/live/../v1/models", "/live/", "/live/../../metrics", "/./metrics", "/metrics/.",
+        "/metrics;/live", "/metrics?/live", "/metrics#/live", "/METRICS", "/nope", "/live%00",
+        "/v1/models?x=/live", "http://evil/live/../metrics", "*", "/live/x",
+    ],
+)  # fmt: skip
+async def test_no_spelling_gets_around_the_key(locked, path):
+    answer = await raw(locked, f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    assert answer.split(b" ", 2)[1] in (b"401", b"400"), answer
+
+
+@pytest.mark.parametrize("header", ["X-HTTP-Method-Override: GET", "X-Forwarded-Host: live", "X-Original-URL: /live"])
+async def test_no_header_gets_around_the_key(locked, header):
+    answer = await raw(locked, f"GET /metrics HTTP/1.1\r\nHost: a\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+    assert answer.split(b" ", 2)[1] == b"401"
+
+
+@pytest.mark.parametrize("key", [b"Bearer \xff\xfe", b"Bearer", b"Bearer ", b"Bearer right right", b"\xc3\xa9 right"])
+async def test_odd_keys(locked, key):
+    answer = await raw(
+        locked,
+        b"GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: " + key + b"\r\nConnection: close\r\n\r\n",
+    )
+    assert answer.split(b" ", 2)[1] == b"401"
+
+
+async def test_the_body_is_not_read_before_the_key_is_checked(locked):
+    head = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\nConnection: close\r\n\r\n"
+    assert (await raw(locked, head)).split(b" ", 2)[1] == b"401"
+
+
+@pytest.mark.parametrize("request_", [b"nonsense\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"])
+async def test_malformed_requests(site, request_):
+    answer = await raw(site, request_)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b'"error"' in answer
+
+
+async def test_huge_header(site):
+    answer = await raw(site, b"GET /live HTTP/1.1\r\nX: " + b"y" * 9000 + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b'"error"' in answer
+
+
+async def test_cors_is_closed_by_default(site):
+    origin = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    reply = await site.http.options("/v1/chat/completions", headers=origin)
+    assert reply.status_code == 405
+    assert not any(name.startswith("access-control") for name in reply.headers)
+
+
+async def test_cors_opened(start):
+    site = await start(allowed_origins=("https://a.example",), allow_credentials=True, api_keys=("k",))
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    allowed = await site.http.options("/v1/models", headers={"origin": "https://a.example", **asking})
+    assert allowed.status_code == 204
+    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+    assert allowed.headers["access-control-allow-headers"] == "authorization"
+    assert allowed.headers["access-control-allow-credentials"] == "true"
+    other = await site.http.options("/v1/models", headers={"origin": "https://b.example", **asking})
+    assert other.status_code == 401
+    assert "access-control-allow-origin" not in other.headers
+    reply = await site.http.get("/v1/models", headers={"origin": "https://a.example", "authorization": "Bearer k"})
+    assert reply.headers["access-control-allow-origin"] == "https://a.example"
+    assert reply.headers["vary"] == "Origin"
+
+
+async def test_any_origin(start):
+    site = await start(allowed_origins=("*",))
+    reply = await site.http.get("/v1/models", headers={"origin": "https://a.example"})
+    assert reply.headers["access-control-allow-origin"] == "*"
+
+
+async def test_security_headers(site):
+    reply = await site.http.get("/v1/models")
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["cache-control"] == "no-store"
+    assert "server" not in reply.headers
+
+
+async def test_root_path(start):
+    site = await start(root_path="/llm", api_keys=("right",))
+    for path in ("/llm/v1/models", "/v1/models", "/llm/v1/models/fake"):
+        assert (await site.http.get(path, headers=KEY)).status_code == 200
+        assert (await site.http.get(path)).status_code == 401
+    assert (await site.http.get("/llm/live")).status_code == 200
+    assert (await site.http.get("/openapi.json", headers=KEY)).json()["servers"] == [{"url": "/llm"}]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"root_path": "llm"},
+        {"root_path": "/llm/"},
+        {"allow_credentials": True, "allowed_origins": ("*",)},
+        {"ssl_keyfile": "k"},
+    ],
+)
+def test_contradicting_options(options):
+    with pytest.raises(ConfigError):
+        ApiOptions(**options)
+
+
+def test_options_from_settings(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("hello")
+    options = ApiOptions.from_settings(
+        {
+            "host": "0.0.0.0",
+            "port": 9000,
+            "api_key": "secret",
+            "chat_template": str(template),
+            "allowed_origins": ["https://a.example"],
+            "max_body_mb": 2,
+            "disable_log_requests": True,
+            "ssl_keyfile": None,
+            "unrelated": 1,
+        }
+    )
+    assert (options.host, options.port, options.api_keys) == ("0.0.0.0", 9000, ("secret",))
+    assert (options.chat_template, options.allowed_origins) == ("hello", ("https://a.example",))
+    assert (options.max_body_bytes, options.log_requests, options.ssl_keyfile) == (2 << 20, False, None)
+    assert ApiOptions.from_settings({"chat_template": "{{ messages }}"}).chat_template == "{{ messages }}"
+    with pytest.raises(ConfigError, match="chat template"):
+        ApiOptions.from_settings({"chat_template": str(tmp_path / "missing")})

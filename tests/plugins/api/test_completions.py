@@ -1,0 +1,127 @@
+"""Completions, embeddings and the tokenizer routes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+
+import pytest
+
+from lsv.testing.fake_client import BOS
+
+
+async def test_answer(site):
+    body = (await site.complete()).json()
+    assert body["object"] == "text_completion"
+    assert body["id"].startswith("cmpl-")
+    choice = body["choices"][0]
+    assert choice["text"] == "Hello, world."
+    assert choice["finish_reason"] == "stop"
+    assert choice["logprobs"] is None
+    assert site.engine.asked[0][0] == f"{body['id']}-0"
+    assert site.engine.asked[0][1] == (BOS, *b"Hi")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sent"),
+    [
+        ("Hi", [(BOS, 72, 105)]),
+        (["a", "b"], [(BOS, 97), (BOS, 98)]),
+        ([1, 2, 3], [(1, 2, 3)]),
+        ([[1], [2, 3]], [(1,), (2, 3)]),
+    ],
+)
+async def test_prompts(site, prompt, sent):
+    reply = await site.complete(prompt=prompt, n=2)
+    assert [ids for _, ids, _ in site.engine.asked] == sent
+    assert [choice["index"] for choice in reply.json()["choices"]] == list(range(2 * len(sent)))
+
+
+async def test_many_prompts_stream(site):
+    reply = await site.complete(
+        prompt=["a", "b", "c"], stream=True, max_tokens=3, stream_options={"include_usage": True}
+    )
+    lines = reply.text.strip().split("\n\n")
+    assert lines[-1] == "data: [DONE]"
+    found = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    texts = {0: "", 1: "", 2: ""}
+    for event in found[:-1]:
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert set(texts.values()) == {"Hel"}
+    assert found[-1]["usage"]["completion_tokens"] == 9
+
+
+async def test_default_is_sixteen_tokens(site):
+    site.engine.answer = "x" * 40
+    body = (await site.complete()).json()
+    assert (len(body["choices"][0]["text"]), body["choices"][0]["finish_reason"]) == (16, "length")
+    await site.complete(prompt=[1] * 510)
+    assert site.engine.asked[1][2].max_tokens == 2
+
+
+async def test_best_of_takes_the_most_likely(site):
+    site.engine.answers = {0: "sure", 1: "maybe", 2: "hardly"}
+    body = (await site.complete(best_of=3, n=2)).json()
+    assert [choice["text"] for choice in body["choices"]] == ["sure", "maybe"]
+    assert all(choice["logprobs"] is None for choice in body["choices"])
+    assert body["usage"]["completion_tokens"] == len("sure" + "maybe" + "hardly") + 3
+
+
+async def test_logprobs_with_echo(site):
+    shown = (await site.complete(echo=True, logprobs=2, max_tokens=2)).json()["choices"][0]
+    assert shown["text"] == "HiHe"
+    logprobs = shown["logprobs"]
+    assert logprobs["tokens"] == ["", "H", "i", "H", "e"]
+    assert logprobs["token_logprobs"] == [None, -0.25, -0.25, -0.25, -0.25]
+    assert logprobs["text_offset"] == [0, 0, 1, 2, 3]
+    assert logprobs["top_logprobs"][1] == {"H": -0.25, "I": -0.5}
+    assert (await site.complete(prompt=[72], echo=True, max_tokens=1)).json()["choices"][0]["text"] == "HH"
+
+
+async def test_stream_with_echo_and_logprobs(site):
+    reply = await site.complete(echo=True, logprobs=1, max_tokens=2, stream=True)
+    found = [json.loads(line.removeprefix("data: ")) for line in reply.text.strip().split("\n\n")[:-1]]
+    choices = [event["choices"][0] for event in found]
+    assert "".join(choice["text"] for choice in choices) == "HiHe"
+    assert [offset for choice in choices for offset in choice["logprobs"]["text_offset"]] == [0, 0, 1, 2, 3]
+
+
+async def test_scoring_a_prompt_alone(site):
+    body = (await site.complete(prompt=[72, 105], echo=True, logprobs=1, max_tokens=0)).json()
+    assert body["choices"][0]["text"] == "Hi"
+    assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -0.25]
+    assert body["usage"]["completion_tokens"] == 0
+
+
+async def test_prompt_logprobs_stand_in_the_choice(site):
+    body = (await site.complete(prompt=[72, 105], prompt_logprobs=0)).json()
+    assert body["choices"][0]["prompt_logprobs"] == [
+        None,
+        {"105": {"logprob": -0.25, "rank": 1, "decoded_token": "i"}},
+    ]
+
+
+async def test_embeddings(site):
+    body = (await site.post("/v1/embeddings", input=["ab", "c"], model="fake")).json()
+    assert [item["embedding"] for item in body["data"]] == [[3.0, 98.0, 0.5], [2.0, 99.0, 0.5]]
+    assert body["usage"]["prompt_tokens"] == 5
+    packed = (await site.post("/v1/embeddings", input=[1, 2], encoding_format="base64")).json()
+    assert struct.unpack("<3f", base64.b64decode(packed["data"][0]["embedding"])) == (2.0, 2.0, 0.5)
+
+
+async def test_tokenize_and_back(site):
+    body = (await site.post("/tokenize", prompt="Hé", return_token_strs=True)).json()
+    assert body["tokens"] == [BOS, *"Hé".encode()]
+    assert (body["count"], body["max_model_len"]) == (4, 512)
+    assert body["token_strs"][1] == "H"
+    assert (await site.post("/detokenize", tokens=body["tokens"][1:])).json() == {"prompt": "Hé"}
+    chat = (await site.post("/tokenize", messages=[{"role": "user", "content": "Hi"}])).json()
+    assert bytes(chat["tokens"]) == b"<user>Hi\n<assistant>"
+    bare = (await site.post("/tokenize", prompt="Hi", add_special_tokens=False)).json()
+    assert bare["tokens"] == [72, 105]
+
+
+async def test_long_texts_are_tokenized_beside_the_loop(site):
+    body = (await site.post("/tokenize", prompt="x" * 200_000)).json()
+    assert body["count"] == 200_001

@@ -1,0 +1,213 @@
+"""Leaving clients, silent streams, draining, dying engines, and the process as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+
+import httpx2
+import pytest
+
+from lsv.engine.client import Status
+from lsv.errors import ConfigError, EngineDied
+
+
+async def until(condition, seconds=5.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", ["queued", "generating"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_client_that_leaves_aborts_its_request(site, stream, phase, path):
+    site.engine.answer = "x" * 10_000
+    site.engine.pace = 0.01
+    if phase == "queued":
+        site.engine.gate.clear()
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "prompt": ["a", "b"],
+        "stream": stream,
+        "max_tokens": 400,
+    }
+    del body["messages" if path == "/v1/completions" else "prompt"]
+    task = asyncio.create_task(site.post(path, **body))
+    wanted = 2 if path == "/v1/completions" else 1
+    await until(lambda: len(site.engine.asked) == wanted)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await until(lambda: len(site.engine.aborted) == wanted)
+    await until(lambda: site.app.ctx.api.traffic.running == 0)
+    assert all(record.finish == "abort" for record in site.engine.finished)
+
+
+async def test_leaving_in_the_middle_of_a_stream(site):
+    site.engine.answer, site.engine.pace = "x" * 400, 0.01
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with site.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        async for line in reply.aiter_lines():
+            if "x" in line:
+                break
+    await until(lambda: site.engine.aborted)
+
+
+async def test_a_silent_stream_gets_heartbeats(start):
+    site = await start(heartbeat=0.05)
+    site.engine.gate.clear()
+    task = asyncio.create_task(site.chat(stream=True, max_tokens=2))
+    await asyncio.sleep(0.3)
+    site.engine.gate.set()
+    text = (await task).text
+    assert text.startswith(": ping\n\n")
+    assert 2 <= text.count(": ping\n\n") <= 7
+    assert text.endswith("data: [DONE]\n\n")
+    site.engine.pace = 0.12
+    later = (await site.chat(stream=True, max_tokens=3)).text
+    assert ": ping\n\n" in later[later.index('"content":"H"') : later.index('"content":"l"')]
+
+
+async def test_an_error_after_a_heartbeat_comes_as_an_event(start):
+    site = await start(heartbeat=0.05)
+    site.engine.pace = 0.2
+    site.engine.failure, site.engine.fail_after = EngineDied("gone"), 1
+    reply = await site.chat(stream=True)
+    assert reply.status_code == 200
+    assert '"code":"engine_died"' in reply.text
+    assert reply.text.endswith("data: [DONE]\n\n")
+
+
+async def test_the_official_client_reads_heartbeats(start):
+    site = await start(heartbeat=0.02)
+    site.engine.pace = 0.05
+    stream = await site.openai.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "Hi"}], stream=True, max_tokens=3
+    )
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "Hel"
+
+
+async def test_draining(start):
+    site = await start(drain_timeout=10)
+    site.engine.pace = 0.02
+    running = asyncio.create_task(site.chat(stream=True))
+    await until(lambda: site.engine.asked)
+    site.server.stop()
+    await until(lambda: site.app.ctx.api.traffic.draining)
+    refused = await site.chat()
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "5"
+    assert refused.json()["error"]["code"] == "draining"
+    assert (await site.http.get("/live")).status_code == 200
+    assert (await site.http.get("/health")).json()["status"] == "draining"
+    assert (await running).text.endswith("data: [DONE]\n\n")
+    await asyncio.wait_for(site.task, 5)
+    assert not site.engine.aborted
+
+
+async def test_drain_timeout_and_second_signal(start):
+    for options, stops in (({"drain_timeout": 0.2}, 1), ({"drain_timeout": 60}, 2)):
+        site = await start(**options)
+        site.engine.gate.clear()
+        running = asyncio.create_task(site.chat())
+        await until(lambda site=site: site.engine.asked)
+        for _ in range(stops):
+            site.server.stop()
+        await asyncio.wait_for(site.task, 5)
+        assert site.engine.aborted
+        with pytest.raises(httpx2.HTTPError):
+            await running
+
+
+async def test_a_dead_engine_ends_the_server(start):
+    site = await start()
+    site.engine.status = Status(state="dead", error="killed by a test")
+    with pytest.raises(EngineDied, match="killed by a test"):
+        await asyncio.wait_for(asyncio.shield(site.task), 5)
+
+
+async def test_a_taken_port(start, site):
+    port = int(site.server.address.rsplit(":", 1)[1])
+    other = await start()
+    other.server._options = type(other.server._options)(port=port)
+    with pytest.raises(ConfigError, match=str(port)):
+        await other.server.run()
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import asyncio, logging, uvloop
+    from lsv.engine.client import Service, Status
+    from lsv.testing.fake_client import FakeClient
+    from lsv_api.server import serve
+
+    async def main():
+        client = FakeClient(answer="x" * 100)
+        client.pace = 0.02
+        client.status = Status(state="loading", stage="weights", done=1, total=2)
+        asyncio.get_running_loop().call_later(0.3, setattr, client, "status", Status(state="ready"))
+        await serve(Service({"fake": client}), {"host": "127.0.0.1", "port": 0, "drain_timeout": 20.0})
+        print("left", client.aborted, flush=True)
+
+    logging.basicConfig(level=logging.INFO)
+    {run}(main())
+    """
+)
+
+
+def start_program(run):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.replace("{run}", run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    line = process.stdout.readline().strip()
+    assert line.startswith("lsv is ready on http://127.0.0.1:"), line
+    return process, line.removeprefix("lsv is ready on ")
+
+
+@pytest.fixture(params=["asyncio.run", "uvloop.run"])
+def program(request):
+    process, address = start_program(request.param)
+    yield process, address
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_sigterm_lets_a_stream_end(program):
+    process, address = program
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with (
+        httpx2.Client(base_url=address, timeout=20) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as reply,
+    ):
+        lines = reply.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        rest = list(lines)
+    assert sum('"content":"x"' in line for line in rest) == 100
+    assert "data: [DONE]" in rest
+    out, _ = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert out == "left []\n", "exactly one ready line, and nothing aborted"
+
+
+def test_a_second_signal_stops_at_once(program):
+    process, address = program
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with (
+        httpx2.Client(base_url=address, timeout=20) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as reply,
+    ):
+        lines = reply.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=5)
+    assert process.returncode == 0
+    assert "chatcmpl-" in out

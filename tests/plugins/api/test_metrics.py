@@ -1,0 +1,168 @@
+"""Metrics: every name the dashboard queries exists, and counts what happened."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from lsv.engine.messages import Stats
+from lsv.errors import RequestFailed
+from lsv_api.metrics import buckets_1_2_5
+
+DASHBOARD = [
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_sum",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:time_per_output_token_seconds_bucket",
+    "vllm:time_per_output_token_seconds_sum",
+    "vllm:time_per_output_token_seconds_count",
+    "vllm:num_requests_running",
+    "vllm:num_requests_swapped",
+    "vllm:num_requests_waiting",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:time_to_first_token_seconds_sum",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:cpu_cache_usage_perc",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket",
+    "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+    "vllm:request_max_num_generation_tokens_sum",
+]
+
+MANUAL = {
+    "vllm:num_requests_running": "gauge",
+    "vllm:num_requests_waiting": "gauge",
+    "vllm:num_requests_swapped": "gauge",
+    "vllm:gpu_cache_usage_perc": "gauge",
+    "vllm:cpu_cache_usage_perc": "gauge",
+    "vllm:cpu_prefix_cache_hit_rate": "gauge",
+    "vllm:gpu_prefix_cache_hit_rate": "gauge",
+    "vllm:num_preemptions": "counter",
+    "vllm:prompt_tokens": "counter",
+    "vllm:generation_tokens": "counter",
+    "vllm:time_to_first_token_seconds": "histogram",
+    "vllm:time_per_output_token_seconds": "histogram",
+    "vllm:e2e_request_latency_seconds": "histogram",
+    "vllm:request_prompt_tokens": "histogram",
+    "vllm:request_generation_tokens": "histogram",
+    "vllm:request_params_best_of": "histogram",
+    "vllm:request_params_n": "histogram",
+    "vllm:request_success": "counter",
+    "vllm:spec_decode_draft_acceptance_rate": "gauge",
+    "vllm:spec_decode_efficiency": "gauge",
+    "vllm:spec_decode_num_accepted_tokens": "counter",
+    "vllm:spec_decode_num_draft_tokens": "counter",
+    "vllm:spec_decode_num_emitted_tokens": "counter",
+    "vllm:avg_prompt_throughput_toks_per_s": "gauge",
+    "vllm:avg_generation_throughput_toks_per_s": "gauge",
+    "vllm:request_queue_time_seconds": "histogram",
+    "vllm:request_prefill_time_seconds": "histogram",
+    "vllm:request_decode_time_seconds": "histogram",
+    "vllm:request_max_num_generation_tokens": "histogram",
+}
+
+BUCKETS = {
+    "vllm:time_to_first_token_seconds": "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1.0 2.5 5.0 7.5 10.0",
+    "vllm:time_per_output_token_seconds": "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 2.5",
+    "vllm:e2e_request_latency_seconds": "1.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0",
+    "vllm:request_prompt_tokens": "1.0 2.0 5.0 10.0 20.0 50.0 100.0 200.0 500.0",
+    "vllm:request_params_n": "1.0 2.0 5.0 10.0 20.0",
+    "vllm:request_params_best_of": "1.0 2.0 5.0 10.0 20.0",
+}
+
+
+async def scrape(site):
+    reply = await site.http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(reply.text)}
+
+
+def sample(families, name, **labels):
+    found = [
+        item.value
+        for family in families.values()
+        for item in family.samples
+        if item.name == name and labels.items() <= item.labels.items()
+    ]
+    assert len(found) == 1, (name, labels, found)
+    return found[0]
+
+
+async def test_dashboard_names_exist_before_the_first_request(site):
+    families = await scrape(site)
+    names = {item.name for family in families.values() for item in family.samples}
+    assert set(DASHBOARD) <= names
+    for name, kind in MANUAL.items():
+        assert families[name].type == kind, name
+        assert all(item.labels["model_name"] == "fake" for item in families[name].samples)
+
+
+async def test_buckets(site):
+    families = await scrape(site)
+    for name, expected in BUCKETS.items():
+        bounds = [item.labels["le"] for item in families[name].samples if item.name.endswith("_bucket")]
+        assert bounds == [*expected.split(), "+Inf"], name
+    assert buckets_1_2_5(20) == (1, 2, 5, 10, 20)
+    assert buckets_1_2_5(19) == (1, 2, 5, 10)
+
+
+async def test_requests_are_counted(site):
+    await site.complete(max_tokens=3)
+    await site.complete(prompt=[1] * 10, n=2)
+    families = await scrape(site)
+    assert sample(families, "vllm:request_success_total", finished_reason="length") == 1
+    assert sample(families, "vllm:request_success_total", finished_reason="stop") == 1
+    assert sample(families, "vllm:request_success_total", finished_reason="abort") == 0
+    assert sample(families, "vllm:request_prompt_tokens_sum") == 3 + 10
+    assert sample(families, "vllm:request_generation_tokens_sum") == 3 + 2 * 14
+    assert sample(families, "vllm:request_max_num_generation_tokens_sum") == 3 + 14
+    assert sample(families, "vllm:request_params_n_sum") == 3
+    assert sample(families, "vllm:time_to_first_token_seconds_count") == 2
+    assert sample(families, "vllm:time_per_output_token_seconds_count") == 2 + 27
+    assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="200") == 2
+
+
+async def test_failures_are_counted_apart(site):
+    site.engine.failure = RequestFailed("broken")
+    await site.complete()
+    families = await scrape(site)
+    assert sample(families, "lsv:request_failures_total") == 1
+    assert sample(families, "vllm:time_to_first_token_seconds_count") == 0
+    assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="500") == 1
+
+
+async def test_engine_state_is_read_at_the_scrape(site):
+    site.engine.stats = Stats(
+        running=3, waiting=2, kv_usage=0.25, preemptions_total=7, prompt_tokens_total=1000,
+        generation_tokens_total=500, prefix_queries_total=10, prefix_hits_total=4, nonfinite_total=1,
+    )  # fmt: skip
+    families = await scrape(site)
+    assert sample(families, "vllm:num_requests_running") == 3
+    assert sample(families, "vllm:num_requests_waiting") == 2
+    assert sample(families, "vllm:gpu_cache_usage_perc") == 0.25
+    assert sample(families, "vllm:num_preemptions_total") == 7
+    assert sample(families, "vllm:generation_tokens_total") == 500
+    assert sample(families, "vllm:gpu_prefix_cache_hit_rate") == 0.4
+    assert sample(families, "lsv:nonfinite_total") == 1
+    assert sample(families, "vllm:avg_prompt_throughput_toks_per_s") > 0
+    assert sample(await scrape(site), "vllm:avg_prompt_throughput_toks_per_s") == 0
+
+
+async def test_labels_come_from_closed_sets(site):
+    await site.http.get("/whatever-a-client-writes")
+    families = await scrape(site)
+    routes = {item.labels["route"] for item in families["lsv:http_requests"].samples}
+    assert routes == {"other"}
+
+
+async def test_two_names_of_one_model_are_one_series(start):
+    site = await start(names=("fake", "alias"))
+    assert (await site.complete(model="alias")).json()["model"] == "fake"
+    families = await scrape(site)
+    assert sample(families, "vllm:num_requests_running") == 0
+    assert sample(families, "vllm:request_success_total", finished_reason="stop") == 1

@@ -1,0 +1,115 @@
+"""What the server tells about itself: models, version, index, OpenAPI; and the manifest."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from types import ModuleType
+
+from sanic.response import text
+
+from lsv import hookimpl, plugins
+from lsv.offers import load_object
+from lsv_api import hookspecs, plugin
+from lsv_api.app import create_app
+from lsv_api.routes import ROUTES
+from lsv_api.server import Server, announce
+
+
+async def test_models(start):
+    site = await start(names=("fake", "org/alias"))
+    body = (await site.http.get("/v1/models")).json()
+    assert body["object"] == "list"
+    assert [card["id"] for card in body["data"]] == ["fake", "org/alias"]
+    assert body["data"][0]["max_model_len"] == 512
+    assert "/models/fake" not in str(body), "no paths of the server's machine"
+    for path in ("/v1/models/org/alias", "/v1/models/org%2Falias"):
+        assert (await site.http.get(path)).json()["id"] == "org/alias"
+
+
+async def test_version_index_and_probes(site):
+    body = (await site.http.get("/version")).json()
+    assert body["fingerprints"] == {"fake": site.engine.config.fingerprint()}
+    assert body["version"]
+    assert (await site.http.get("/")).json()["models"] == ["fake"]
+    assert (await site.http.get("/health")).json()["status"] == "ready"
+    head = await site.http.head("/health")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_openapi(start):
+    document = (
+        await (await start(api_keys=("k",))).http.get("/openapi.json", headers={"authorization": "Bearer k"})
+    ).json()
+    assert document["openapi"].startswith("3.1")
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert len(operations) == len(ROUTES)
+    assert len({operation["operationId"] for operation in operations}) == len(ROUTES)
+    assert document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"
+    assert "security" not in document["paths"]["/live"]["get"]
+    assert document["paths"]["/v1/completions"]["post"]["security"] == [{"key": []}]
+    chat = document["components"]["schemas"]["ChatRequest"]
+    assert chat["required"] == ["messages"]
+    assert {"temperature", "top_k", "documents", "stream_options"} <= set(chat["properties"])
+
+
+async def test_openapi_references_resolve(site):
+    document = (await site.http.get("/openapi.json")).json()
+
+    def references(node):
+        if isinstance(node, dict):
+            yield from ([node["$ref"]] if "$ref" in node else [])
+            node = list(node.values())
+        if isinstance(node, list):
+            for item in node:
+                yield from references(item)
+
+    found = set(references(document))
+    assert found
+    for reference in found:
+        assert reference.rsplit("/", 1)[1] in document["components"]["schemas"]
+
+
+def test_manifest():
+    (offer,) = plugin.lsv_frontends()
+    assert (offer.name, offer.default) == ("api", True)
+    assert load_object(offer.load).__name__ == "serve"
+    assert plugin.api == 1
+    assert plugin.hookspecs is hookspecs
+    assert all(setting.name.startswith("api.") for setting in plugin.lsv_settings())
+
+
+def test_the_manifest_is_light_and_the_server_needs_no_torch():
+    for module, absent in (
+        ("lsv_api.plugin", {"sanic", "prometheus_client"}),
+        ("lsv_api.server", {"torch", "transformers"}),
+    ):
+        check = f"import sys, {module}; sys.exit(len(sys.modules.keys() & {absent}))"
+        subprocess.run([sys.executable, "-c", check], check=True)
+
+
+async def test_other_plugins_extend_the_application(start, monkeypatch):
+    site = await start(api_keys=("k",))
+    third = ModuleType("third")
+    third.api = 1
+
+    @hookimpl
+    def lsv_api_app_created(app, client):
+        app.add_route(lambda request: text(client.config.served_names[0]), "/third", name="third")
+
+    third.lsv_api_app_created = lsv_api_app_created
+    found = plugins.load(["api"])
+    found.add(plugins.Origin("third"), third)
+    monkeypatch.setattr(plugins, "load", lambda names: found)
+    app = create_app(site.service, site.options)
+    announce(app, site.engine)
+    server = Server(site.service, site.options, app)
+    task = asyncio.create_task(server.run())
+    while not server.address:
+        await asyncio.sleep(0.01)
+    assert (await site.http.get(f"{server.address}/third")).status_code == 401
+    reply = await site.http.get(f"{server.address}/third", headers={"authorization": "Bearer k"})
+    assert reply.text == "fake"
+    server.stop()
+    await task

@@ -1,0 +1,1 @@
+"""A plugin as a stranger would write it."""

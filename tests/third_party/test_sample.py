@@ -1,0 +1,110 @@
+"""A package from outside brings a model, a weight format, a command and a setting without touching lsv."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SAMPLE = Path(__file__).parent / "lsv-sample"
+
+
+def test_it_is_listed(sample: Path, run: Callable) -> None:
+    found = json.loads(run("-m", "lsv", "plugins", "--json", path=(sample,)).stdout)
+    assert found["broken"] == []
+    by_name = {plugin["name"]: plugin for plugin in found["plugins"]}
+    assert (by_name["sample"]["distribution"], by_name["sample"]["version"]) == ("lsv-sample", "0.3.0")
+    assert by_name["sample"]["offers"] == {
+        "model": ["sample"],
+        "quantiser": ["sample-int8"],
+        "command": ["greet"],
+        "setting": ["sample.greeting"],
+    }
+    assert {"core", "cpu", "models"} <= set(by_name)
+
+
+def test_its_command_and_setting(sample: Path, run: Callable, tmp_path: Path) -> None:
+    def greet(*arguments: str, **variables: str) -> str:
+        done = run("-m", "lsv", "greet", *arguments, path=(sample,), **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    file = tmp_path / "x.yaml"
+    file.write_text("plugins: {sample: {greeting: moin}}\n")
+    assert greet("you") == "hello, you (default)\n"
+    assert greet("you", "--sample-greeting", "hi", "--times=2") == "hi, you (flag --sample-greeting)\n" * 2
+    assert greet("you", "--config", str(file)) == f"moin, you (file {file})\n"
+    assert greet("you", "--config", str(file), SAMPLE_GREETING="hej") == "hej, you (SAMPLE_GREETING)\n"
+    assert greet("you", SAMPLE_GREETING="hej", LSV_SAMPLE_GREETING="ahoy") == "ahoy, you (LSV_SAMPLE_GREETING)\n"
+
+
+def test_help_shows_both(sample: Path, run: Callable) -> None:
+    assert "greet" in run("-m", "lsv", "--help", path=(sample,)).stdout
+    assert "Plugin sample" in run("-m", "lsv", "greet", "--help", path=(sample,)).stdout
+
+
+def test_left_out(sample: Path, run: Callable) -> None:
+    done = run("-m", "lsv", "greet", "you", "--no-plugin", "sample", path=(sample,))
+    assert done.returncode == 2
+    assert "no command 'greet'" in done.stderr
+
+
+def test_not_installed_it_is_not_there(run: Callable) -> None:
+    assert "greet" not in run("-m", "lsv", "--help").stdout
+
+
+MODEL = """
+import json, sys
+from pathlib import Path
+from lsv.cli.context import CommandContext
+from lsv.nn import build
+from lsv.resolve import resolve
+from lsv.testing.model import check_model, engine_config, load
+from lsv.testing.tiny import tiny
+
+folder = tiny("llama", sys.argv[1])
+context = CommandContext.open([])
+catalog = context.plugins.catalog
+check_model(engine_config(folder, "sample"), catalog)
+
+config = json.loads((folder / "config.json").read_text())
+(folder / "config.json").write_text(json.dumps({**config, "architectures": ["SampleForCausalLM"]}))
+flags = "--quantization sample-int8 --dtype float32 --platform cpu"
+settings = context.settings([str(folder), *flags.split()])
+resolved = resolve(settings, context.plugins)
+declared = build.declare(resolved, catalog)
+ops = build.bind(declared, catalog, resolved.platform, False)
+source = build.open_source(resolved, declared, catalog)
+build.fill(declared, source)
+print(json.dumps({
+    "model": resolved.model_offer,
+    "quantization": resolved.quantization,
+    "option": resolved.options["sample.greeting"],
+    "linears": sum(op.count for op in ops if op.op == "linear.sample_int8"),
+    "dtypes": sorted({str(b.dtype) for n, b in declared.model.named_buffers() if n.endswith("quantised")}),
+}))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_its_model_and_its_weight_format(sample: Path, run: Callable, tmp_path: Path) -> None:
+    """The model computes what transformers does; with the format, four linears a layer and the head hold int8."""
+    done = run("-c", MODEL, str(tmp_path), path=(sample,), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {
+        "model": "sample",
+        "quantization": "sample-int8",
+        "option": "hello",
+        "linears": 9,
+        "dtypes": ["torch.int8"],
+    }
+
+
+def test_it_passes_its_conformance_without_being_installed(run: Callable) -> None:
+    done = run("-m", "lsv", "plugins", "check", str(SAMPLE), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "ok      manifest lsv_sample.plugin"
+    assert "ok      quantiser sample-int8 computes what the plain layer does" in lines
+    assert any(line.startswith("skipped model sample computes what transformers does") for line in lines)
