@@ -77,7 +77,11 @@ def _weights(c: dict) -> dict[str, torch.Tensor]:
             if biased:
                 tensors[f"{at}.self_attn.{name}.bias"] = normal(rows)
         tensors[f"{at}.self_attn.o_proj.weight"] = normal(hidden, q)
-        for name, shape in (("gate_proj", (inner, hidden)), ("up_proj", (inner, hidden)), ("down_proj", (hidden, inner))):
+        for name, shape in (
+            ("gate_proj", (inner, hidden)),
+            ("up_proj", (inner, hidden)),
+            ("down_proj", (hidden, inner)),
+        ):
             tensors[f"{at}.mlp.{name}.weight"] = normal(*shape)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{at}.{name}.weight"] = 1 + normal(hidden)

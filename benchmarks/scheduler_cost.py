@@ -1,6 +1,6 @@
 """What scheduling costs: milliseconds of plan + settle for a step of decoding rows, without any worker.
 
-    python benchmarks/scheduler_cost.py --rows 16,64,256,1024,4096
+python benchmarks/scheduler_cost.py --rows 16,64,256,1024,4096
 """
 
 from __future__ import annotations

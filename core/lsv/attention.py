@@ -25,7 +25,8 @@ class AttentionLayer:
     where ``causal`` is False it reaches as far to the other side.
 
     ``soft_cap`` bounds scores by ``cap * tanh(score / cap)``; ``sinks`` [heads] are extra logits that take part
-    in the softmax and carry no value; ``alibi`` [heads] are slopes. ``group`` and ``place`` say where the layer's
+    in the softmax and carry no value; ``alibi`` [heads] are slopes of a penalty on the
+    distance to either side. ``group`` and ``place`` say where the layer's
     cache is: which block table, and which position among the layers of that group.
     """
 
@@ -74,8 +75,13 @@ class AttentionBackend(Protocol):
         ...
 
     def allocate(
-        self, groups: Sequence[KVGroup], layers: Sequence[AttentionLayer], pages: int, block_size: int,
-        dtype: torch.dtype, device: Device,
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device,
     ) -> Any:
         """A cache of ``pages`` pages that all groups draw from."""
         ...
@@ -85,8 +91,13 @@ class AttentionBackend(Protocol):
         ...
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, layer: AttentionLayer,
-        cache: Any | None, plan: Any,
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: Any | None,
+        plan: Any,
     ) -> torch.Tensor:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads, head_dim].
 

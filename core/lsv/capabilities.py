@@ -26,7 +26,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Core reads this before it builds anything. The first of ``dtypes`` is the default dtype."""
+    """Core reads this before it builds anything.
+
+    ``dtypes`` are in order of preference, the first is the default; those behind float32 work but are slower than it,
+    so that a checkpoint in one of them is run in the default unless asked otherwise.
+    """
 
     dtypes: tuple[str, ...]
     kv_dtypes: tuple[str, ...] = ("auto",)

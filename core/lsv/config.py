@@ -32,9 +32,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an engine process needs, decided before anything is loaded.
 
     ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised. ``memory_share``
-    None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``long_model_len`` allows a
-    ``max_model_len`` over the checkpoint's own. ``mixed_batches`` lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name (``"cpu.threads"``),
-    ``overrides`` replaces keys of the checkpoint's config.json.
+    None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
+    lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
+    (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json.
     """
 
     model: str

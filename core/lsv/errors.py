@@ -1,18 +1,18 @@
 """Every error a user can cause, as data that crosses processes.
 
-    LsvError
-    ├── BadRequest            400  a request field is wrong
-    │   ├── ModelNotFound     404  the served name is unknown
-    │   └── TooLarge          413  the body is over the limit
-    ├── Unauthorized          401  the key is missing or wrong
-    ├── Overloaded            429  the queue is full, come back later
-    ├── Unavailable           503  loading, draining
-    │   └── EngineDied        503  the engine process is gone
-    ├── RequestFailed         500  this request alone failed in the engine (non-finite logits …)
-    └── StartError            exit code 2: the server can't start as asked
-        ├── ConfigError       an option, a file or a combination is wrong
-        ├── PluginError       a plugin is broken, missing or ambiguous
-        └── CheckpointError   the checkpoint is missing, incomplete or of another shape
+LsvError
+├── BadRequest            400  a request field is wrong
+│   ├── ModelNotFound     404  the served name is unknown
+│   └── TooLarge          413  the body is over the limit
+├── Unauthorized          401  the key is missing or wrong
+├── Overloaded            429  the queue is full, come back later
+├── Unavailable           503  loading, draining
+│   └── EngineDied        503  the engine process is gone
+├── RequestFailed         500  this request alone failed in the engine (non-finite logits …)
+└── StartError            exit code 2: the server can't start as asked
+    ├── ConfigError       an option, a file or a combination is wrong
+    ├── PluginError       a plugin is broken, missing or ambiguous
+    └── CheckpointError   the checkpoint is missing, incomplete or of another shape
 """
 
 from __future__ import annotations

@@ -111,11 +111,6 @@ def lsv_check_config(config: EngineConfig) -> Iterable[str]:
 
 
 @spec
-def lsv_model_loaded(model: object, device: object) -> None:
-    """A worker has built and filled its model."""
-
-
-@spec
 def lsv_engine_started(config: EngineConfig) -> None:
     """An engine is ready."""
 

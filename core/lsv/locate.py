@@ -33,7 +33,9 @@ def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, do
     if path.is_dir():
         return path.resolve()
     if path.exists():
-        raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and *.safetensors", param="model")
+        raise CheckpointError(
+            f"{name} is a file; a checkpoint is a folder with config.json and *.safetensors", param="model"
+        )
     if _HUB_NAME.fullmatch(name):
         return _download(name, revision, download_dir)
     known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"
@@ -47,9 +49,7 @@ def _download(name: str, revision: str | None, download_dir: str | None) -> Path
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=list(_HUB_FILES))
-        )
+        return Path(snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=list(_HUB_FILES)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
         raise CheckpointError(
             f"{name} is no local folder and could not be fetched from the Hub ({type(cause).__name__}); "

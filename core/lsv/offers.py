@@ -25,7 +25,10 @@ class OpSpec(msgspec.Struct, frozen=True):
 
 
 class PlatformOffer(msgspec.Struct, frozen=True):
-    """A platform. ``probe`` looks for devices without torch; among platforms that find any, the highest ``rank`` is the default."""
+    """A platform. ``probe`` looks for devices without torch.
+
+    Among the platforms that find any, the one with the highest ``rank`` is the default.
+    """
 
     name: str
     load: str
@@ -57,7 +60,10 @@ class KernelOffer(msgspec.Struct, frozen=True):
 
 
 class QuantizerOffer(msgspec.Struct, frozen=True):
-    """A weight format. ``recognises`` gets config.json's ``quantization_config``; ``online`` quantises a plain checkpoint."""
+    """A weight format.
+
+    ``recognises`` gets config.json's ``quantization_config``; ``online`` says that it quantises a plain checkpoint.
+    """
 
     name: str
     load: str
@@ -127,8 +133,17 @@ class FrontendOffer(msgspec.Struct, frozen=True):
 
 
 Offer = (
-    PlatformOffer | AttentionOffer | KernelOffer | QuantizerOffer | ModelOffer | PolicyOffer
-    | ExecutorOffer | CheckpointOffer | ModelAlias | CommandOffer | FrontendOffer
+    PlatformOffer
+    | AttentionOffer
+    | KernelOffer
+    | QuantizerOffer
+    | ModelOffer
+    | PolicyOffer
+    | ExecutorOffer
+    | CheckpointOffer
+    | ModelAlias
+    | CommandOffer
+    | FrontendOffer
 )
 
 

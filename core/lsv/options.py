@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from lsv.errors import ConfigError
-from lsv.settings import Declared, Given, Setting, Settings, dashed, gather
-from lsv.spelling import suggestion
+from lsv.settings import Setting
 
 
 def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
@@ -225,20 +223,3 @@ def for_scope(scope: str, plugins: Iterable[Setting] = ()) -> tuple[Setting, ...
     if scopes is None:
         return COMMON
     return tuple(setting for setting in (*CORE, *plugins) if setting.scope in scopes)
-
-
-def from_keywords(keywords: Mapping[str, Any], plugins: Iterable[Setting] = ()) -> Settings:
-    """The engine's settings from keyword arguments, as ``LLM(...)`` takes them; variables fill in what is not given.
-
-    A plugin's option is written with underscores (``cpu_threads``). Raises ``ConfigError``.
-    """
-    declared = Declared(for_scope("engine", plugins))
-    given: dict[str, Given] = {}
-    for name, value in keywords.items():
-        key = dashed(name)
-        if key in UNAVAILABLE:
-            raise ConfigError(f"{name} is not available in this version of lsv: {UNAVAILABLE[key]}", param=name)
-        if key not in declared.by_key:
-            raise ConfigError(f"unknown option {name}{suggestion(name, declared.by_name)}", param=name)
-        given[declared.by_key[key].name] = Given(value, f"argument {name}")
-    return gather(declared, given)

@@ -10,10 +10,14 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
+from lsv.errors import ConfigError, PluginError
+from lsv.offers import PlatformOffer
 from lsv.spelling import suggestion
 
 if TYPE_CHECKING:
     import torch
+
+    from lsv.catalog import Catalog
 
 StepFn = Callable[..., Any]
 
@@ -123,8 +127,6 @@ class Device(abc.ABC):
     def communicator(self, group: Group) -> Communicator | None:
         """Collectives for a group; None where a group of one needs none."""
         if group.size > 1:
-            from lsv.errors import ConfigError
-
             raise ConfigError(f"{type(self).__name__} can't form a {group.axis} group of {group.size}: use size 1")
         return None
 
@@ -175,3 +177,14 @@ def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
         if not name.startswith("_") and name not in known and callable(getattr(cls, name))
     ]
     return missing + unknown
+
+
+def load_platform(name: str, catalog: Catalog) -> Platform:
+    """The platform an offer names. Raises ``PluginError`` when its class does not keep to the seam."""
+    offer = catalog.find(PlatformOffer, name)
+    cls = catalog.load(offer)
+    problems = check_platform_class(cls)
+    if problems:
+        raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")
+    platform: Platform = cls()
+    return platform

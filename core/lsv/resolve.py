@@ -12,7 +12,7 @@ from lsv.config import EngineConfig, Reason, Topology
 from lsv.errors import ConfigError
 from lsv.locate import default_model, locate_model, merge, read_config
 from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, PlatformOffer, QuantizerOffer
-from lsv.platform import Platform
+from lsv.platform import Platform, load_platform
 from lsv.plugins import Plugins
 from lsv.settings import Settings
 
@@ -49,7 +49,9 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     architecture = _architecture(checkpoint, folder)
     model = catalog.architecture(architecture)
     if model.fallback:
-        choices.note("architecture", architecture, "no native model offers it: the generic transformers adapter runs it")
+        choices.note(
+            "architecture", architecture, "no native model offers it: the generic transformers adapter runs it"
+        )
     platform, device = _choose_platform(settings["platform"], catalog, choices)
     capabilities = platform.capabilities(device)
     attention = _choose_attention(settings["attention_backend"], platform, catalog, choices)
@@ -74,6 +76,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         block_size=_choose_block_size(settings["block_size"], attention, choices),
         max_model_len=length,
         max_num_seqs=settings["max_num_seqs"],
+        mixed_batches=capabilities.mixed_batches,
         max_num_batched_tokens=_choose_step_tokens(settings["max_num_batched_tokens"], length, chunked, choices),
         max_queue=settings["max_queue"],
         prefix_caching=settings["enable_prefix_caching"],
@@ -126,12 +129,12 @@ def _choose_platform(name: str, catalog: Catalog, choices: Choices) -> tuple[Pla
         found = offer.probe()
         if not found:
             raise ConfigError(f"platform {name} finds no device on this machine; lsv doctor says what it looked for")
-        return catalog.load(offer)(), found[0]
+        return load_platform(offer.name, catalog), found[0]
     for offer in sorted(catalog.offers(PlatformOffer), key=lambda offer: -offer.rank):
         found = offer.probe()
         if found:
             choices.note("platform", offer.name, f"the highest-ranked platform with a device ({found[0].name})")
-            return catalog.load(offer)(), found[0]
+            return load_platform(offer.name, catalog), found[0]
     raise ConfigError("no platform plugin finds a device on this machine; lsv plugins lists what is installed")
 
 
@@ -199,7 +202,7 @@ def _choose_kv_dtype(asked: str, capabilities: Capabilities) -> str:
 def _choose_quantizer(
     asked: str | None, checkpoint: Mapping[str, Any], catalog: Catalog, choices: Choices
 ) -> str | None:
-    """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as something else."""
+    """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as another."""
     declared = checkpoint.get("quantization_config")
     if declared is None:
         return None if asked is None else catalog.find(QuantizerOffer, asked.lower()).name

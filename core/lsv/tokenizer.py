@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import processors
 
 from lsv.chat_template import ChatTemplates, read_templates
 from lsv.errors import BadRequest, CheckpointError, ConfigError
@@ -63,7 +62,6 @@ class Tokenizer:
         generation = _read_json(folder / "generation_config.json")
         special_tokens = _named_tokens(settings, _read_json(folder / "special_tokens_map.json"))
         backend = _read_backend(folder)
-        _set_borders(backend, settings, special_tokens)
         if chat_template is not None:
             templates = {"default": read_template(chat_template)}
         else:
@@ -196,23 +194,6 @@ def _convert(folder: Path) -> Path:
     from lsv.tokenizer_convert import convert_in_side_process
 
     return convert_in_side_process(folder)
-
-
-def _set_borders(
-    backend: tokenizers.Tokenizer, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
-) -> None:
-    """``add_bos_token`` and ``add_eos_token`` of tokenizer_config.json win over tokenizer.json's own rule."""
-    if not {"add_bos_token", "add_eos_token"} & settings.keys():
-        return
-    borders = [
-        special_tokens.get(name) if settings.get(f"add_{name}") else None for name in ("bos_token", "eos_token")
-    ]
-    known = {token: backend.token_to_id(token) for token in borders if token is not None}
-    bos, eos = (token if token is not None and known[token] is not None else None for token in borders)
-    backend.post_processor = processors.TemplateProcessing(
-        single=[part for part in (bos, "$A", eos) if part is not None],
-        special_tokens=[(token, known[token]) for token in {bos, eos} if token is not None],
-    )
 
 
 def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:

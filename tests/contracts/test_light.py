@@ -28,6 +28,7 @@ def test_light(command: str) -> None:
 
 
 def test_importing_lsv_is_light() -> None:
-    script = f"import sys, lsv; print([name for name in {(*HEAVY, 'numpy', 'tokenizers', 'msgspec')!r} if name in sys.modules])"
+    heavy = (*HEAVY, "numpy", "tokenizers", "msgspec")
+    script = f"import sys, lsv; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

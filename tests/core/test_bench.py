@@ -45,7 +45,9 @@ def test_sharegpt_files_are_read_and_refused(tmp_path):
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A server that streams three tokens, 20 ms apart, to every request."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
     await reader.readexactly(length)
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
     for number in range(3):

@@ -247,13 +247,3 @@ def test_the_canonical_launch_is_accepted() -> None:
     assert settings["served_model_name"] == ("N",)
     assert settings["block_size"] == 64
     assert settings["enable_prefix_caching"] is False
-
-
-def test_keywords() -> None:
-    settings = options.from_keywords({"model": "m", "tensor_parallel_size": 2, "cpu_threads": 3}, [PLUGIN])
-    assert (settings["tensor_parallel_size"], settings["cpu.threads"]) == (2, 3)
-    assert settings.source("tensor_parallel_size") == "argument tensor_parallel_size"
-    with pytest.raises(ConfigError, match="unknown option tensor_paralel_size; did you mean tensor_parallel_size"):
-        options.from_keywords({"tensor_paralel_size": 2})
-    with pytest.raises(ConfigError, match="enable_lora is not available in this version of lsv: it has no adapters"):
-        options.from_keywords({"enable_lora": True})

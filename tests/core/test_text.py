@@ -162,6 +162,7 @@ def test_stops_are_found_wherever_they_straddle(text: str, stops: list[str], siz
     assert text.startswith(ending)
     assert ending.endswith(stop)
     assert not any(one in ending[:-1] for one in stops), "an earlier stop string was passed over"
+    assert (shown, stop) == find(stops, list(text), include=include)
 
 
 @given(st.text("ab", max_size=30), st.text("ab", min_size=1, max_size=6))

@@ -47,7 +47,9 @@ class Server:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+                raise AssertionError(
+                    f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}"
+                )
             try:
                 if self.get("/ready")[0] == 200:
                     return

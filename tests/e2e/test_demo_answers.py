@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lsv_demo.questions import correct, questions
 from openai import AsyncOpenAI
+
+from lsv_demo.questions import correct, questions
 
 pytestmark = pytest.mark.xdist_group("server")
 

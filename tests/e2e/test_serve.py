@@ -70,7 +70,9 @@ def test_completions_with_everything(server):
 def test_the_same_seed_draws_the_same(server):
     client = client_of(server)
     texts = {
-        client.completions.create(model="lsv-demo", prompt="Mira", max_tokens=24, seed=11, temperature=1.5).choices[0].text
+        client.completions.create(model="lsv-demo", prompt="Mira", max_tokens=24, seed=11, temperature=1.5)
+        .choices[0]
+        .text
         for _ in range(3)
     }
     assert len(texts) == 1
@@ -108,12 +110,9 @@ def test_a_client_that_leaves_frees_its_blocks(server):
     raise AssertionError("the request still runs 5 s after its client left")
 
 
-def test_curl(server):
-    body = json.dumps({"messages": ask("Who are you?"), "temperature": 0})
-    answer = subprocess.run(
-        ["curl", "-sS", server.url + "/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body],
-        capture_output=True, check=True, text=True,
-    )
+def test_the_printed_curl_line_works(server):
+    line = next(line for line in server.log.read_text().splitlines() if line.startswith("try: "))
+    answer = subprocess.run(line.removeprefix("try: "), shell=True, capture_output=True, check=True, text=True)
     assert "lsv-demo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
 
@@ -125,9 +124,23 @@ def test_terminal_clients(server):
     complete = subprocess.run([*lsv, "complete", *url, "-Q", "Mira"], capture_output=True, text=True, check=True)
     assert complete.stdout.strip()
     report = subprocess.run(
-        [*lsv, "bench", "serve", "--url", server.url + "/v1", "--num-prompts", "6", "--input-len", "16", "--output-len", "8",
-         "--json"],
-        capture_output=True, text=True, check=True,
+        [
+            *lsv,
+            "bench",
+            "serve",
+            "--url",
+            server.url + "/v1",
+            "--num-prompts",
+            "6",
+            "--input-len",
+            "16",
+            "--output-len",
+            "8",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     figures = json.loads(report.stdout)
     assert figures["requests"] == 6

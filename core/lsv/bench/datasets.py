@@ -18,7 +18,9 @@ class Sample(msgspec.Struct, frozen=True):
     output_len: int
 
 
-def random_samples(count: int, input_len: int, output_len: int, *, vocab: int, spread: float, seed: int) -> list[Sample]:
+def random_samples(
+    count: int, input_len: int, output_len: int, *, vocab: int, spread: float, seed: int
+) -> list[Sample]:
     """Prompts of independent random ids; lengths are uniform within ±``spread`` of what was asked."""
     rng = random.Random(seed)
 

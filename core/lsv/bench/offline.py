@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Prompt = dict[str, list[int]] | str
 
 
-def measure_latency(llm: LLM, samples: Sequence[Sample], *, warmup: int, rounds: int, done: Callable[[], None]) -> Figures:
+def measure_latency(
+    llm: LLM, samples: Sequence[Sample], *, warmup: int, rounds: int, done: Callable[[], None]
+) -> Figures:
     """Run the same batch ``rounds`` times after ``warmup`` unmeasured ones."""
     seconds = []
     for number in range(warmup + rounds):
@@ -28,7 +30,12 @@ def measure_latency(llm: LLM, samples: Sequence[Sample], *, warmup: int, rounds:
         done()
     tokens = sum(sample.output_len for sample in samples)
     mean = sum(seconds) / len(seconds)
-    return {"batch_size": len(samples), "rounds": rounds, **spread("latency", seconds), "output_tokens_per_s": tokens / mean}
+    return {
+        "batch_size": len(samples),
+        "rounds": rounds,
+        **spread("latency", seconds),
+        "output_tokens_per_s": tokens / mean,
+    }
 
 
 def measure_throughput(llm: LLM, samples: Sequence[Sample]) -> Figures:
@@ -49,7 +56,9 @@ def measure_throughput(llm: LLM, samples: Sequence[Sample]) -> Figures:
 
 def _generate(llm: LLM, samples: Sequence[Sample]) -> tuple[int, int]:
     """Greedy, to full length. Returns the number of prompt and of generated tokens."""
-    params = [SamplingParams(temperature=0.0, max_tokens=s.output_len, ignore_eos=True, detokenize=False) for s in samples]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=s.output_len, ignore_eos=True, detokenize=False) for s in samples
+    ]
     answers = llm.generate([_prompt(s) for s in samples], params, use_tqdm=False)
     return sum(len(a.prompt_token_ids) for a in answers), sum(len(a.outputs[0].token_ids) for a in answers)
 

@@ -17,10 +17,20 @@ REPORT_SETTINGS = (
     Setting(name="output", help="also write the figures to this JSON file", scope="all"),
 )
 DATASET_SETTINGS = (
-    Setting(name="dataset_name", default="random", choices=("random", "sharegpt"), help="where prompts come from", scope="all"),
+    Setting(
+        name="dataset_name",
+        default="random",
+        choices=("random", "sharegpt"),
+        help="where prompts come from",
+        scope="all",
+    ),
     Setting(name="dataset_path", help="file of the sharegpt dataset", scope="all"),
-    Setting(name="random_input_len", type="int", default=1024, aliases=("input_len",), help="prompt tokens", scope="all"),
-    Setting(name="random_output_len", type="int", default=128, aliases=("output_len",), help="generated tokens", scope="all"),
+    Setting(
+        name="random_input_len", type="int", default=1024, aliases=("input_len",), help="prompt tokens", scope="all"
+    ),
+    Setting(
+        name="random_output_len", type="int", default=128, aliases=("output_len",), help="generated tokens", scope="all"
+    ),
     Setting(name="random_range_ratio", type="float", default=0.0, help="lengths vary by this share", scope="all"),
     Setting(name="random_vocab_size", type="int", default=1000, help="ids are drawn below this", scope="all"),
     Setting(name="num_prompts", type="int", default=10, help="number of requests", scope="all"),
@@ -72,7 +82,9 @@ def _report(figures: Figures, settings: Settings, context: CommandContext, title
     return 0
 
 
-def _with_progress(context: CommandContext, what: str, total: int, work: Callable[[Callable[[], None]], Figures]) -> Figures:
+def _with_progress(
+    context: CommandContext, what: str, total: int, work: Callable[[Callable[[], None]], Figures]
+) -> Figures:
     """Run ``work`` under a progress bar on stderr; it calls its argument after each part."""
     from rich.console import Console
     from rich.progress import Progress
@@ -126,9 +138,7 @@ def _serve(arguments: list[str], context: CommandContext) -> int:
         seed=settings["dataset_seed"],
     )
     samples = _samples(settings, settings["num_prompts"])
-    figures = _with_progress(
-        context, "requests", len(samples), lambda done: asyncio.run(press(load, samples, done))
-    )
+    figures = _with_progress(context, "requests", len(samples), lambda done: asyncio.run(press(load, samples, done)))
     return _report(figures, settings, context, f"{load.model} at {url}")
 
 

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from lsv.llm import LLM
 
 RUN_SETTINGS = (
-    Setting(name="prompt", short=("-p",), help="answer this prompt and leave; without it the input is read", scope="all"),
+    Setting(
+        name="prompt", short=("-p",), help="answer this prompt and leave; without it the input is read", scope="all"
+    ),
     Setting(name="max_tokens", type="int", default=512, help="longest answer in tokens", scope="all"),
     Setting(name="temperature", type="float", default=0.0, help="0 is greedy", scope="all"),
-    Setting(name="raw", type="bool", default=False, help="continue the text as it is, without chat template", scope="all"),
+    Setting(
+        name="raw", type="bool", default=False, help="continue the text as it is, without chat template", scope="all"
+    ),
 )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
 from lsv.engine.process import EngineProcess
 from lsv.engine.socket_client import SocketClient
+from lsv.engine.stats_log import log_stats
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
@@ -37,9 +40,12 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
     )
     client = SocketClient(process, Tokenizer.load(config.tokenizer), plugins=plugins)
     await client.start()
-    service = Service({name: client for name in config.served_names})
+    service = Service(dict.fromkeys(config.served_names, client))
+    running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
+    if not settings["disable_log_stats"]:
+        running.append(log_stats(client))
     try:
-        await _first_to_end([plugins.catalog.load(offer)(service, settings) for offer in frontends])
+        await _first_to_end(running)
     except LsvError:
         # A frontend only sees that the engine is gone; what ended its start says more.
         failure = client.failure
@@ -50,9 +56,9 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
         await client.close()
 
 
-async def _first_to_end(frontends: list[asyncio.Future[None]]) -> None:
-    """Run all frontends; when one ends, the others are cancelled."""
-    tasks = [asyncio.ensure_future(frontend) for frontend in frontends]
+async def _first_to_end(running: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all; when one ends, the others are cancelled."""
+    tasks = [asyncio.create_task(one) for one in running]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

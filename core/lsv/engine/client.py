@@ -30,7 +30,9 @@ class Client(Protocol):
 
     config: EngineConfig
     tokenizer: Tokenizer
-    fit: Fit | None
+
+    @property
+    def fit(self) -> Fit | None: ...
 
     @property
     def status(self) -> Status: ...

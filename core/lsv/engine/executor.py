@@ -13,7 +13,10 @@ ReportProgress = Callable[[str, int, int], None]
 
 
 class Executor(Protocol):
-    """Runs plans in order. ``depth`` is how many may be in flight: 1 inline, 2 async, the number of stages for pipelines."""
+    """Runs plans in order.
+
+    ``depth`` is how many may be in flight: 1 inline, 2 async, the number of stages for pipelines.
+    """
 
     depth: int
 

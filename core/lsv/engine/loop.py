@@ -64,6 +64,7 @@ class EngineLoop:
         self._drains: list[tuple[int, int]] = []
         self._draining = False
         self._stale = False
+        """Whether clients have to hear of a change that no step has brought."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
@@ -84,14 +85,13 @@ class EngineLoop:
 
     def run(self) -> None:
         """Step while there is work, sleep while there is none. Raises ``EngineDied``."""
-        engine = self._engine
         while not self._stopped:
-            self._look(None if not engine.has_work else _IDLE_WAIT if engine.stalled else 0.0)
-            if engine.has_work:
-                self._deliver(engine.step())
-            elif self._stale:
+            self._look(self._patience())
+            changed, self._stale = self._stale, False
+            if self._engine.has_work:
+                self._deliver(self._engine.step())
+            elif changed:
                 self._deliver({})
-            self._stale = False
             self._answer_drains()
 
     def fail(self, error: LsvError) -> None:
@@ -112,6 +112,14 @@ class EngineLoop:
         self._look(0.0)
         if self._stopped:
             sys.exit(0)
+
+    def _patience(self) -> float | None:
+        """How long the sockets may be waited for; None is until something comes."""
+        if self._stale:
+            return 0.0
+        if not self._engine.has_work:
+            return None
+        return _IDLE_WAIT if self._engine.stalled else 0.0
 
     def _look(self, wait: float | None) -> None:
         """See to the sockets: new clients, messages, readers that are ready for more."""

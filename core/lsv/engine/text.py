@@ -94,13 +94,16 @@ class StopFinder:
         self._held = ""
 
     def push(self, text: str) -> str | Stopped:
-        """The text that can be shown now. Of several stop strings in it the first one counts, then the longest."""
+        """The text that can be shown now. Of several stop strings the one that is complete first counts, then the longest.
+
+        So it makes no difference how the text is cut into pieces.
+        """
         held = self._held + text
-        found = [(at, -len(stop), stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
-            at, _, stop = min(found)
+            end, at, stop = min(found)
             self._held = ""
-            return Stopped(held[: at + len(stop) if self._include else at], stop)
+            return Stopped(held[: end if self._include else at], stop)
         border = len(held) - max((_overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[border:]
         return held[:border]

@@ -74,10 +74,8 @@ class KVManager:
         """Most blocks a request of ``length`` tokens holds at a time with ``step_tokens`` tokens in flight."""
         return blocks_for(length, self.groups, self.block_size, step_tokens)
 
-    def longest(self, step_tokens: int) -> int | None:
-        """The most tokens of one request that all blocks hold; None when nothing is kept at all."""
-        if not self.groups:
-            return None
+    def longest(self, step_tokens: int) -> int:
+        """The most tokens of one request that all blocks hold."""
         return longest_length(self.num_blocks, self.groups, self.block_size, step_tokens)
 
     def open(self, request: Request) -> Table:

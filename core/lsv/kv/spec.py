@@ -14,7 +14,7 @@ class KVSpec(msgspec.Struct, frozen=True):
     """The KV need of one layer on one rank.
 
     ``token_bytes`` is the size of one token's K and V together; ``window`` the number of most recent
-    tokens (itself included) a ``"window"`` layer can see; ``reads`` the layer whose cache is read instead of an own one.
+    tokens (itself included) a ``"window"`` layer can see; ``reads`` the layer whose cache is read instead of an own.
     """
 
     layer: int
@@ -72,8 +72,11 @@ def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tok
 
 
 def longest_length(blocks: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
-    """The most tokens, a whole number of blocks, that one request may have with ``blocks`` blocks to itself."""
-    low, high = 0, blocks
+    """The most tokens, a whole number of blocks, that one request may have with ``blocks`` blocks to itself.
+
+    About 2³¹ where windows (or no cache at all) bound what a request holds.
+    """
+    low, high = 0, (1 << 31) // block_size
     while low < high:
         middle = (low + high + 1) // 2
         fits = blocks_for(middle * block_size, groups, block_size, step_tokens) <= blocks

@@ -28,7 +28,8 @@ class Begin(msgspec.Struct, frozen=True):
     """A request enters a worker slot. Sent once per stay; the worker keeps the tokens from here on.
 
     ``ids`` holds the prompt and, after a preemption, the output so far; the first ``prompt`` of them are the
-    prompt. ``seed`` is resolved (never None) and ``stop_ids`` are all ids that end the answer (``min_tokens`` masks them).
+    prompt. ``seed`` is resolved (never None) and ``stop_ids`` are all ids that end the answer (``min_tokens`` masks
+    them).
     """
 
     slot: int

@@ -197,6 +197,7 @@ class Scheduler:
         request.computed = computed = start + kept
         if computed >= job.due:
             job.due = self._kv.settle(job.table, computed)
+        assert result.tokens[row] or computed < job.target or row in result.vectors, "a row was not sampled"
         vector = result.vectors.get(row)
         if vector is not None:
             request.first_token = now
@@ -236,10 +237,11 @@ class Scheduler:
 
 def _longest(limits: Limits, kv: KVManager) -> tuple[int, str]:
     """The most tokens of one request, and what bounds it."""
-    bounds = [(limits.max_model_len, f"max_model_len={limits.max_model_len}")]
     held = kv.longest(limits.tokens_in_flight)
-    if held is not None:
-        bounds.append((held, f"the KV cache has {kv.num_blocks} blocks of {kv.block_size} tokens"))
+    bounds = [
+        (limits.max_model_len, f"max_model_len={limits.max_model_len}"),
+        (held, f"the KV cache has {kv.num_blocks} blocks of {kv.block_size} tokens"),
+    ]
     if not limits.chunked_prefill:
         tokens = limits.max_num_batched_tokens
         bounds.append((tokens, f"max_num_batched_tokens={tokens} without chunked prefill"))

@@ -96,9 +96,7 @@ def withheld_stops(slot: Slot) -> tuple[int, ...]:
     return slot.begin.stop_ids if len(slot.output) < slot.params.min_tokens else ()
 
 
-def _pairs(
-    logits: Tensor, slots: Sequence[Slot], tokens_of: Callable[[Slot], Iterable[int]]
-) -> tuple[Tensor, Tensor]:
+def _pairs(logits: Tensor, slots: Sequence[Slot], tokens_of: Callable[[Slot], Iterable[int]]) -> tuple[Tensor, Tensor]:
     """What ``tokens_of`` names for each slot, as rows and tokens: int64 [pairs] on the logits' device."""
     vocabulary = logits.shape[-1]
     named = ((row, token) for row, slot in enumerate(slots) for token in tokens_of(slot))

@@ -45,9 +45,7 @@ def _multiply(factor: np.uint64, words: Words) -> tuple[Words, Words]:
     return (product >> _WORD_BITS).astype(np.uint32), (product & _LOW_WORD).astype(np.uint32)
 
 
-def uniform(
-    seeds: Sequence[int], positions: Sequence[int], stream: Stream = Stream.SAMPLE
-) -> npt.NDArray[np.int64]:
+def uniform(seeds: Sequence[int], positions: Sequence[int], stream: Stream = Stream.SAMPLE) -> npt.NDArray[np.int64]:
     """One number a row, as 32-bit fractions: ``value / 2**32`` is uniform in [0, 1).
 
     The seed's 64 low bits are the key (a negative seed by its two's complement), the position fills the

@@ -16,8 +16,8 @@ from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn import build
 from lsv.nn.build import Declared
-from lsv.offers import AttentionOffer, PlatformOffer
-from lsv.platform import BatchLimits, Communicator, Device, Group, Platform
+from lsv.offers import AttentionOffer
+from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
 from lsv.worker.dtypes import cache_dtype, model_dtype
 from lsv.worker.memory import after_weights, plan_memory
 
@@ -34,7 +34,7 @@ class Loaded:
 
 def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
     """The device of one rank; ranks take consecutive devices from the configured one on."""
-    platform: Platform = catalog.load(catalog.find(PlatformOffer, config.platform))()
+    platform = load_platform(config.platform, catalog)
     device = platform.open(config.device + rank, config.options)
     if platform.capabilities(device.info).layout != "flat":
         raise ConfigError(

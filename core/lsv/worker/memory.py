@@ -55,9 +55,7 @@ def plan_memory(declared: Needs, backend: AttentionBackend, budget: Budget, conf
     )
 
 
-def page_bytes(
-    groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int
-) -> int:
+def page_bytes(groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int) -> int:
     """Bytes of one page: a block of every layer in the largest group. 0 for a model without a cache."""
     of_layer = {spec.layer: backend.page_bytes(spec, block_size) for spec in specs}
     return max((sum(of_layer[layer] for layer in group.layers) for group in groups), default=0)
@@ -101,9 +99,7 @@ def _available(config: EngineConfig, budget: Budget, page: int) -> tuple[int, st
     return max(0, budget.kv), budget.why or "the platform's budget"
 
 
-def _check_length(
-    groups: Sequence[KVGroup], page: int, usable: int, available: int, config: EngineConfig
-) -> None:
+def _check_length(groups: Sequence[KVGroup], page: int, usable: int, available: int, config: EngineConfig) -> None:
     step_tokens = min(config.max_num_batched_tokens, config.max_model_len)
     needed = blocks_for(config.max_model_len, groups, config.block_size, step_tokens)
     if needed <= usable:

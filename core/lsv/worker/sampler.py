@@ -25,8 +25,7 @@ NOT_FINITE = (
     "try dtype bfloat16 or float32, and check that the checkpoint is sound"
 )
 NO_TOKEN_LEFT = (
-    "no token may be drawn: allowed_token_ids, bad_words and min_tokens together forbid every one; "
-    "relax one of them"
+    "no token may be drawn: allowed_token_ids, bad_words and min_tokens together forbid every one; relax one of them"
 )
 
 _ROWS_AT_ONCE = 32

@@ -20,7 +20,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(config: EngineConfig, catalog: Catalog) -> Survey:
-    """Declare the model on meta, bind its ops and plan the memory of one rank. Raises ``StartError`` as loading would."""
+    """Declare the model on meta, bind its ops, plan the memory of one rank. Raises ``StartError`` as loading would."""
     device = open_device(config, catalog, rank=0)
     try:
         declared = build.declare(config, catalog, torch_device=device.torch_device)

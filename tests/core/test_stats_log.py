@@ -1,0 +1,36 @@
+"""The throughput line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from lsv.engine.messages import Stats
+from lsv.engine.stats_log import describe, log_stats
+
+
+def test_it_tells_rates_since_the_last_line():
+    before = Stats(prompt_tokens_total=100, generation_tokens_total=10, prefix_queries_total=50, prefix_hits_total=50)
+    now = Stats(
+        prompt_tokens_total=300, generation_tokens_total=50, prefix_queries_total=150, prefix_hits_total=75,
+        running=3, waiting=2, kv_usage=0.25, preemptions_total=1,
+    )  # fmt: skip
+    assert describe(before, now, 10.0) == (
+        "prompt 20.0 tok/s, generation 4.0 tok/s, running 3, waiting 2, "
+        "KV cache 25.0%, prefix hits 25.0%, preemptions 1"
+    )
+
+
+async def test_an_idle_engine_is_silent(caplog):
+    class Idle:
+        stats = Stats()
+
+    caplog.set_level(logging.INFO)
+    client = Idle()
+    task = asyncio.create_task(log_stats(client, interval=0.01))
+    await asyncio.sleep(0.05)
+    assert not caplog.records
+    client.stats = Stats(steps_total=1, generation_tokens_total=1)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    assert len(caplog.records) == 1

@@ -1,0 +1,266 @@
+"""Tokenizers and chat templates read without transformers, equal to what transformers makes of the same files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lsv_demo
+import pytest
+
+from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.testing.fake_text import letters
+from lsv.tokenizer import NoTokenizer, Tokenizer
+
+DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set sys = messages[0]['content'] %}"
+    "{% else %}{% set rest = messages %}{% set sys = false %}{% endif %}"
+    "{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "{% if loop.index0 == 0 and sys %}{% set content = '<<SYS>>\\n' + sys + '\\n<</SYS>>\\n\\n' + m['content'] %}"
+    "{% else %}{% set content = m['content'] %}{% endif %}"
+    "{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+TOOLS = """{%- if tools %}
+    {{- '<tools>' }}
+    {%- for tool in tools %}
+        {{- tool | tojson(indent=2) }}
+        {%- if loop.last %}{% break %}{% endif %}
+    {%- endfor %}
+    {{- '</tools>\\n' }}
+{%- endif %}
+{%- set ns = namespace(last=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.tool_calls %}
+        {%- for call in message.tool_calls %}{{ call.function | tojson }}{%- endfor %}
+    {%- else %}
+        {%- if message.content is string %}{{- message.role + ': ' + message.content|trim }}
+        {%- else %}{%- for part in message['content'] %}{{- part['text'] }}{%- endfor %}{%- endif %}
+    {%- endif %}
+    {{- '*' if loop.index0 == ns.last }}
+    {%- generation %}{{ message.reasoning_content }}{%- endgeneration %}
+{% endfor %}
+{%- for d in documents or [] %}{{ d.title }}{% endfor %}
+{{- 'think' if enable_thinking is defined and enable_thinking }}"""
+
+TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "tools": TOOLS}
+USER = {"role": "user", "content": "  Grüße <b>&amp;</b> 你好 🙂 "}
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "one": [USER],
+    "system": [{"role": "system", "content": "Be brief."}, USER],
+    "long": [USER, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Bye\n\n"}],
+}
+TOOL = {"type": "function", "function": {"name": "f", "description": "ä<>'\"", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(DEMO)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(DEMO)
+
+
+def copy(folder: Path, **changes: Any) -> Path:
+    """The demo's tokenizer files, with changes to tokenizer_config.json."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(DEMO / name, folder / name)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize("text", ["", "Hello, world!", "  two  spaces\n\ttab", "naïve 你好 🙂", "<|im_start|>x", "a\0b"])
+def test_ids_equal_transformers(tokenizer: Tokenizer, reference: Any, text: str):
+    ids = tokenizer.encode(text)
+    assert ids == reference.encode(text)
+    assert tokenizer.encode(text, add_special_tokens=False) == reference.encode(text, add_special_tokens=False)
+    for skip in (True, False):
+        assert tokenizer.decode(ids, skip) == reference.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_templates_equal_transformers(reference: Any, name: str, conversation: str, prompt: bool, tmp_path: Path):
+    template, messages = TEMPLATES[name], CONVERSATIONS[conversation]
+    folder = copy(tmp_path / "t", chat_template=template, bos_token="<|endoftext|>")
+    own = Tokenizer.load(folder).render_chat(messages, add_generation_prompt=prompt)
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert own == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+
+
+def test_everything_a_template_can_be_given(reference: Any):
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [TOOL], "reasoning": "hm"},
+    ]
+    given = {"tools": [TOOL], "documents": [{"title": "T", "text": "x"}]}
+    own = letters(50).render_chat(
+        messages, add_generation_prompt=False, template=TOOLS, kwargs={"enable_thinking": True}, **given
+    )
+    theirs = reference.apply_chat_template(
+        messages, tokenize=False, chat_template=TOOLS, enable_thinking=True, **given
+    )
+    assert own == theirs
+    assert "ä<>'" in own
+
+
+def test_the_demo_template(tokenizer: Tokenizer, reference: Any):
+    for messages in CONVERSATIONS.values():
+        assert tokenizer.has_chat_template
+        theirs = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert tokenizer.render_chat(messages, add_generation_prompt=True) == theirs
+
+
+def test_parts_become_text_where_the_template_wants_text():
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    message = {"role": "user", "content": parts}
+    assert "one\ntwo" in letters(50).render_chat([message], template=CHATML)
+    with pytest.raises(BadRequest, match="every part must be a text"):
+        letters(50).render_chat([{"role": "user", "content": [{"type": "image"}]}], template=CHATML)
+
+
+def test_templates_that_refuse_or_fail():
+    tokenizer = letters(50)
+    with pytest.raises(BadRequest, match="no chat template"):
+        tokenizer.render_chat([USER])
+    with pytest.raises(BadRequest, match="must alternate"):
+        tokenizer.render_chat([{"role": "assistant", "content": "x"}], template=LLAMA2)
+    for broken in ("{% if %}", "{{ messages[0].content / 2 }}", "{{ ''.__class__.__mro__ }}", "{{ nothing() }}"):
+        with pytest.raises(BadRequest):
+            tokenizer.render_chat([USER], template=broken)
+    with pytest.raises(BadRequest, match="empty"):
+        tokenizer.render_chat([], template=CHATML)
+
+
+def test_templates_by_name(tmp_path: Path):
+    listed = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}, {"name": "x", "template": "X"}]
+    tokenizer = Tokenizer.load(copy(tmp_path / "a", chat_template=listed))
+    assert tokenizer.render_chat([USER]) == "D"
+    assert tokenizer.render_chat([USER], tools=[TOOL]) == "T"
+    assert tokenizer.render_chat([USER], template="x") == "X"
+    folder = copy(tmp_path / "b", chat_template="config")
+    (folder / "chat_template.jinja").write_text("file")
+    assert Tokenizer.load(folder).render_chat([USER]) == "file"
+    assert Tokenizer.load(folder, chat_template="{{ 'given' }}").render_chat([USER]) == "given"
+    assert Tokenizer.load(folder, chat_template=str(folder / "chat_template.jinja")).render_chat([USER]) == "file"
+    with pytest.raises(ConfigError, match="neither a template nor a file"):
+        Tokenizer.load(folder, chat_template="nowhere.jinja")
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("eos", [True, False])
+def test_borders_equal_transformers(tmp_path: Path, bos: bool, eos: bool):
+    from transformers import AutoTokenizer
+
+    folder = copy(tmp_path / "t", bos_token="<|endoftext|>", add_bos_token=bos, add_eos_token=eos)
+    own, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    assert own.encode("Hi there") == theirs.encode("Hi there")
+    assert own.encode("Hi", add_special_tokens=False) == theirs.encode("Hi", add_special_tokens=False)
+
+
+def test_ids_that_matter(tokenizer: Tokenizer):
+    assert tokenizer.vocab_size == 1024
+    assert tokenizer.eos_ids == (2, 0)
+    assert tokenizer.bos_id is None
+    assert tokenizer.special_ids == {0, 1, 2}
+    assert tokenizer.token_text(1) == "<|im_start|>"
+    assert tokenizer.token_text(10**6) == ""
+
+
+def test_text_that_is_no_unicode(tokenizer: Tokenizer):
+    with pytest.raises(BadRequest, match="not valid Unicode"):
+        tokenizer.encode("a\ud800b")
+
+
+@pytest.mark.parametrize("id", [-1, 10**12])
+def test_numbers_that_are_no_ids(tokenizer: Tokenizer, id: int):
+    with pytest.raises(BadRequest, match="from 0 to 1023"):
+        tokenizer.decode([id])
+
+
+def test_truncation_and_padding_of_the_file_do_not_count(tmp_path: Path):
+    folder = copy(tmp_path / "t")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert len(Tokenizer.load(folder).encode("word " * 50)) > 40
+
+
+def test_sampling_defaults(tmp_path: Path):
+    folder = copy(tmp_path / "t")
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20, "eos_token_id": 7}))
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.sampling_defaults == {"temperature": 0.6, "top_k": 20}
+    assert 7 in tokenizer.eos_ids
+
+
+def test_folders_without_a_usable_tokenizer(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="can't be read"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_slow_tokenizer_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    assert Tokenizer.load(folder).encode("hello worlds", add_special_tokens=False) == [5, 6, 7]
+    monkeypatch.setattr(subprocess, "run", None)
+    assert Tokenizer.load(folder).encode("hello", add_special_tokens=False) == [5]
+
+
+def test_a_slow_tokenizer_that_cannot_be_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="could not be converted"):
+        Tokenizer.load(folder)
+
+
+def test_no_tokenizer_knows_where_answers_end(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"eos_token_id": [3, 4]}')
+    tokenizer = NoTokenizer(tmp_path)
+    assert tokenizer.eos_ids == (3, 4)
+    with pytest.raises(BadRequest, match="prompt_token_ids"):
+        tokenizer.encode("x")
+
+
+def test_loading_imports_no_transformers():
+    code = (
+        "import sys; from lsv.tokenizer import Tokenizer; Tokenizer.load(sys.argv[1]);"
+        "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(DEMO)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
