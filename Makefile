@@ -38,6 +38,7 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
 
 lint: install-dev
 	$(BIN)/ruff check core plugins tests benchmarks
+	$(BIN)/ruff format --check -q core plugins tests benchmarks
 	$(BIN)/mypy
 
 test: lint

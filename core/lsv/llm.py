@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeAlias
 
+import msgspec
+
 from lsv import options, plugins
 from lsv.config import EngineConfig, Fit
+from lsv.engine import report
 from lsv.engine.collect import Collector
 from lsv.engine.engine import Engine
 from lsv.engine.front import read_vector
@@ -40,13 +43,15 @@ Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
 
 Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
 
+_UNBOUNDED = 1 << 31
+
 
 class LLMEngine:
     """An engine stepped by hand::
 
-        while prompts or engine.has_unfinished_requests():
-            engine.add_request(...)
-            for output in engine.step(): ...
+    while prompts or engine.has_unfinished_requests():
+        engine.add_request(...)
+        for output in engine.step(): ...
     """
 
     def __init__(self, client: InlineClient) -> None:
@@ -164,7 +169,8 @@ class LLM:
         from lsv.engine.loop import make_engine
         from lsv.resolve import resolve
 
-        config = resolve(settings, loaded)
+        # whoever asks is the one who waits
+        config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
         tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.load(config.tokenizer)
         self._start(make_engine(config, loaded), tokenizer, loaded)
 
@@ -177,6 +183,9 @@ class LLM:
         self._client: InlineClient | None = InlineClient(engine, tokenizer, fit, plugins=loaded)
         self.llm_engine = LLMEngine(self._client)
         self._numbers = itertools.count()
+        self._plugins = loaded or Plugins()
+        report.log_fit(engine.config, fit)
+        self._plugins.call("lsv_engine_started", config=engine.config)
 
     # Answers
 
@@ -294,6 +303,7 @@ class LLM:
         client, self._client = getattr(self, "_client", None), None
         if client is not None:
             client.close()
+            self._plugins.call("lsv_engine_stopped", config=client.config)
 
     def __enter__(self) -> LLM:
         return self

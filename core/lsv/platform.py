@@ -182,9 +182,9 @@ def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
 def load_platform(name: str, catalog: Catalog) -> Platform:
     """The platform an offer names. Raises ``PluginError`` when its class does not keep to the seam."""
     offer = catalog.find(PlatformOffer, name)
-    cls = catalog.load(offer)
-    problems = check_platform_class(cls)
+    make = catalog.load(offer)
+    problems = check_platform_class(make) if isinstance(make, type) else []
     if problems:
         raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")
-    platform: Platform = cls()
+    platform: Platform = make()
     return platform

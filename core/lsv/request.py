@@ -167,7 +167,9 @@ def _check_rules(params: SamplingParams) -> None:
         raise BadRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", param="logit_bias")
     for token, bias in params.logit_bias.items():
         if not -100.0 <= bias <= 100.0:
-            raise BadRequest(f"logit_bias of token {token} must be between -100 and 100, got {bias}", param="logit_bias")
+            raise BadRequest(
+                f"logit_bias of token {token} must be between -100 and 100, got {bias}", param="logit_bias"
+            )
 
 
 class Request:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
+from lsv import hookimpl
 from lsv.engine.admission import Door, derive_seed, encode_bad_words, make_submits
 from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
@@ -13,14 +15,16 @@ from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
 from lsv.engine.records import RequestRecord
 from lsv.engine.stream import Stream
-from lsv.engine.wire import FrameReader, encode_frame
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
+from lsv.plugins import Plugins
 from lsv.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.clock import FakeClock
 from lsv.testing.fake_engine import FakeExecutor, engine_config
 from lsv.testing.fake_text import letters
+from lsv.testing.plugins import plugins_of
+from lsv.wire import FrameReader, encode_frame
 
 TOKENIZER = letters(97)
 
@@ -71,7 +75,8 @@ def test_the_engine_hears_of_a_stop_string_unless_it_has_ended_the_answer_itself
 
 
 def test_what_was_held_back_comes_at_the_end():
-    assert read(SamplingParams(stop=("bcd",)), Update(id=0, tokens=ids("abc"), finish=END)) == ("abc", ids("abc"), END, None)
+    ended = Update(id=0, tokens=ids("abc"), finish=END)
+    assert read(SamplingParams(stop=("bcd",)), ended) == ("abc", ids("abc"), END, None)
 
 
 def test_min_tokens_come_before_stop_strings():
@@ -191,14 +196,29 @@ def test_the_front_door():
     assert Door(10, 97, -1).complete([1], SamplingParams(logprobs=90))[1].logprobs == 90
 
 
+def test_plugins_hear_of_every_request():
+    heard: list[RequestRecord] = []
+
+    @hookimpl
+    def lsv_request_finished(record: RequestRecord) -> None:
+        heard.append(record)
+
+    watcher = SimpleNamespace(api=1, lsv_request_finished=lsv_request_finished)
+    client = inline(plugins_of(watcher=watcher))
+    client.add("a", (1, 2), SamplingParams(max_tokens=2, ignore_eos=True))
+    client.add_pooling("v", (1, 2), PoolingParams())
+    run(client)
+    assert [(record.request_id, record.tokens) for record in heard] == [("v", 0), ("a", 2)]
+
+
 # The inline client
 
 
-def inline(**changes: object) -> InlineClient:
+def inline(plugins: Plugins | None = None, **changes: object) -> InlineClient:
     clock = FakeClock()
     engine: Engine[None] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), now=clock)
     fit = engine.start(lambda *_: None)
-    return InlineClient(engine, TOKENIZER, fit, now=clock)
+    return InlineClient(engine, TOKENIZER, fit, plugins=plugins, now=clock)
 
 
 def run(client: InlineClient) -> dict[str, str]:

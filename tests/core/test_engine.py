@@ -57,6 +57,21 @@ def test_owners_get_their_own_news():
     assert [update.finish for update in news["a"]] == [None] * 4 + [FinishReason.LENGTH]
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_plans_in_flight_change_no_token(depth: int):
+    executor = FakeExecutor()
+    executor.depth = depth
+    engine: Engine[str] = Engine(engine_config(num_blocks=40), executor, Fcfs(), now=FakeClock())
+    engine.start(lambda *_: None)
+    for id in range(6):
+        engine.submit("a", ask(id, (id + 1,) * (id + 1), max_tokens=10 + id))
+    news = engine.step()["a"]
+    engine.abort("a", [5])
+    news += run(engine)["a"]
+    for id in range(5):
+        assert tokens(news, id) == expected((id + 1,) * (id + 1), 10 + id)
+
+
 def test_timing_comes_with_the_first_tokens_only():
     engine = make()
     engine.submit("a", ask(0))
@@ -178,9 +193,7 @@ def test_preemption_is_told_once_in_known_words(caplog):
 
 
 def test_the_engine_and_its_clients_load_no_torch():
-    modules = (
-        "lsv.engine.loop, lsv.engine.socket_client, lsv.engine.inline_client, lsv.engine.process, lsv.llm, lsv.tokenizer"
-    )
+    modules = "lsv.engine.loop, lsv.engine.socket_client, lsv.engine.process, lsv.llm, lsv.tokenizer"
     code = f"import {modules}, sys; print(sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

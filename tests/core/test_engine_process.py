@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from lsv.engine.messages import Hello, Submit
+from lsv.engine.messages import Abort, Control, Finish, Hello, Submit
 from lsv.engine.process import EngineProcess
 from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.socket_client import SocketClient
-from lsv.engine.wire import encode_frame
 from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
 from lsv.request import FinishReason, PoolingParams, Request, SamplingParams
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import engine_config, install_plugin
 from lsv.testing.fake_text import letters
+from lsv.wire import encode_frame
 
 Start = Callable[..., Awaitable[SocketClient]]
 
@@ -191,7 +191,7 @@ async def test_records(start: Start):
 
 async def test_refusals_come_before_anything_is_sent(start: Start):
     client = await start()
-    with pytest.raises(BadRequest, match="maximum context length is 256 tokens. However, you requested 301"):
+    with pytest.raises(BadRequest, match=r"maximum context length is 256 tokens\. However, you requested 301"):
         await collect(client, [1] * 300, greedy())
     for prompt, params in (
         ([], greedy()),
@@ -274,6 +274,28 @@ async def test_progress_while_loading(start: Start):
         await collect(client, [1], greedy())
     await wait_for(lambda: (client.status.stage, client.status.done, client.status.total) == ("weights", 2, 3))
     await client.ready()
+
+
+async def test_messages_that_come_too_early_do_no_harm(start: Start):
+    client = await start(wait=False, options={"fake.load_delay": 0.1})
+    await wait_for(lambda: client.status.stage == "weights")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty:
+        hasty.connect(client._process.address)
+        submit = Submit(id=0, prompt=(1,), sampling=greedy(), name="early")
+        for message in (Hello(), submit, Finish(0, 1), Abort((0,)), Control(0, "reset_prefix_cache")):
+            hasty.sendall(encode_frame(message))
+        await client.ready()
+    assert len(await answer(client, [1], greedy(3))) == 3
+
+
+async def test_close_while_loading(start: Start):
+    client = await start(wait=False, options={"fake.load_delay": 0.2})
+    await wait_for(lambda: client.status.stage == "weights")
+    began = time.monotonic()
+    await client.close(drain=5.0)
+    assert time.monotonic() - began < 2.0
+    with pytest.raises(EngineDied, match="has been stopped"):
+        await client.ready()
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,7 @@ def test_block_hash_is_the_documented_chain():
     assert block_hash(ROOT, (1, 2, 0xFFFF, 1 << 31), extras) == expected
 
 
-@pytest.mark.parametrize(
-    "change", [{"weights": "v"}, {"quantizer": "int4"}, {"kv_dtype": "fp8"}, {"block_size": 8}]
-)
+@pytest.mark.parametrize("change", [{"weights": "v"}, {"quantizer": "int4"}, {"kv_dtype": "fp8"}, {"block_size": 8}])
 def test_root_depends_on_all_that_changes_a_block(change):
     plain = {"weights": "w", "quantizer": None, "kv_dtype": "bf16", "block_size": 4}
     assert root_hash(**{**plain, **change}) != ROOT

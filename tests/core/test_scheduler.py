@@ -332,6 +332,18 @@ def test_preemptions_of_a_request_are_bounded(most):
     assert_as_expected(rig, *requests)
 
 
+def test_protected_request_is_not_preempted_for_a_better_one():
+    rig = Rig(num_blocks=10, policy=Priority(), limits=limits(max_preemptions=1), prefix_caching=False)
+    protected = Request(1, tuple(range(9)), sampling=SamplingParams(max_tokens=15), priority=1)
+    protected.preemptions = 1
+    rig.add(protected)
+    rig.step()
+    better = rig.ask(2, range(50, 58), max_tokens=12, priority=0)
+    rig.run()
+    assert (protected.preemptions, better.preemptions) == (1, 1)
+    assert_as_expected(rig, protected, better)
+
+
 def test_window_keeps_long_answers_within_few_blocks():
     window = (KVGroup(0, "window", (0,), 1, window=6),)
     rig = Rig(groups=window, num_blocks=5, limits=limits(max_num_batched_tokens=8))

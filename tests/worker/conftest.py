@@ -140,8 +140,14 @@ class Driver:
         self.tables: dict[tuple[int, int], list[int]] = {}
 
     def begin(
-        self, slot: int, ids: Sequence[int], prompt: int | None = None, *,
-        seed: int = 0, pooling: PoolingParams | None = None, **params: Any,
+        self,
+        slot: int,
+        ids: Sequence[int],
+        prompt: int | None = None,
+        *,
+        seed: int = 0,
+        pooling: PoolingParams | None = None,
+        **params: Any,
     ) -> Begin:
         sampling = None if pooling else SamplingParams(**{"temperature": 0.0, "max_tokens": None, **params})
         prompt = len(ids) if prompt is None else prompt
@@ -150,8 +156,11 @@ class Driver:
         return Begin(slot, tuple(ids), prompt, sampling, pooling, seed, stop_ids=(7,))
 
     def run(
-        self, rows: Sequence[tuple[int, int, int, bool]], begin: Sequence[Begin] = (),
-        end: Sequence[int] = (), shared: Sequence[Grown] = (),
+        self,
+        rows: Sequence[tuple[int, int, int, bool]],
+        begin: Sequence[Begin] = (),
+        end: Sequence[int] = (),
+        shared: Sequence[Grown] = (),
     ) -> StepResult:
         """Rows are (slot, start, count, wants_logits); ``shared`` are blocks a slot takes over first."""
         for grown in shared:
@@ -161,7 +170,11 @@ class Driver:
         kind = Kind.IDLE if not rows else Kind.DECODE if set(count) == {1} else Kind.MIXED
         self._steps += 1
         plan = StepPlan(
-            step=self._steps, kind=kind, begin=tuple(begin), end=tuple(end), blocks=tuple(blocks),
+            step=self._steps,
+            kind=kind,
+            begin=tuple(begin),
+            end=tuple(end),
+            blocks=tuple(blocks),
             rows=Rows(slot, start, count, (0,) * len(rows), wants),
         )
         result = self.worker.step(plan)

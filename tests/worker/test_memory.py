@@ -8,10 +8,10 @@ import pytest
 
 from lsv.config import EngineConfig, Fit
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVSpec, group_specs
+from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
 from lsv.platform import Budget
 from lsv.testing.dense_attention import DenseAttention
-from lsv.worker.memory import blocks_for, longest_length, plan_memory
+from lsv.worker.memory import plan_memory
 
 GIB = 1 << 30
 

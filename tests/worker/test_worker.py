@@ -117,9 +117,7 @@ def test_a_sliding_window_forgets_what_lies_behind_it(drive: Drive, checkpoints:
     assert [group.window for group in driver.groups] == [10]
     assert driver.generate(driver.begin(0, prompt), 4, chunk=16) == expected
     kept = driver.tables[0, 0][6:9]
-    result = driver.run(
-        [(1, 36, 4, True)], [driver.begin(1, prompt)], shared=[Grown(1, 0, (0, 0, 0, 0, 0, 0, *kept))]
-    )
+    result = driver.run([(1, 36, 4, True)], [driver.begin(1, prompt)], shared=[Grown(1, 0, (0, 0, 0, 0, 0, 0, *kept))])
     assert list(result.tokens[0]) == expected[:1]
 
 
@@ -220,4 +218,5 @@ def test_a_row_whose_numbers_break_fails_alone(
     ]
     result = driver.run([(0, 0, 3, True), (1, 0, 6, True), (2, 0, 3, True), (3, 0, 3, False)], begin)
     assert result.failed == {0: NOT_FINITE, 2: NOT_FINITE, 3: NOT_FINITE}
+    assert result.nonfinite == 3
     assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)), (), ())

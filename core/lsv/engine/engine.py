@@ -55,7 +55,7 @@ class Engine(Generic[Owner]):
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
         self._warned_at = 0
-        self._steps = self._failed_rows = 0
+        self._steps = self._nonfinite = 0
         self._step_seconds = self._model_seconds = 0.0
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -87,7 +87,7 @@ class Engine(Generic[Owner]):
             generation_tokens_total=counts.generation_tokens,
             prefix_queries_total=counts.prefix_queries,
             prefix_hits_total=counts.prefix_hits,
-            nonfinite_total=self._failed_rows,
+            nonfinite_total=self._nonfinite,
             steps_total=self._steps,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
@@ -108,6 +108,8 @@ class Engine(Generic[Owner]):
     def abort(self, owner: Owner, ids: Iterable[int]) -> None:
         """The owner does not want these any more, and hears nothing of them."""
         known = [self._ids[owner, id] for id in ids if (owner, id) in self._ids]
+        if not known:
+            return
         for outcome in self._started.abort(known, self._now()):
             _, message = self._forget(outcome.request)
             log.debug("req=%s aborted after %d tokens", message.name, len(outcome.request.output))
@@ -163,7 +165,7 @@ class Engine(Generic[Owner]):
         for outcome in self._started.settle(self._in_flight.popleft(), result, now):
             self._tell(outcome)
         self._steps += 1
-        self._failed_rows += len(result.failed)
+        self._nonfinite += result.nonfinite
         self._step_seconds += now - began
         self._model_seconds += result.seconds
 

@@ -74,9 +74,7 @@ class InlineClient:
     ) -> None:
         """Queue a request. Raises ``BadRequest`` or ``Overloaded``, and then nothing of it is queued."""
         assert request_id not in self._streams, f"request {request_id} is under way"
-        stream = self._front.open(
-            prompt, params, request_id=request_id, now=self._now(), priority=priority, salt=salt
-        )
+        stream = self._front.open(prompt, params, request_id=request_id, now=self._now(), priority=priority, salt=salt)
         try:
             for submit in stream.submits:
                 self._engine.submit(None, submit)

@@ -1,7 +1,7 @@
 """The engine's own process: ``python -m lsv.engine.loop LISTENER LIFELINE PARENT``, two sockets and a process id.
 
-The lifeline is a channel to the parent: ``Boot`` comes in, ``Ready`` or ``Failed`` goes out, and its end is the end
-of the process. Clients come through the listener. Everything happens in one thread: sockets between steps.
+The lifeline is a channel to the parent: ``Boot`` comes in, ``Failed`` goes out if need be, and its end is the end of
+the process. Clients come through the listener. Everything happens in one thread: sockets between steps.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from lsv import __version__, plugins
@@ -18,7 +19,6 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.connection import Connection, ConnectionLost
 from lsv.engine.engine import Engine, refuse
-from lsv.engine.lifeline import die_with
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
@@ -36,16 +36,18 @@ from lsv.engine.messages import (
     Update,
     Welcome,
 )
-from lsv.engine.wire import FrameReader, encode_frame
 from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
+from lsv.lifeline import die_with
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
+from lsv.wire import FrameReader, encode_frame
 
 log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.01
 """Seconds between looks at requests that wait for something else than a step."""
 _LAST_WORDS = 0.5
+"""Seconds a slow reader gets to hear of the end."""
 
 
 class EngineLoop:
@@ -80,7 +82,6 @@ class EngineLoop:
         self._fit = self._engine.start(show)
         stages.end()
         self._broadcast(Ready(self._fit))
-        self._lifeline.sendall(encode_frame(Ready(self._fit)))
         return self._fit
 
     def run(self) -> None:
@@ -100,11 +101,10 @@ class EngineLoop:
         self._broadcast(message)
         for end in (self._lifeline, self._listener):
             self._selector.unregister(end)
-        try:
+        with suppress(OSError):  # the parent may be gone, too
             self._lifeline.sendall(encode_frame(message))
-            self._look(_LAST_WORDS if any(one.is_behind for one in self._connections.values()) else 0.0)
-        except OSError:
-            pass  # the parent is gone, too
+        if any(connection.is_behind for connection in self._connections.values()):
+            self._look(_LAST_WORDS)
 
     def _show_progress(self, stage: str, done: int, total: int) -> None:
         self._progress = Progress(stage, done, total)
@@ -190,13 +190,15 @@ class EngineLoop:
             self._draining = True
             self._drains.append((number, message.id))
         elif message.order == "reset_prefix_cache":
-            self._engine.reset_prefix_cache()
+            if self._fit is not None:  # while loading there is nothing to forget
+                self._engine.reset_prefix_cache()
             connection.send(Controlled(message.id))
         else:
             error = BadRequest(f"unknown order {message.order!r}: the engine knows reset_prefix_cache and drain")
             connection.send(Controlled(message.id, error.record()))
 
     def _answer_drains(self) -> None:
+        """Tell those who asked for it that everything has ended."""
         if self._drains and not self._engine.has_work:
             for number, id in self._drains:
                 self._send(number, Controlled(id))

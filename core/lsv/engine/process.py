@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from lsv.config import EngineConfig
-from lsv.engine.messages import Boot, Failed, Ready
-from lsv.engine.wire import FrameReader, encode_frame
+from lsv.engine.messages import Boot, Failed
 from lsv.errors import EngineDied, LsvError, from_record
+from lsv.wire import FrameReader, encode_frame
 
 _BACKLOG = 64
 _STOP_SECONDS = 5.0
@@ -123,15 +123,14 @@ class EngineProcess:
         lifeline = self._lifeline
         if lifeline is None:
             return None
-        reader: FrameReader[Ready | Failed] = FrameReader(Ready | Failed)
+        reader: FrameReader[Failed] = FrameReader(Failed)
         deadline = time.monotonic() + timeout
         with suppress(OSError):
             while (left := deadline - time.monotonic()) > 0:
                 lifeline.settimeout(left)
                 data = lifeline.recv(1 << 16)
                 for message in reader.feed(data):
-                    if isinstance(message, Failed):
-                        return from_record(message.error)
+                    return from_record(message.error)
                 if not data:
                     break
         return None

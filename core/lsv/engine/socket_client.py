@@ -30,11 +30,11 @@ from lsv.engine.messages import (
 )
 from lsv.engine.process import EngineProcess
 from lsv.engine.records import Chunk, RequestRecord
-from lsv.engine.wire import FrameReader, encode_frame
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
 from lsv.plugins import Plugins
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
+from lsv.wire import FrameReader, encode_frame
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,14 @@ class SocketClient:
         self._process = process
         self._front = Front(process.config, tokenizer, plugins)
         self._status = Status(state="loading", stage="starting")
+        self._settled = asyncio.Event()
+        """Set unless the engine is loading."""
         self._stats = Stats()
         self._inboxes: dict[int, Inbox] = {}
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._writer: asyncio.StreamWriter | None = None
-        self._reported: LsvError | None = None
+        self._failure: LsvError | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -99,10 +101,9 @@ class SocketClient:
 
     async def ready(self) -> Fit:
         """Wait until the engine can be used; raises what its start failed with."""
-        while self._status.state == "loading":
-            await asyncio.sleep(0.01)
+        await self._settled.wait()
         if self._status.state != "ready" or self.fit is None:
-            raise self._reported or EngineDied(self._status.error or "the engine has been stopped")
+            raise self._failure or EngineDied(self._status.error or "the engine has been stopped")
         return self.fit
 
     @property
@@ -116,7 +117,7 @@ class SocketClient:
     @property
     def failure(self) -> LsvError | None:
         """What a dead engine died of, as the error it reported itself where it could."""
-        return self._reported if self._status.state == "dead" else None
+        return self._failure if self._status.state == "dead" else None
 
     @property
     def stats(self) -> Stats:
@@ -178,7 +179,7 @@ class SocketClient:
     async def close(self, *, drain: float = 0.0) -> None:
         self._closing = True
         if self._status.state == "ready":
-            self._status = Status(state="draining")
+            self._become(Status(state="draining"))
             if drain > 0:
                 with suppress(TimeoutError, LsvError):
                     await asyncio.wait_for(self._order("drain"), drain)
@@ -186,7 +187,7 @@ class SocketClient:
         if self._task is not None:
             await self._task
         if self._status.state != "dead":
-            self._status = Status(state="dead", error="the engine has been stopped")
+            self._become(Status(state="dead", error="the engine has been stopped"))
 
     # Requests
 
@@ -226,6 +227,13 @@ class SocketClient:
 
     # The connection
 
+    def _become(self, status: Status) -> None:
+        self._status = status
+        if status.state == "loading":
+            self._settled.clear()
+        else:
+            self._settled.set()
+
     async def _keep_connected(self) -> None:
         """Listen to the engine until it is gone; then fail what is open, and start it again if that is allowed."""
         while True:
@@ -233,13 +241,13 @@ class SocketClient:
                 await self._converse()
             self._writer = None
             error = await asyncio.to_thread(self._process.explain, _EXPLAIN_SECONDS)
-            self._lose(self._reported or error)
+            self._lose(self._failure or error)
             delay = None if self._closing or isinstance(error, StartError) else self._process.restart()
             if delay is None:
                 return
             log.warning("starting the engine again in %g s", delay)
-            self._status = Status(state="loading", stage="restarting")
-            self._reported = self._front.fit = None
+            self._become(Status(state="loading", stage="restarting"))
+            self._failure = self._front.fit = None
             await asyncio.sleep(delay)
             if self._closing:
                 return
@@ -265,12 +273,12 @@ class SocketClient:
                 if inbox is not None:
                     inbox.put(update)
         elif isinstance(message, Progress):
-            self._status = Status(state="loading", stage=message.stage, done=message.done, total=message.total)
+            self._become(Status(state="loading", stage=message.stage, done=message.done, total=message.total))
         elif isinstance(message, Ready):
             self._front.fit = message.fit
-            self._status = Status(state="ready")
+            self._become(Status(state="ready"))
         elif isinstance(message, Failed):
-            self._reported = from_record(message.error)
+            self._failure = from_record(message.error)
         elif isinstance(message, Controlled):
             self._conclude(message)
 
@@ -289,8 +297,8 @@ class SocketClient:
             error = Unavailable("the engine has been stopped")
         else:
             log.error("the engine is gone: %s", error.message)
-            self._reported = error
-        self._status = Status(state="dead", error=error.message)
+            self._failure = error
+        self._become(Status(state="dead", error=error.message))
         for inbox in self._inboxes.values():
             inbox.fail(error if self._closing else EngineDied(error.message))
         for done in self._orders.values():

@@ -12,7 +12,7 @@ _CONTEXT = 6
 """Tokens of the prompt that the first ones of the answer are decoded after."""
 _LONGEST_WINDOW = 24
 _MOST_PENDING = 3
-"""An unfinished UTF-8 character has at most three bytes: in a long run of replacement characters, no more can change."""
+"""An unfinished UTF-8 character has at most three bytes, so no more replacement characters of a run can change."""
 
 
 class Detokenizer:
@@ -41,11 +41,11 @@ class Detokenizer:
         text = self._decode(self._window)
         new = self._advance(text, len(text.rstrip(_REPLACEMENT)))
         if new and self._shown == len(text):
-            self._cut(self._fresh)
+            self._cut(self._fresh, pending=0)
             self._fresh = len(self._window)
         elif len(self._window) > _LONGEST_WINDOW:
             new += self._advance(text, len(text) - _MOST_PENDING)
-            self._cut(self._border(text))
+            self._cut(self._border(text), pending=len(text) - self._shown)
             self._fresh = 0
         return new
 
@@ -61,10 +61,9 @@ class Detokenizer:
         self._shown = max(self._shown, certain)
         return new
 
-    def _cut(self, first: int) -> None:
-        """Forget the tokens before ``first``, whose text has been shown."""
+    def _cut(self, first: int, *, pending: int) -> None:
+        """Forget the tokens before ``first``, whose text has been shown; the last ``pending`` characters have not."""
         if first:
-            pending = len(self._decode(self._window)) - self._shown
             self._window = self._window[first:]
             self._shown = len(self._decode(self._window)) - pending
 
@@ -94,9 +93,10 @@ class StopFinder:
         self._held = ""
 
     def push(self, text: str) -> str | Stopped:
-        """The text that can be shown now. Of several stop strings the one that is complete first counts, then the longest.
+        """The text that can be shown now.
 
-        So it makes no difference how the text is cut into pieces.
+        Of several stop strings the one that is complete first counts, then the longest; so it makes no difference
+        how the text is cut into pieces.
         """
         held = self._held + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]

@@ -51,10 +51,13 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._promised = 0
         # How many blocks before a position a group needs to go on from there; None is all of them.
-        self._reach = tuple(
-            None if group.window is None else -(-(group.window - 1) // block_size) for group in groups
-        )
+        self._reach = tuple(None if group.window is None else -(-(group.window - 1) // block_size) for group in groups)
         self._prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether any group forgets tokens."""
+        return any(reach is not None for reach in self._reach)
 
     @property
     def num_blocks(self) -> int:
@@ -113,9 +116,7 @@ class KVManager:
 
     def in_use(self, match: Match) -> int:
         """Blocks of a match that others use, so that sharing them takes none from the free ones."""
-        return sum(
-            block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in match.blocks for block in blocks
-        )
+        return sum(block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in match.blocks for block in blocks)
 
     def _hashes(self, table: Table, count: int) -> list[bytes]:
         """Hashes of the first ``count`` full blocks of prompt and output."""
@@ -165,8 +166,10 @@ class KVManager:
     def enter(self, table: Table, match: Match, target: int, bound: int) -> None:
         """Take a match into an empty table and claim the full blocks from there to ``target`` tokens.
 
-        With a ``bound``, blocks are kept free for the request so that it can always hold that many.
+        With a ``bound``, blocks are kept free for the request so that it can always hold that many. Where windows
+        forget tokens it then shares none (the match must be empty): a block that it drops would not become free.
         """
+        assert not (bound and self.windowed and match.tokens), "a promise and shared blocks behind a window"
         held = 0
         for blocks, cached in zip(table.blocks, match.blocks, strict=True):
             for block in cached:
@@ -181,9 +184,12 @@ class KVManager:
         table.bound = bound
         self._promised += bound
         self._hold(table, held)
-        if self.prefix_caching:
+        if self._shares(table):
             table.claimed = target // self.block_size
             self.claims.claim(self._hashes(table, table.claimed)[table.published :], table.request.id)
+
+    def _shares(self, table: Table) -> bool:
+        return self.prefix_caching and not (table.bound and self.windowed)
 
     def _hold(self, table: Table, change: int) -> None:
         before = table.promised
@@ -212,7 +218,7 @@ class KVManager:
         computed tokens from which on there is something to do again.
         """
         full = computed // self.block_size
-        if self.prefix_caching and full > table.published:
+        if full > table.published and self._shares(table):
             self._publish(table, full)
         following = (full + 1) * self.block_size
         for group in self.groups:

@@ -44,6 +44,4 @@ class Table:
 
     def listed(self) -> list[tuple[int, int]]:
         """All blocks it holds, as (position in its table, block)."""
-        return [
-            (place, block) for blocks in self.blocks for place, block in enumerate(blocks) if block != NULL_BLOCK
-        ]
+        return [(place, block) for blocks in self.blocks for place, block in enumerate(blocks) if block != NULL_BLOCK]

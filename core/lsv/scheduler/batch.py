@@ -55,6 +55,10 @@ class Batch:
     def _is_protected(self, job: Job) -> bool:
         return job.request.preemptions >= self._limits.max_preemptions
 
+    def most_cached(self, job: Job) -> int:
+        """How many of the job's tokens may come from the prefix cache."""
+        return 0 if self._is_protected(job) and self._kv.windowed else job.most_cached
+
     def watermark(self) -> int:
         """Blocks to leave for the running: the rest of their prompts and one step of each."""
         step = (len(self.prefilling) + len(self.decoding)) * len(self._kv.groups)

@@ -111,6 +111,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     positions of the row whose KV stands (``computed = start + kept``). The mappings are keyed by row.
     ``prompt_logprobs[r]`` covers the positions ``start+1 … start+count`` that lie inside the prompt.
     ``vectors[r]`` is float32, little endian. ``failed[r]`` says why a row failed; only that request ends.
+    ``nonfinite`` of those failed because their logits were not finite.
     """
 
     step: int
@@ -121,3 +122,4 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: Mapping[int, Logprobs] = {}
     vectors: Mapping[int, bytes] = {}
     failed: Mapping[int, str] = {}
+    nonfinite: int = 0

@@ -88,8 +88,9 @@ class Planner:
             job = self.waiting.head()
             if job is None:
                 return
-            match = self._kv.match(job.table, job.most_cached)
-            awaited = self._kv.under_way(job.table, match, job.most_cached)
+            most = self.batch.most_cached(job)
+            match = self._kv.match(job.table, most)
+            awaited = self._kv.under_way(job.table, match, most)
             if awaited is not None:
                 self.waiting.step_aside()
                 self._kv.claims.wait(awaited, job.request.id)

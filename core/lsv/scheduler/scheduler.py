@@ -188,9 +188,7 @@ class Scheduler:
         self._planner.batch.sweep()
         return tuple(outcomes)
 
-    def _settle_row(
-        self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float
-    ) -> Outcome | None:
+    def _settle_row(self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float) -> Outcome | None:
         request = job.request
         if row in result.failed:
             return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)

@@ -1,7 +1,8 @@
 """An engine over a fake worker: in this process, or in one of its own, where it comes from a plugin made for the test.
 
-Options of the configuration make it misbehave: ``fake.delay`` seconds a step, ``fake.die`` a step in which the worker
-dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row fails, ``fake.start_error`` text, ``fake.load_delay``.
+Options of the configuration make it misbehave: ``fake.delay`` seconds a step, ``fake.load_delay`` seconds a part of the
+weights; ``fake.die`` a step in which the worker dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row
+fails; ``fake.start_error`` a text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from lsv import hookimpl
 from lsv.catalog import Catalog
@@ -20,7 +23,6 @@ from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.testing import fake_tokens
 from lsv.testing.fake_worker import FakeWorker
 from lsv.testing.faults import FaultInjector, Faults
 
@@ -90,15 +92,7 @@ class FakeExecutor:
         worker = FakeWorker(limits, (_GROUP,), config.num_blocks, config.block_size)
         self._inner = FaultInjector(worker, self._faults())
         fit = self._inner.start(config, progress)
-        return Fit(
-            num_blocks=fit.num_blocks,
-            block_size=fit.block_size,
-            kv_bytes=fit.kv_bytes,
-            weight_bytes=fit.weight_bytes,
-            max_model_len=fit.max_model_len,
-            vocab_size=fake_tokens.VOCABULARY,
-            groups=({"index": 0, "kind": "full", "layers": (0,), "token_bytes": 1},),
-        )
+        return msgspec.structs.replace(fit, groups=(msgspec.to_builtins(_GROUP),))
 
     def submit(self, plan: StepPlan) -> None:
         assert self._inner is not None

@@ -112,9 +112,7 @@ class FakeWorker:
         assert set(rows.drafts) <= {0}, "nothing drafts here"
         return [
             (self.slots[slot], start, count, wants)
-            for slot, start, count, wants in zip(
-                rows.slot, rows.start, rows.count, rows.wants_logits, strict=True
-            )
+            for slot, start, count, wants in zip(rows.slot, rows.start, rows.count, rows.wants_logits, strict=True)
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:

@@ -48,9 +48,7 @@ class Rig:
     def ask(self, id: int, prompt: Sequence[int], max_tokens: int = 8, *, priority: int = 0) -> Request:
         """Add a plain greedy request that arrives now."""
         sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-        return self.add(
-            Request(id, tuple(prompt), sampling=sampling, priority=priority, arrival=self.clock())
-        )
+        return self.add(Request(id, tuple(prompt), sampling=sampling, priority=priority, arrival=self.clock()))
 
     def plan(self) -> StepPlan | None:
         plan = self.scheduler.plan(self.clock())

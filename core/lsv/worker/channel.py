@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-import struct
+from collections import deque
 from typing import Generic, TypeVar
 
 import msgspec
@@ -11,8 +11,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.errors import ErrorRecord
 from lsv.scheduler.plan import StepPlan, StepResult
-
-_LENGTH = struct.Struct("<Q")
+from lsv.wire import FrameReader, encode_frame
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
@@ -59,30 +58,29 @@ class Channel(Generic[Sent, Received]):
 
     def __init__(self, end: socket.socket, receives: object) -> None:
         self.end = end
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(receives)
+        self._reader: FrameReader[Received] = FrameReader(receives)
+        self._arrived: deque[Received] = deque()
 
     def fileno(self) -> int:
         return self.end.fileno()
 
+    @property
+    def pending(self) -> bool:
+        """Whether a message has arrived that nobody has received yet; the socket does not show it any more."""
+        return bool(self._arrived)
+
     def send(self, message: Sent) -> None:
         """Raises ``OSError`` when the other end is gone."""
-        frame = self._encoder.encode(message)
-        self.end.sendall(_LENGTH.pack(len(frame)) + frame)
+        self.end.sendall(encode_frame(message))
 
     def receive(self) -> Received:
         """The next message; raises ``EOFError`` when the other end is gone."""
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        return self._decoder.decode(self._read(length))
+        while not self._arrived:
+            data = self.end.recv(1 << 20)
+            if not data:
+                raise EOFError("the other end of the channel is gone")
+            self._arrived.extend(self._reader.feed(data))
+        return self._arrived.popleft()
 
     def close(self) -> None:
         self.end.close()
-
-    def _read(self, size: int) -> bytes:
-        frame = bytearray()
-        while len(frame) < size:
-            part = self.end.recv(min(size - len(frame), 1 << 20))
-            if not part:
-                raise EOFError("the other end of the channel is gone")
-            frame += part
-        return bytes(frame)

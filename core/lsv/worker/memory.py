@@ -13,7 +13,7 @@ import msgspec
 from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.kv.spec import KVGroup, KVSpec, blocks_for, longest_length
 from lsv.platform import Budget, Memory
 
 _GIB = 1 << 30
@@ -64,31 +64,6 @@ def page_bytes(groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: Atte
 def after_weights(memory: Memory, weight_bytes: int) -> Memory:
     """What the device will report once the weights are in place."""
     return Memory(memory.total, memory.free - weight_bytes, memory.used + weight_bytes)
-
-
-def blocks_for(length: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
-    """Most blocks that one request of ``length`` tokens holds at a time, in all groups.
-
-    A windowed group holds the window and the tokens of one step, which lie anywhere in their first block.
-    """
-    full = -(-length // block_size)
-    total = 0
-    for group in groups:
-        if group.kind == "window" and group.window is not None:
-            total += min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
-        else:
-            total += full
-    return total
-
-
-def longest_length(usable: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
-    """The most tokens, a whole number of blocks, that one request may have with ``usable`` blocks."""
-    low, high = 0, usable
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = blocks_for(middle * block_size, groups, block_size, step_tokens) <= usable
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low * block_size
 
 
 def _available(config: EngineConfig, budget: Budget, page: int) -> tuple[int, str]:

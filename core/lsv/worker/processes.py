@@ -136,11 +136,14 @@ class ProcessesExecutor:
             for rank in self._ranks:
                 selector.register(rank, selectors.EVENT_READ, rank)
             while True:
-                ready = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                if not ready:
+                heard: list[Rank] = [rank for rank in self._ranks if rank.channel.pending]
+                if not heard:
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    heard = [key.data for key, _ in selector.select(left)]
+                if not heard:
                     raise EngineDied(f"step {self._step} took more than {timeout:g} s: a worker hangs")
-                for key, _ in ready:
-                    yield key.data.rank, key.data.receive()
+                for rank in heard:
+                    yield rank.rank, rank.receive()
 
     @contextmanager
     def _one_fate(self) -> Iterator[None]:

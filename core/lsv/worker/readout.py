@@ -107,6 +107,7 @@ class Readout:
             prompt_logprobs=self.prompt_logprobs,
             vectors=self.vectors,
             failed=self.failed,
+            nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
         )
 
     def _slots_of(self, rows: Sequence[int]) -> list[Slot]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import signal
 import socket
 import sys
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
+from lsv.lifeline import die_with
 from lsv.worker.channel import Broke, Channel, Loading, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
-_PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, parent: int) -> int:
@@ -54,14 +52,6 @@ def serve(channel: Channel[Report, Order]) -> None:
         if start.rank == 0:
             channel.send(Ran(result))
     worker.close()
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent (the thread that started it) ends, even by SIGKILL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit(1)  # it ended before the kernel was told
 
 
 if __name__ == "__main__":

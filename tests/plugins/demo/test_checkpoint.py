@@ -62,9 +62,7 @@ def test_generation_stops_at_the_end_of_a_turn(tokenizer: AutoTokenizer) -> None
     assert tokenizer.eos_token_id == ends[0]
 
 
-@pytest.mark.parametrize(
-    "text", ["Where is Lorn?", "12 + 345", "Grüße, 你好 🙂", "a\n\n\tb  c ", "<|im_start|>user\n"]
-)
+@pytest.mark.parametrize("text", ["Where is Lorn?", "12 + 345", "Grüße, 你好 🙂", "a\n\n\tb  c ", "<|im_start|>user\n"])
 def test_any_text_comes_back(tokenizer: AutoTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
@@ -96,9 +94,7 @@ def test_template_renders_a_conversation(tokenizer: AutoTokenizer) -> None:
 
 
 def test_template_adds_no_prompt_unasked(tokenizer: AutoTokenizer) -> None:
-    assert (
-        rendered(tokenizer, [{"role": "user", "content": "Hi"}], False) == "<|im_start|>user\nHi<|im_end|>\n"
-    )
+    assert rendered(tokenizer, [{"role": "user", "content": "Hi"}], False) == "<|im_start|>user\nHi<|im_end|>\n"
 
 
 @pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])

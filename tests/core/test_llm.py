@@ -1,0 +1,227 @@
+"""The offline API over a fake worker: every form of prompts, order, outputs, options, the end."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+import lsv
+from lsv import LLM, SamplingParams, plugins
+from lsv.engine.engine import Engine
+from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
+from lsv.llm import LLMEngine, read_options
+from lsv.request import FinishReason, PoolingParams, Request
+from lsv.scheduler.policy import Fcfs
+from lsv.testing import fake_tokens
+from lsv.testing.fake_engine import FakeExecutor, engine_config
+from lsv.testing.fake_text import letters
+
+TEMPLATE = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}"
+TOKENIZER = letters(97, templates={"default": TEMPLATE})
+
+
+def make(**changes: Any) -> LLM:
+    return LLM.from_engine(Engine(engine_config(**changes), FakeExecutor(), Fcfs()), TOKENIZER)
+
+
+@pytest.fixture
+def llm() -> LLM:
+    return make()
+
+
+def greedy(count: int = 6, **params: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": count, "ignore_eos": True, **params})
+
+
+def expected(prompt: list[int], count: int = 6) -> tuple[int, ...]:
+    return tuple(fake_tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000))
+
+
+def test_outputs_have_the_names_that_users_know(llm: LLM):
+    (output,) = llm.generate("Hello", greedy(logprobs=1, prompt_logprobs=0), use_tqdm=False)
+    ids = TOKENIZER.encode("Hello")
+    (answer,) = output.outputs
+    assert (output.prompt, output.prompt_token_ids, output.finished) == ("Hello", tuple(ids), True)
+    assert answer.token_ids == expected(ids)
+    assert answer.text == TOKENIZER.decode(answer.token_ids)
+    assert (answer.index, answer.finish_reason, answer.stop_reason) == (0, "length", None)
+    assert answer.cumulative_logprob == pytest.approx(-0.5 * 6)
+    assert [position[0].id for position in answer.logprobs] == list(answer.token_ids)
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(ids)
+    assert (output.num_cached_tokens, output.encoder_prompt) == (0, None)
+    assert "Hello" in repr(output)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "count"),
+    [
+        ("Hello", 1),
+        (["Hello", "World"], 2),
+        ({"prompt": "Hello"}, 1),
+        ({"prompt_token_ids": [1, 2]}, 1),
+        ([1, 2, 3], 1),
+        ([[1, 2], [3]], 2),
+        (["Hello", {"prompt_token_ids": [1, 2]}, {"prompt": "x"}, [4]], 4),
+        ([], 0),
+    ],
+)
+def test_every_form_of_prompts(llm: LLM, prompts: Any, count: int):
+    outputs = llm.generate(prompts, greedy(), use_tqdm=False)
+    assert len(outputs) == count
+    for output in outputs:
+        assert output.outputs[0].token_ids == expected(list(output.prompt_token_ids))
+
+
+def test_the_old_keyword_for_token_ids(llm: LLM):
+    assert llm.generate(prompt_token_ids=[[1, 2]], sampling_params=greedy(), use_tqdm=False)[0].prompt is None
+    with pytest.raises(BadRequest, match="not both"):
+        llm.generate("x", prompt_token_ids=[1])
+    with pytest.raises(BadRequest, match="give prompts"):
+        llm.generate()
+
+
+def test_order_is_that_of_the_prompts_whatever_ends_first(llm: LLM):
+    params = [greedy(20), greedy(1), greedy(7)]
+    outputs = llm.generate([[1], [2], [3]], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [20, 1, 7]
+    assert [output.request_id for output in outputs] == ["0", "1", "2"]
+
+
+def test_more_prompts_than_run_at_a_time():
+    outputs = make(max_num_seqs=4).generate([[1, n] for n in range(90)], greedy(3), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == [expected([1, n], 3) for n in range(90)]
+
+
+def test_the_best_of_several_candidates(llm: LLM):
+    (output,) = llm.generate([[1]], SamplingParams(n=2, best_of=4, max_tokens=5, ignore_eos=True), use_tqdm=False)
+    assert [answer.index for answer in output.outputs] == [0, 1]
+    assert [answer.logprobs for answer in output.outputs] == [None, None]
+    sums = [answer.cumulative_logprob for answer in output.outputs]
+    assert sums == sorted(sums, reverse=True)
+
+
+def test_chat(llm: LLM):
+    conversation = [{"role": "user", "content": "Hi"}]
+    one = llm.chat(conversation, greedy(), use_tqdm=False)
+    assert one[0].prompt == "uHia"
+    two = llm.chat([conversation, conversation], greedy(), use_tqdm=False, add_generation_prompt=False)
+    assert [output.prompt for output in two] == ["uHi", "uHi"]
+    assert llm.chat(conversation, greedy(), use_tqdm=False, chat_template="X")[0].prompt == "X"
+    assert llm.get_tokenizer() is TOKENIZER
+
+
+def test_vectors(llm: LLM):
+    outputs = llm.encode(["Hello", "World"], use_tqdm=False)
+    assert [len(output.outputs.embedding) for output in outputs] == [4, 4]
+    assert outputs[0].outputs.embedding != outputs[1].outputs.embedding
+    assert outputs[0].prompt_token_ids == tuple(TOKENIZER.encode("Hello"))
+
+
+@pytest.mark.parametrize("prompts", [[""], [[97]], [[1], [1] * 300], [{"text": "x"}]])
+def test_bad_prompts_leave_nothing_behind(llm: LLM, prompts: Any):
+    with pytest.raises(BadRequest):
+        llm.generate([[5], *prompts], greedy(), use_tqdm=False)
+    assert not llm.llm_engine.has_unfinished_requests()
+    assert llm.stats.steps_total == 0
+    assert len(llm.generate([[1]], greedy(), use_tqdm=False)) == 1
+
+
+def test_counts_that_do_not_match(llm: LLM):
+    with pytest.raises(BadRequest, match="2 prompts need as many"):
+        llm.generate([[1], [2]], [greedy()])
+    with pytest.raises(BadRequest, match="priority"):
+        llm.generate([[1], [2]], greedy(), priority=[1])
+
+
+def test_a_request_that_fails_ends_the_batch():
+    llm = make(options={"fake.fail": 1})
+    with pytest.raises(RequestFailed):
+        llm.generate([[1], [2]], greedy(), use_tqdm=False)
+    assert not llm.llm_engine.has_unfinished_requests()
+    assert len(llm.generate([[1]], greedy(), use_tqdm=False)) == 1
+
+
+def test_the_end_of_the_worker():
+    llm = make(options={"fake.die": 1})
+    with pytest.raises(EngineDied):
+        llm.generate([[1]], greedy(), use_tqdm=False)
+    with pytest.raises(EngineDied):
+        llm.generate([[1]], greedy(), use_tqdm=False)
+
+
+def test_progress(llm: LLM, capsys: pytest.CaptureFixture[str]):
+    llm.generate([[1], [2]], greedy(), use_tqdm=True)
+    assert "2/2" in capsys.readouterr().err
+    llm.generate([[1], [2]], greedy(), use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_prefix_cache(llm: LLM):
+    prompt = [*range(1, 30)]
+    llm.generate([prompt], greedy(), use_tqdm=False)
+    assert llm.generate([prompt], greedy(), use_tqdm=False)[0].num_cached_tokens == 28
+    llm.reset_prefix_cache()
+    assert llm.generate([prompt], greedy(), use_tqdm=False)[0].num_cached_tokens == 0
+
+
+def test_an_engine_stepped_by_hand(llm: LLM):
+    engine: LLMEngine = llm.llm_engine
+    prompts = [("a", greedy(2)), ("b", greedy(4)), ("v", PoolingParams())]
+    grown: dict[str, list[int]] = {}
+    while prompts or engine.has_unfinished_requests():
+        if prompts:
+            name, params = prompts.pop(0)
+            engine.add_request(name, name, params)
+        for output in engine.step():
+            if isinstance(output, lsv.RequestOutput):
+                grown.setdefault(output.request_id, []).append(len(output.outputs[0].token_ids))
+                assert output.finished == (output.outputs[0].finish_reason is not None)
+            else:
+                assert output.request_id == "v"
+    assert grown == {"a": [1, 2], "b": [1, 2, 3, 4]}
+    engine.add_request("c", "c", greedy(50))
+    with pytest.raises(BadRequest, match="under way"):
+        engine.add_request("c", "c", greedy(50))
+    assert engine.get_num_unfinished_requests() == 1
+    engine.abort_request(["c", "nobody"])
+    assert not engine.has_unfinished_requests()
+
+
+def test_closing(llm: LLM):
+    with llm:
+        llm.generate([[1]], greedy(), use_tqdm=False)
+    llm.close()
+    with pytest.raises(ConfigError, match="has been closed"):
+        llm.generate([[1]], greedy())
+
+
+def test_deleting_frees_the_engine():
+    llm = make()
+    executor = weakref.ref(llm.llm_engine.client._engine._executor)
+    llm.generate([[1]], greedy(), use_tqdm=False)
+    del llm
+    gc.collect()
+    assert executor() is None
+
+
+def test_options_by_their_names():
+    loaded = plugins.load(["core"])
+    settings = read_options({"model": "m", "max_model_len": 77, "dtype": "float16", "seed": 3}, loaded)
+    assert (settings["model"], settings["max_model_len"], settings["dtype"]) == ("m", 77, "float16")
+    assert settings.source("seed") == "argument seed"
+    with pytest.raises(ConfigError, match="did you mean max-model-len"):
+        read_options({"max_model_length": 3}, loaded)
+    with pytest.raises(ConfigError, match="speculative decoding"):
+        read_options({"speculative_model": "x"}, loaded)
+    with pytest.raises(ConfigError, match="max-num-seqs must be"):
+        read_options({"max_num_seqs": "many"}, loaded)
+
+
+def test_default_parameters(llm: LLM):
+    assert llm.get_default_sampling_params() == SamplingParams()
+    (output,) = llm.generate([[1]], use_tqdm=False)
+    assert output.outputs[0].finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
