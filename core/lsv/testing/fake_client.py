@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.client import Status
@@ -25,6 +25,7 @@ class FakeTokenizer:
     """One token a byte, and a chat template that writes ``<role>text`` for each message."""
 
     vocab_size = VOCAB
+    sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -36,11 +36,12 @@ _SAME_NAME = (
 
 
 def sampling_params(body: GenerationRequest, served: Served, max_tokens: int, logprobs: int | None) -> SamplingParams:
-    """The parameters of a request; fields that were not given keep the defaults of ``SamplingParams``.
+    """The parameters of a request; fields that were not given are those the checkpoint recommends, else the defaults.
 
     ``logprobs`` is how many candidates a position shows, None for no logprobs. Raises ``BadRequest``.
     """
-    given = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    given = dict(served.client.tokenizer.sampling_defaults)
+    given |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     _check_logprobs("logprobs", logprobs, served)
     _check_logprobs("prompt_logprobs", body.prompt_logprobs, served)
     if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:

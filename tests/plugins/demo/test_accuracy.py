@@ -20,6 +20,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_threads")
 def test_nine_of_ten_held_out_questions_are_answered() -> None:
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()

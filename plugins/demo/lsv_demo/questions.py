@@ -1,0 +1,63 @@
+"""Questions with their one right answer, split into a training part and a held-out part.
+
+The split is by a hash of what a question asks, not of its wording alone. Each question carries a key: for
+sums, comparisons and counts the operands; for repeat, reverse, translate and memory the words to be handled;
+for facts of the world the fact *and* the phrasing together, so that a held-out question asks for a fact seen
+in training in a phrasing that was never seen with that fact. A key falls wholly on one side.
+
+`python -m lsv_demo.questions > held_out.jsonl` writes the held-out questions, one JSON object a line.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from random import Random
+
+from lsv_demo.chat import dress
+from lsv_demo.question import Question, Split, correct
+from lsv_demo.skills import SKILLS, draw
+
+__all__ = ["Question", "correct", "questions", "stream"]
+
+
+def stream(split: Split, rng: Random, late: bool = False) -> Iterator[Question]:
+    """Endless undressed questions of `split`, skills by their early or late weights; any may come again."""
+    names = sorted(SKILLS)
+    weights = [SKILLS[name].late_weight if late else SKILLS[name].weight for name in names]
+    while True:
+        yield draw(rng.choices(names, weights)[0], split, rng)
+
+
+def questions(split: Split, count: int, seed: int) -> list[Question]:
+    """Up to `count` distinct questions of `split`, every skill in turn, dressed as conversations.
+
+    The same seed gives the same list. A skill that has no further question to give is passed over.
+    """
+    rng = Random(f"{split} {seed}")
+    names = sorted(SKILLS)
+    found: list[Question] = []
+    seen: set[str] = set()
+    tries = 0
+    while len(found) < count and tries < 100 * (count + len(names)):
+        question = draw(names[tries % len(names)], split, rng)
+        tries += 1
+        if question.key not in seen:
+            seen.add(question.key)
+            found.append(dress(question, rng))
+    return found
+
+
+def main() -> None:
+    """Write held-out questions as JSON lines on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m lsv_demo.questions", description=main.__doc__)
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for question in questions("test", options.count, options.seed):
+        sys.stdout.write(json.dumps(asdict(question), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
