@@ -12,7 +12,7 @@ OptionValue = bool | int | float | str | None
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why an option has its value, e.g. ``Reason("block_size", "128", "hpu-paged allows only 128")``."""
+    """Why an option has its value, e.g. ``Reason("block_size", "128", "the attention backend allows only 128")``."""
 
     name: str
     value: str

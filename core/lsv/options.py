@@ -209,7 +209,7 @@ _MISSING = {
         "disable_frontend_multiprocessing max_seq_len_to_capture max_context_len_to_capture tokenizer_pool_size "
         "tokenizer_pool_type tokenizer_pool_extra_config tokenizer_mode skip_tokenizer_init weights_load_device"
     ),
-    "it serves with Sanic, and takes no ASGI middleware": "middleware",
+    "frontends are plugins, and take no ASGI middleware": "middleware",
     "plugins do this": "logits_processors model_loader_extra_config",
 }
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
@@ -116,6 +117,13 @@ def test_the_printed_curl_line_works(server):
     assert "lsv-demo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
 
+def test_the_server_process_holds_no_torch(server):
+    test_it_says_who_it_is(server)
+    loaded = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "libtorch" not in loaded
+    assert "libtorch" in Path(f"/proc/{server.engine_pid()}/maps").read_text()
+
+
 def test_terminal_clients(server):
     lsv = [sys.executable, "-m", "lsv"]
     url = ["--url", server.url + "/v1", "--temperature", "0"]
@@ -205,6 +213,7 @@ def test_a_wrong_option_is_one_clear_line(tmp_path):
         (["serve", str(tmp_path / "nothing")], "there is no folder"),
         (["serve", "--quantization", "fp9"], "fp9"),
         (["serve", "--platform", "abacus"], "abacus"),
+        (["serve", "--num-gpu-blocks-override", "4"], "estimated maximum model length is 128"),
     ):
         done = subprocess.run([*lsv, *arguments], capture_output=True, text=True)
         assert done.returncode == 2, done.stderr

@@ -108,3 +108,9 @@ def test_it_passes_its_conformance_without_being_installed(run: Callable) -> Non
     assert lines[0] == "ok      manifest lsv_sample.plugin"
     assert "ok      quantiser sample-int8 computes what the plain layer does" in lines
     assert any(line.startswith("skipped model sample computes what transformers does") for line in lines)
+
+
+def test_its_format_answers(sample: Path, run: Callable) -> None:
+    done = run("-m", "lsv", "run", "--quantization", "sample-int8", "--prompt", "Who are you?", path=(sample,))
+    assert done.returncode == 0, done.stderr
+    assert "lsv-demo" in done.stdout
