@@ -181,7 +181,7 @@ def test_a_killed_engine_fails_its_requests_and_the_server_ends_non_zero(own_ser
     began = time.monotonic()
     with pytest.raises(Exception, match="engine"):
         list(events)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 3.0
     assert server.process.wait(20) != 0
 
 
