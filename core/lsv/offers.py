@@ -132,21 +132,6 @@ class FrontendOffer(msgspec.Struct, frozen=True):
     default: bool = False
 
 
-Offer = (
-    PlatformOffer
-    | AttentionOffer
-    | KernelOffer
-    | QuantizerOffer
-    | ModelOffer
-    | PolicyOffer
-    | ExecutorOffer
-    | CheckpointOffer
-    | ModelAlias
-    | CommandOffer
-    | FrontendOffer
-)
-
-
 def load_object(name: str) -> Any:
     """The object behind ``"package.module:attribute"``."""
     module, _, attribute = name.partition(":")

@@ -61,7 +61,7 @@ _MODEL = _grouped(
         help="full attention everywhere; the context is capped to the window",
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
-    Setting(name="trust_remote_code", type="bool", default=False, help="run code that ships with the checkpoint"),
+    Setting(name="trust_remote_code", type="bool", default=False, help="accepted; no checkpoint's code is ever run"),
     Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
 )  # fmt: skip
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from lsv.bench.datasets import Sample, random_samples, sharegpt_samples
 from lsv.bench.report import Figures, show
-from lsv.cli.context import CommandContext
+from lsv.cli.context import JSON, CommandContext
 from lsv.errors import ConfigError
 from lsv.settings import Setting, Settings
 
 REPORT_SETTINGS = (
-    Setting(name="json", type="bool", default=False, help="print JSON instead of a table", scope="all"),
+    JSON,
     Setting(name="output", help="also write the figures to this JSON file", scope="all"),
 )
 DATASET_SETTINGS = (

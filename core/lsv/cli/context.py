@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+JSON = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
+"""The option of every command that prints a table."""
+
+
 class HelpWanted(Exception):
     """A command was asked for its help; carries the settings it takes."""
 

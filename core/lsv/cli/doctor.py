@@ -14,10 +14,10 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from lsv.cli.context import CommandContext
+from lsv.cli.context import JSON, CommandContext
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
-from lsv.settings import Setting, Settings
+from lsv.settings import Settings
 
 _VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
 _GIB = 1 << 30
@@ -33,8 +33,7 @@ class Line(NamedTuple):
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    as_json = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
-    settings = context.settings(arguments, scope="serve", extra=(as_json,))
+    settings = context.settings(arguments, scope="serve", extra=(JSON,))
     lines = [*_installation(), *_machine(), *_platforms(context.plugins), *_plugins(context.plugins)]
     if settings["json"]:
         checks = [line._asdict() for line in lines]

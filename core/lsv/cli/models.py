@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.cli.context import CommandContext
+from lsv.cli.context import JSON, CommandContext
 from lsv.offers import ModelAlias, ModelOffer
-from lsv.settings import Setting
 
 _ANY_OTHER = "any other decoder-only architecture of transformers"
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    as_json = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
-    settings = context.settings(arguments, scope="none", extra=(as_json,))
+    settings = context.settings(arguments, scope="none", extra=(JSON,))
     catalog = context.plugins.catalog
     offers = catalog.offers(ModelOffer)
     if settings["json"]:

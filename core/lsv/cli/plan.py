@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.cli.context import CommandContext
+from lsv.cli.context import JSON, CommandContext
 from lsv.resolve import resolve
-from lsv.settings import Setting, Settings
+from lsv.settings import Settings
 
 _GIB = 1 << 30
-_JSON = Setting(name="json", type="bool", default=False, help="print JSON", scope="all")
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="engine", extra=(_JSON,))
+    settings = context.settings(arguments, scope="engine", extra=(JSON,))
     config = resolve(settings, context.plugins)
     from lsv.worker.survey import survey
 

@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lsv.catalog import KINDS
-from lsv.cli.context import CommandContext
+from lsv.cli.context import JSON, CommandContext
 from lsv.errors import ConfigError
 from lsv.plugins import Plugins
 from lsv.settings import Setting
 
 _SETTINGS = (
-    Setting(name="json", type="bool", default=False, help="print JSON", scope="all"),
+    JSON,
     Setting(name="offers", type="bool", default=False, help="name every offer", scope="all"),
 )
 

@@ -11,7 +11,7 @@ import torch
 
 from lsv.attention import AttentionBackend
 from lsv.catalog import Catalog
-from lsv.config import EngineConfig, Fit
+from lsv.config import BoundOp, EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn import build
@@ -20,6 +20,15 @@ from lsv.offers import AttentionOffer
 from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
 from lsv.worker.dtypes import cache_dtype, model_dtype
 from lsv.worker.memory import after_weights, plan_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model with its ops bound and its backend chosen; no weight has been read."""
+
+    declared: Declared
+    backend: AttentionBackend
+    ops: tuple[BoundOp, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +75,32 @@ def load(
     Raises ``StartError`` before any weight is read when the configuration can't be served.
     """
     kv_dtype = cache_dtype(config.kv_dtype, model_dtype(config.dtype))
-    declared = build.declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
-    backend = make_backend(config, catalog)
-    check_layers(declared, backend, config)
-    ops = build.bind(declared, catalog, config.platform, config.reference_ops)
-    budget = device.budget(after_weights(device.memory(), declared.weight_bytes), config.memory_share)
-    fit = smallest(plan_memory(declared, backend, budget, config), device, communicator)
+    prepared = prepare(config, catalog, device, communicator)
+    declared, backend = prepared.declared, prepared.backend
+    fit = smallest(plan_fit(prepared, config, device), device, communicator)
     with closing(build.open_source(config, declared, catalog)) as source:
         build.fill(declared, source, lambda done, total: report("weights", done, total))
     pages = fit.num_blocks + 1
     cache = backend.allocate(declared.groups, declared.layers, pages, config.block_size, kv_dtype, device)
-    fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes, ops=ops)
+    fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     return Loaded(declared, backend, cache, fit)
+
+
+def prepare(
+    config: EngineConfig, catalog: Catalog, device: Device, communicator: Communicator | None = None
+) -> Prepared:
+    """Declare the model on meta, see that the attention backend serves its layers, and bind its ops."""
+    declared = build.declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
+    backend = make_backend(config, catalog)
+    check_layers(declared, backend, config)
+    return Prepared(declared, backend, build.bind(declared, catalog, config.platform, config.reference_ops))
+
+
+def plan_fit(prepared: Prepared, config: EngineConfig, device: Device) -> Fit:
+    """How one rank's memory would be used. Raises ``ConfigError`` when no request of full length fits."""
+    memory = after_weights(device.memory(), prepared.declared.weight_bytes)
+    fit = plan_memory(prepared.declared, prepared.backend, device.budget(memory, config.memory_share), config)
+    return msgspec.structs.replace(fit, ops=prepared.ops)
 
 
 def make_backend(config: EngineConfig, catalog: Catalog) -> AttentionBackend:

@@ -8,8 +8,7 @@ from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig, Fit
 from lsv.nn import build
 from lsv.platform import Memory
-from lsv.worker.loading import check_layers, make_backend, open_device
-from lsv.worker.memory import after_weights, plan_memory
+from lsv.worker.loading import open_device, plan_fit, prepare
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,14 +22,8 @@ def survey(config: EngineConfig, catalog: Catalog) -> Survey:
     """Declare the model on meta, bind its ops, plan the memory of one rank. Raises ``StartError`` as loading would."""
     device = open_device(config, catalog, rank=0)
     try:
-        declared = build.declare(config, catalog, torch_device=device.torch_device)
-        backend = make_backend(config, catalog)
-        check_layers(declared, backend, config)
-        ops = build.bind(declared, catalog, config.platform, config.reference_ops)
-        memory = device.memory()
-        budget = device.budget(after_weights(memory, declared.weight_bytes), config.memory_share)
-        fit = plan_memory(declared, backend, budget, config)
-        return Survey(memory=memory, fit=msgspec.structs.replace(fit, ops=ops))
+        prepared = prepare(config, catalog, device)
+        return Survey(memory=device.memory(), fit=plan_fit(prepared, config, device))
     finally:
         device.close()
 
