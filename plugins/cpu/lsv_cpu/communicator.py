@@ -55,7 +55,9 @@ class GlooCommunicator(Communicator):
         self._expect("broadcast", self.broadcast, mine, every[0])
 
     def close(self) -> None:
+        """Also drops the group: torch's threads must have ended before the interpreter does."""
         self._gloo.shutdown()
+        del self._gloo
 
     def _expect(
         self, name: str, collective: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, value: torch.Tensor
