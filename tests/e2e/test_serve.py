@@ -150,7 +150,7 @@ def test_terminal_clients(server):
         text=True,
         check=True,
     )
-    figures = json.loads(report.stdout)
+    figures = json.loads(report.stdout)["runs"][0]["figures"]
     assert figures["requests"] == 6
     assert figures["output_tokens"] == 48
 

@@ -1,1 +1,1 @@
-"""Benchmarks behind ``lsv bench``: one engine offline, or any OpenAI-compatible server under load."""
+"""Benchmarks behind ``lsv bench``: an engine offline, or any OpenAI-compatible server under load."""
