@@ -75,6 +75,12 @@ class Linear(Bindable):
         return OpSpec(self.op, dtype_name(self.layer.dtype), self.format, shape, frozenset(flags))
 
 
+def joint_format(*linears: Linear) -> str:
+    """The format that all of them have, or ``"mixed"``."""
+    formats = {linear.format for linear in linears}
+    return formats.pop() if len(formats) == 1 else "mixed"
+
+
 class Quantizer(Protocol):
     """A weight format. Made once per model by ``load(quantization_config)``; an online one gets ``{}``."""
 

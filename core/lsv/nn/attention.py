@@ -15,6 +15,7 @@ from lsv.nn.step import Step
 from lsv.nn.weights import Part, Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
+from lsv.quantizer import joint_format
 
 
 class Attention(Bindable):
@@ -71,7 +72,8 @@ class Attention(Bindable):
             )
             if on
         }
-        return OpSpec(self.op, dtype_name(linear.layer.dtype), linear.format, shape, frozenset(flags))
+        format = joint_format(linear, self.out.linear)
+        return OpSpec(self.op, dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         turning = self.heads + self.kv_heads

@@ -12,7 +12,7 @@ from lsv.nn.step import Step
 from lsv.nn.weights import Part, Piece, Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.quantizer import LinearLayer, PlainLinear
+from lsv.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 
 class Embed(Bindable):
@@ -42,7 +42,10 @@ class Embed(Bindable):
 
 
 class Head(nn.Module):
-    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's rows."""
+    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's rows.
+
+    Formats made from a plain weight take the embedding's, which keeps its own; others leave a tied head plain.
+    """
 
     def __init__(self, w: Weights, vocab_size: int, size: int, *, tied: Embed | None = None) -> None:
         super().__init__()
@@ -54,13 +57,21 @@ class Head(nn.Module):
             self.linear = Weights(w.declaration, place).linear("head", [part], size)
         else:
             weight = tied.weight if tied else _vocabulary(w, vocab_size, size, (start, stop, width))
-            self.linear = PlainLinear(LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight, None)
+            self.linear = _of_plain_weight(w, LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight)
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         logits: torch.Tensor = self.linear(x)
         if self.communicator is None:
             return logits
         return self.communicator.all_gather(logits)[:, : self.vocab_size]
+
+
+def _of_plain_weight(w: Weights, layer: LinearLayer, weight: nn.Parameter) -> Linear:
+    """The model's format where it is made from a plain weight, else the plain layer."""
+    quantizer = w.declaration.quantizer
+    if quantizer.stored(layer) == (WEIGHT,):
+        return quantizer.build(layer, {"weight": weight})
+    return PlainLinear(layer, weight, None)
 
 
 def _vocabulary(w: Weights, vocab_size: int, size: int, share: tuple[int, int, int]) -> nn.Parameter:

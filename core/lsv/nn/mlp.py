@@ -14,6 +14,7 @@ from lsv.nn.linear import Column, Row
 from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
+from lsv.quantizer import joint_format
 
 _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -75,11 +76,12 @@ class GatedMLP(Bindable):
 
     def spec(self) -> OpSpec:
         gate_up, down = self.gate_up.linear.layer, self.down.linear.layer
+        format = joint_format(self.gate_up.linear, self.down.linear)
         flags = (
             {self.act.name} | ({"bias"} if gate_up.bias else set()) | ({"reduce"} if self.down.communicator else set())
         )
         shape = {"hidden": gate_up.inputs, "intermediate": down.inputs}
-        return OpSpec(self.op, dtype_name(gate_up.dtype), self.gate_up.linear.format, shape, frozenset(flags))
+        return OpSpec(self.op, dtype_name(gate_up.dtype), format, shape, frozenset(flags))
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(self.act(self.gate_up(x)))  # type: ignore[no-any-return]

@@ -64,7 +64,8 @@ class DecoderLayer(Bindable):
 
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
-        return OpSpec(self.op, attn.dtype, attn.format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
+        format = attn.format if attn.format == mlp.format else "mixed"
+        return OpSpec(self.op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         x = x + self.attn(self.before_attn(x), step)

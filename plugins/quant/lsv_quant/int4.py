@@ -1,0 +1,59 @@
+"""``sym_int4``: int4 weights with one scale per output and group of inputs. Rows are quantised to int8 with one scale
+per group; products are exact within a group and groups are added up in float (W4A8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lsv.quantizer import LinearLayer
+from lsv_quant.online import Online, OnlineLinear
+from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
+
+
+class Int4Linear(OnlineLinear):
+    """nibbles uint8 [outputs, ceil(inputs / 2)] of code + 8, the even input in the low one; scales float32
+    [outputs, groups]. ``group`` inputs share a scale.
+    """
+
+    op: ClassVar[str] = "linear.int4"
+    format: ClassVar[str] = "int4"
+    row_invariant: ClassVar[bool] = True
+    nibbles: torch.Tensor
+    scales: torch.Tensor
+
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], group: int) -> None:
+        super().__init__(layer, tensors)
+        self.group = group
+        self.round = RoundInt4(layer.dtype, group)
+
+    def filled(self) -> None:
+        weight = self.release("weight")
+        outputs, inputs = weight.shape
+        nibbles = weight.new_empty((outputs, -(-inputs // 2)), dtype=torch.uint8)
+        scales = weight.new_empty((outputs, -(-inputs // self.group)), dtype=torch.float32)
+        self.keep("nibbles", self.round(weight, nibbles, scales))
+        self.keep("scales", scales)
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        codes, row_scales = to_int8(in_groups(x, self.group))
+        weight = in_groups(from_nibbles(self.nibbles, self.layer.inputs), self.group)
+        y = x.new_zeros((*x.shape[:-1], self.layer.width), dtype=torch.float32)
+        for number in range(weight.shape[1]):
+            sums = exact_product(codes[..., number, :], weight[:, number]).float()
+            y += sums * row_scales[..., number, None] * self.scales[:, number]
+        return self.finish(y, x.dtype)
+
+
+def _make(name: str, group: int, quantization_config: Mapping[str, Any]) -> Online:
+    return Online(name, partial(Int4Linear, group=group))
+
+
+make_32 = partial(_make, "sym_int4_g32", 32)
+make_64 = partial(_make, "sym_int4", 64)
+make_128 = partial(_make, "sym_int4_g128", 128)

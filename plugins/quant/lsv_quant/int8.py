@@ -1,0 +1,43 @@
+"""``int8``: weights with one scale per output, rows quantised to int8 with one scale each, products in int32 (W8A8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lsv.quantizer import LinearLayer
+from lsv_quant.online import Online, OnlineLinear
+from lsv_quant.rounding import RoundInt8, exact_product, to_int8
+
+
+class Int8Linear(OnlineLinear):
+    """codes int8 [outputs, inputs], scales float32 [outputs]."""
+
+    op: ClassVar[str] = "linear.int8"
+    format: ClassVar[str] = "int8"
+    row_invariant: ClassVar[bool] = True
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
+        super().__init__(layer, tensors)
+        self.round = RoundInt8(layer.dtype)
+
+    def filled(self) -> None:
+        weight = self.release("weight")
+        codes = torch.empty_like(weight, dtype=torch.int8)
+        scales = weight.new_empty(len(weight), dtype=torch.float32)
+        self.keep("codes", self.round(weight, codes, scales))
+        self.keep("scales", scales)
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        codes, row_scales = to_int8(x)
+        y = exact_product(codes, self.codes).float() * row_scales[..., None] * self.scales
+        return self.finish(y, x.dtype)
+
+
+def make(quantization_config: Mapping[str, Any]) -> Online:
+    return Online("int8", Int8Linear)

@@ -1,0 +1,43 @@
+"""What formats made from a plain checkpoint share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from lsv.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
+
+
+class OnlineLinear(Linear):
+    """A linear layer that takes the plain weight and keeps its own form of it in buffers once it is filled."""
+
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
+        super().__init__(layer)
+        self.weight, self.bias = tensors["weight"], tensors.get("bias")
+
+    def release(self, name: str) -> torch.Tensor:
+        """Parameter or buffer ``name``, so that a kernel can pack it and the module does not hold it too."""
+        held = self._buffers.get(name)
+        if held is None:
+            return super().release(name)
+        self._buffers[name] = held.to("meta")
+        return held
+
+    def finish(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Add the bias to a float32 product, and round it."""
+        return (y if self.bias is None else y + self.bias.float()).to(dtype)
+
+
+class Online:
+    """A quantizer whose checkpoints hold plain weights."""
+
+    def __init__(self, name: str, make: Callable[[LinearLayer, Mapping[str, nn.Parameter]], Linear]) -> None:
+        self.name, self._make = name, make
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return (WEIGHT,)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return self._make(layer, tensors)

@@ -1,0 +1,125 @@
+"""Symmetric rounding to int8 and int4 in plain torch. Native kernels do the same arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch.nn import functional
+
+from lsv.offers import OpSpec
+from lsv.ops import Bindable, dtype_name
+
+_NOTHING = 1e-30
+"""Numbers that are all smaller count as zeros."""
+_DIVISORS = (8.0, 8.5, 9.0)
+"""Of an int4 group's largest weight, to get scales to try: it becomes -8, or less and is cut."""
+_CHUNK = 1 << 18
+"""Weights rounded at once, so that what is computed on the way stays in the cache."""
+_EXACT = 1024
+"""Inputs whose products of int8 numbers float32 adds up exactly: 1024 * 127 * 128 < 2**24."""
+
+
+def to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [..., K] -> codes int8 [..., K] and scales float32 [...], one for each row of K: ``x ≈ codes * scales``.
+
+    Halves round to even. A row without a finite number in it has a scale that is not finite either.
+    """
+    x = x.float()
+    largest = x.abs().amax(dim=-1)
+    empty = largest < _NOTHING
+    inverse = torch.where(empty, 1.0, _divide(127, largest))
+    codes = (x * inverse[..., None]).round().to(torch.int8)
+    return codes, torch.where(empty, 1.0, largest / 127)
+
+
+def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [..., G] -> codes int8 from -8 to 7 and scales float32 [...]; of a few scales the one with the least error."""
+    x = x.float()
+    top, bottom = x.amax(dim=-1).clamp(min=0), x.amin(dim=-1).clamp(max=0)
+    peak = torch.where(top > -bottom, top, bottom)
+    scales, codes = torch.ones_like(peak), torch.zeros(x.shape, dtype=torch.int8, device=x.device)
+    least = torch.full_like(peak, torch.inf)
+    for divisor in _DIVISORS:
+        rounded = (x * _divide(-divisor, peak)[..., None]).round().clamp(-8, 7)
+        error = (rounded * (peak / -divisor)[..., None] - x).square().sum(dim=-1)
+        better = (error < least) & (peak.abs() >= _NOTHING)
+        least = torch.where(better, error, least)
+        scales = torch.where(better, peak / -divisor, scales)
+        codes = torch.where(better[..., None], rounded.to(torch.int8), codes)
+    return codes, scales
+
+
+def _divide(number: float, x: torch.Tensor) -> torch.Tensor:
+    """``number / x`` rounded once: with a plain number torch multiplies by the reciprocal."""
+    return torch.full_like(x, number) / x
+
+
+def in_groups(x: torch.Tensor, group: int) -> torch.Tensor:
+    """[..., K] -> [..., groups, group], the last one filled up with zeros."""
+    x = functional.pad(x, (0, -x.shape[-1] % group))
+    return x.unflatten(-1, (-1, group))
+
+
+def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
+    """int8 [..., K] from -8 to 7 -> uint8 [..., ceil(K / 2)]: code + 8, the even one in the low nibble."""
+    pairs = in_groups(codes, 2) + 8
+    return (pairs[..., 0] | pairs[..., 1] << 4).view(torch.uint8)
+
+
+def from_nibbles(nibbles: torch.Tensor, count: int) -> torch.Tensor:
+    """uint8 [..., ceil(count / 2)] -> int8 [..., count], from -8 to 7."""
+    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=-1).flatten(-2)
+    return codes[..., :count].to(torch.int8) - 8
+
+
+def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """int8 x [..., K] and weight [N, K] -> ``x @ weight.T`` int32 [..., N], exact."""
+    parts = zip(x.split(_EXACT, dim=-1), weight.split(_EXACT, dim=-1), strict=True)
+    products = ((a.float() @ b.float().T).to(torch.int32) for a, b in parts)
+    return torch.stack(tuple(products)).sum(dim=0, dtype=torch.int32)
+
+
+class RoundInt8(Bindable):
+    """weight [N, K] -> codes int8 [N, K] and scales float32 [N], written into tensors it is given."""
+
+    op: ClassVar[str] = "round.int8"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def spec(self) -> OpSpec:
+        return OpSpec(self.op, dtype_name(self.dtype))
+
+    def reference(self, weight: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        for rows in _chunks(weight):
+            codes[rows], scales[rows] = to_int8(weight[rows])
+        return codes
+
+
+class RoundInt4(Bindable):
+    """weight [N, K] -> nibbles uint8 [N, ceil(K / 2)] and scales float32 [N, groups], written into tensors given."""
+
+    op: ClassVar[str] = "round.int4"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, dtype: torch.dtype, group: int) -> None:
+        super().__init__()
+        self.dtype, self.group = dtype, group
+
+    def spec(self) -> OpSpec:
+        return OpSpec(self.op, dtype_name(self.dtype), shape={"group": self.group})
+
+    def reference(self, weight: torch.Tensor, nibbles: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        for rows in _chunks(weight):
+            codes, scales[rows] = to_int4(in_groups(weight[rows], self.group))
+            nibbles[rows] = to_nibbles(codes.flatten(-2)[..., : weight.shape[1]])
+        return nibbles
+
+
+def _chunks(weight: torch.Tensor) -> Iterator[slice]:
+    step = max(1, _CHUNK // weight.shape[1])
+    return (slice(first, first + step) for first in range(0, len(weight), step))
