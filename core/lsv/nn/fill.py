@@ -18,7 +18,7 @@ from lsv.nn.checkpoint import CheckpointSource, TensorInfo
 from lsv.nn.weights import Piece, Slot
 from lsv.ops import Bindable, dtype_name
 
-_CHUNK_BYTES = 32 << 20
+_CHUNK_BYTES = 4 << 20  # small enough to stay in the cache, and in memory that malloc keeps for the next chunk
 _CASTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHOWN = 20
 
