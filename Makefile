@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve test test-all test-gpu lint install install-dev clean
+.PHONY: serve test test-all test-isa test-gpu lint install install-dev clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -44,8 +44,12 @@ lint: install-dev
 test: lint
 	$(PYTEST) -n 2 --dist loadgroup -m "not slow and not gpu" tests
 
-test-all: lint
+test-all: lint test-isa
 	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
+
+# The native kernels with each instruction set this machine has, and with AMX tiles (emulated where there are none).
+test-isa: install-dev
+	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
 
 test-gpu: install-dev
 	$(PYTEST) -m gpu tests || { code=$$?; [ $$code -eq 5 ] && echo "there is no test that needs an accelerator yet"; }

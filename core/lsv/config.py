@@ -34,7 +34,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised. ``memory_share``
     None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
     lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
-    (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json.
+    (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json. ``max_itl_ms`` bounds the steps of
+    running requests while prompts enter; None does not.
     """
 
     model: str
@@ -57,6 +58,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     chunked_prefill: bool = True
     mixed_batches: bool = True
+    max_itl_ms: float | None = None
     policy: str = "fcfs"
     executor: str = "inline"
     memory_share: float | None = None

@@ -98,6 +98,10 @@ _SCHEDULING = _grouped(
     Setting(name="max_queue", type="int", default=4096, low=1, help="requests that may wait; more are refused (429)"),
     Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
     Setting(
+        name="max_itl_ms", type="float", low=0,
+        help="milliseconds between tokens of running answers to aim at while prompts enter (default: no limit)",
+    ),
+    Setting(
         name="scheduling_policy", default="fcfs", aliases=("policy",),
         help="order of waiting requests: fcfs, priority, or a plugin's",
     ),

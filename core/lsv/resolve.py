@@ -81,6 +81,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         max_queue=settings["max_queue"],
         prefix_caching=settings["enable_prefix_caching"],
         chunked_prefill=chunked,
+        max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=settings["scheduling_policy"],
         executor=_choose_executor(topology, catalog),
         memory_share=settings["gpu_memory_utilization"],
@@ -273,6 +274,15 @@ def _choose_step_tokens(asked: int | None, length: int, chunked: bool, choices: 
             param="max_num_batched_tokens",
         )
     return int(asked)
+
+
+def _choose_pace(asked: float | None, chunked: bool) -> float | None:
+    if asked and not chunked:
+        raise ConfigError(
+            f"max_itl_ms={asked:g} needs chunked prefill: a prompt in one piece keeps all others waiting",
+            param="max_itl_ms",
+        )
+    return asked or None
 
 
 def _topology(settings: Settings) -> Topology:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from lsv.engine.engine import Engine, refuse
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import BadRequest, EngineDied, Overloaded
 from lsv.request import FinishReason, Request, SamplingParams
+from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing import fake_tokens
 from lsv.testing.clock import FakeClock
@@ -190,6 +192,22 @@ def test_preemption_is_told_once_in_known_words(caplog):
     lines = [record.message for record in caplog.records if "PreemptionMode.RECOMPUTE" in record.message]
     assert len(lines) == 1
     assert "total_cumulative_preemption_cnt=1" in lines[0]
+
+
+def test_limit_between_tokens_that_can_not_be_kept_is_told_once(caplog):
+    class Slow(FakeExecutor):
+        def collect(self, timeout: float) -> StepResult:
+            return msgspec.structs.replace(super().collect(timeout), seconds=0.03)
+
+    for limit, lines in ((20.0, 1), (40.0, 0), (None, 0)):
+        caplog.clear()
+        engine: Engine[str] = Engine(engine_config(max_itl_ms=limit), Slow(), Fcfs(), now=FakeClock())
+        engine.start(lambda *_: None)
+        engine.submit("a", ask(0, max_tokens=100))
+        run(engine)
+        told = [record.message for record in caplog.records if "max_itl_ms=20 can't be kept" in record.message]
+        assert len(told) == lines
+        assert all("takes 30.0 ms" in message for message in told)
 
 
 def test_the_engine_and_its_clients_load_no_torch():

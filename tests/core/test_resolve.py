@@ -101,6 +101,7 @@ def test_a_disabled_window_caps_the_context(configure):
         (("--kv-cache-dtype", "fp3"), {}, "kv_cache_dtype fp3"),
         (("-pp", "2"), {}, "pipeline_parallel_size"),
         (("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"), {}, "needs chunked prefill"),
+        (("--no-enable-chunked-prefill", "--max-itl-ms", "50"), {}, "max_itl_ms=50 needs chunked prefill"),
         ((), {"architectures": []}, "names no architecture"),
     ],
 )
@@ -133,6 +134,11 @@ def test_the_fingerprint_names_what_matters(configure):
 def test_two_ranks_run_in_processes(configure):
     assert configure("-tp", "2").executor == "processes"
     assert configure().executor == "inline"
+
+
+def test_no_limit_between_tokens_unless_asked_for(configure):
+    assert configure("--max-itl-ms", "50").max_itl_ms == 50.0
+    assert configure("--max-itl-ms", "0").max_itl_ms is configure().max_itl_ms is None
 
 
 def test_resolving_imports_no_torch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lsv.kv.spec import KVGroup
 from lsv.request import FinishReason, PoolingParams, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
 from lsv.testing import fake_tokens
 from lsv.testing.rig import FULL, Rig
@@ -99,9 +101,20 @@ class Population:
         assert [ids[0] for score in scores for ids in score.ids] == list(request.prompt[1:])
 
 
+def give_times(rig: Rig, seed: int) -> None:
+    """Let steps take a millisecond or so a token."""
+    rng, collect = random.Random(seed), rig.worker.collect
+
+    def late(timeout: float) -> StepResult:
+        result = collect(timeout)
+        return msgspec.structs.replace(result, seconds=rng.uniform(0.0005, 0.002) * sum(result.kept))
+
+    rig.worker.collect = late
+
+
 def run_population(
     seed: int, size: int, *, depth: int, groups: str, blocks: int, tokens: int, seqs: int, chunked: bool, mixed: bool,
-    caching: bool, policy: type[Fcfs], most_preempted: int,
+    caching: bool, policy: type[Fcfs], most_preempted: int, max_itl: float | None = None,
 ) -> Rig:  # fmt: skip
     limits = Limits(
         max_num_seqs=seqs,
@@ -111,6 +124,7 @@ def run_population(
         chunked_prefill=chunked,
         mixed_batches=mixed,
         max_preemptions=most_preempted,
+        max_itl=max_itl,
     )
     rig = Rig(
         groups=GROUPS[groups],
@@ -120,6 +134,8 @@ def run_population(
         policy=policy(),
         limits=limits,
     )
+    if max_itl is not None:
+        give_times(rig, seed)
     population = Population(seed, size, rig)
     population.run()
     population.check()
@@ -137,6 +153,7 @@ WORLDS = {
     "caching": st.booleans(),
     "policy": st.sampled_from([Fcfs, Priority]),
     "most_preempted": st.sampled_from([0, 1, 3]),
+    "max_itl": st.sampled_from([None, None, 0.02]),
 }
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.worker.draws import uniform
+from lsv.nn.draws import uniform
 from lsv.worker.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
 from lsv.worker.slots import Slot
 

@@ -55,6 +55,7 @@ class Engine(Generic[Owner]):
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
         self._warned_at = 0
+        self._warned_of_pace = False
         self._steps = self._nonfinite = 0
         self._step_seconds = self._model_seconds = 0.0
 
@@ -168,6 +169,9 @@ class Engine(Generic[Owner]):
         self._nonfinite += result.nonfinite
         self._step_seconds += now - began
         self._model_seconds += result.seconds
+        if self._started.too_slow is not None and not self._warned_of_pace:
+            self._warned_of_pace = True
+            self._warn_of_pace(self._started.too_slow)
 
     def _make_request(self, number: int, message: Submit, now: float) -> Request:
         return Request(
@@ -214,8 +218,17 @@ class Engine(Generic[Owner]):
         self._news.clear()
         self._in_flight.clear()
 
+    def _warn_of_pace(self, seconds: float) -> None:
+        log.warning(
+            "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
+            "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
+            "(max_num_seqs)",
+            self.config.max_itl_ms,
+            1000 * seconds,
+        )
+
     def _warn_of_preemptions(self) -> None:
-        total = self._started.counts.preemptions
+        total = self._started.preemptions
         if total and (not self._warned_at or total - self._warned_at >= _WARN_EVERY):
             self._warned_at = total
             log.warning(
@@ -244,6 +257,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
         depth=depth,
         chunked_prefill=config.chunked_prefill,
         mixed_batches=config.mixed_batches,
+        max_itl=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
     )
     return Scheduler(limits, kv, policy)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from lsv import ops
 from lsv.attention import AttentionLayer
@@ -20,6 +21,7 @@ from lsv.locate import read_config
 from lsv.nn.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.nn.fill import Filler, Report
 from lsv.nn.model import Model
+from lsv.nn.sampling import Sampling
 from lsv.nn.weights import Declaration, Shard, Slot, Weights
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
@@ -31,6 +33,7 @@ class Declared:
     """A model whose weights are declared (on meta) or filled. ``layers`` and ``specs`` are by layer index."""
 
     model: Any
+    sampling: Sampling
     json: Mapping[str, Any]
     layers: tuple[AttentionLayer, ...]
     specs: tuple[KVSpec, ...]
@@ -75,6 +78,7 @@ def declare(
     module: Any = model
     return Declared(
         model=module,
+        sampling=Sampling(model.vocab_size, dtype),
         json=json,
         layers=model.attention_layers(),
         specs=specs,
@@ -89,7 +93,7 @@ def declare(
 def bind(declared: Declared, catalog: Catalog, platform: str, reference: bool) -> tuple[BoundOp, ...]:
     """Choose kernels for all ops; ``reference`` leaves each to its plain-torch form."""
     offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
-    return ops.bind(declared.model, offers, platform, catalog.load)
+    return ops.bind(nn.ModuleList((declared.model, declared.sampling)), offers, platform, catalog.load)
 
 
 def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda done, total: None) -> None:

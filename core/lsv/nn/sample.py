@@ -1,20 +1,29 @@
 """Sampling ops on a batch of logits, in plain torch. Each works on float32 [rows, vocabulary] row by row.
 
 From ``weigh`` on a distribution is held as integers: integer sums are exact in any order, so what a row draws
-does not depend on how a device splits its sums or on who shares the batch. Edits to logits are sparse: they
-take (row, token) pairs.
+does not depend on how a device splits its sums or on who shares the batch. ``weigh`` itself is a fixed sequence of
+additions and multiplications, each rounded to float32: whoever follows it gets the same integers. Edits to logits
+are sparse: they take (row, token) pairs.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 WEIGHT_BITS = 40
-"""A probability p is held as ``floor(p * 2**40)``; what is rarer than that is never drawn."""
+"""The best token weighs ``2**40``; one that is ``2**-40`` times as likely, or less, is never drawn."""
 
 LOWEST_TEMPERATURE = 1e-5
-"""Below this a division could leave the range of float32, and only the best tokens could be drawn anyway."""
+"""Colder than this only the best tokens could be drawn anyway."""
+
+POWER_OF_TWO = (0.6931471825, 0.2402264774, 0.05550332367, 0.009618436918, 0.001339887385, 0.0001535336196)
+"""Coefficients of f, f**2 ... in 2**f = 1 + ..., |f| <= 1/2: the minimax polynomial, relative error 2e-9."""
+
+_LOWEST_EXPONENT = -64.0
+"""Weights are 0 long before this; it keeps exponents within the range of shifts."""
 
 _CANDIDATES = 512
 """Top-p looks at so many of a row's likeliest tokens before it sorts the whole vocabulary."""
@@ -60,10 +69,9 @@ def penalize(logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, a
     return logits
 
 
-def temper(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Divide by the temperature [rows]; each row's best logit is shifted to 0 first, so nothing overflows."""
-    shifted = logits - logits.amax(dim=-1, keepdim=True)
-    return shifted / temperature.clamp(min=LOWEST_TEMPERATURE).unsqueeze(-1)
+def rate(temperature: float) -> float:
+    """The factor of logits in the exponent of 2 for a temperature above 0."""
+    return math.log2(math.e) / max(temperature, LOWEST_TEMPERATURE)
 
 
 def top_k(logits: Tensor, k: Tensor) -> Tensor:
@@ -73,9 +81,21 @@ def top_k(logits: Tensor, k: Tensor) -> Tensor:
     return logits.masked_fill_(logits < threshold, _FORBIDDEN)
 
 
-def weigh(logits: Tensor) -> Tensor:
-    """The rows' probabilities as int64 weights that add up to about ``2**WEIGHT_BITS``."""
-    return (logits.softmax(dim=-1) * float(1 << WEIGHT_BITS)).to(torch.int64)
+def weigh(logits: Tensor, rate: Tensor) -> Tensor:
+    """Int64 weights ``floor(2**(40 + (logit - best) * rate))``, of the row's best logit; ``rate`` float32 [rows].
+
+    Every step must round to float32 by itself, without fused multiply-adds.
+    """
+    exponent = (logits - logits.amax(dim=-1, keepdim=True)).mul_(rate.unsqueeze(-1)).clamp_(min=_LOWEST_EXPONENT)
+    whole = exponent.round()
+    part = exponent.sub_(whole)
+    power = torch.full_like(part, POWER_OF_TWO[-1])
+    for coefficient in (*POWER_OF_TWO[-2::-1], 1.0):
+        power.mul_(part).add_(coefficient)
+    mantissa = power.mul_(float(1 << 24)).to(torch.int64)  # exact: at least 2**-1/2 has 24 bits behind the point
+    return mantissa.bitwise_left_shift_(WEIGHT_BITS - 24).bitwise_right_shift_(
+        whole.neg_().to(torch.int64).clamp_(max=63)
+    )
 
 
 def top_p(weights: Tensor, fraction: Tensor) -> Tensor:
@@ -119,6 +139,6 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def scale(total: Tensor, fraction: Tensor) -> Tensor:
-    """``floor(total * fraction / 2**32)``, within int64 for 0 <= total < 2**58 and 0 <= fraction <= 2**32."""
+    """``floor(total * fraction / 2**32)``, within int64 for 0 <= total < 2**60 and 0 <= fraction <= 2**32."""
     high, low = total >> 30, total & ((1 << 30) - 1)
     return (high * fraction + (low * fraction >> 30)) >> 2

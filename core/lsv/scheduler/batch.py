@@ -80,6 +80,7 @@ class Batch:
         """All known tokens of the job are planned."""
         del self.prefilling[job.request.id]
         self.decoding[job.request.id] = job
+        job.look_ahead()
 
     def victim(self) -> Job | None:
         """Who is preempted next: the last in line that is not protected."""

@@ -6,9 +6,12 @@ import msgspec
 
 
 class StepCosts(msgspec.Struct, frozen=True):
-    """What a policy knows of a step's cost: the most tokens it may hold."""
+    """What a policy knows of a step's cost: it may hold ``max_tokens`` in all, and with no more than
+    ``quick_tokens`` of prompts it stays within the limit on the time between tokens, if there is one.
+    """
 
     max_tokens: int
+    quick_tokens: int
 
 
 class StepBudget:

@@ -24,14 +24,17 @@ class Draft:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def decode(self, job: Job) -> None:
-        """One more token of a job whose next token is sampled by the row before."""
-        start = job.planned
-        self.jobs.append(job)
-        self._slots.append(job.slot)
-        self._starts.append(start)
-        job.planned = start + 1
-        job.rows += 1
+    def decode(self, jobs: list[Job]) -> None:
+        """One more token of each job whose next token is sampled by the row before, as many as the step can take."""
+        jobs = jobs[: self.budget.tokens]
+        self.budget.tokens -= len(jobs)
+        self.jobs += jobs
+        for job in jobs:
+            start = job.planned
+            self._slots.append(job.slot)
+            self._starts.append(start)
+            job.planned = start + 1
+            job.rows += 1
 
     def prefill(self, job: Job, count: int) -> None:
         """The next ``count`` of a job's known tokens."""

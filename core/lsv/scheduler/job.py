@@ -13,14 +13,15 @@ class Job:
     ``rank`` is its place in line. ``planned`` tokens are computed or in flight; up to ``target`` they are known ids
     (prompt, and the output of an earlier stay), after that each is sampled by the row before. Nothing is
     planned past ``last`` tokens: the final token of an answer is never computed. ``rows`` rows are in flight.
+    While the job decodes, ``room`` is how many tokens can be planned before its blocks or its end must be looked at;
     ``due`` is the count of computed tokens that has the cache look at the table again. A job is ``active`` while rows
     may be planned for it; after that it may have rows in flight, and once ``ended`` their results are nobody's.
     ``scored`` prompt tokens have had their log probabilities delivered. ``slot`` is -1 outside the batch.
     """
 
     __slots__ = (
-        "active", "due", "ended", "last", "limit", "min_output", "most_output", "planned", "rank", "request", "rows",
-        "scored", "slot", "stops", "table", "target",
+        "active", "due", "ended", "last", "limit", "min_output", "most_output", "planned", "rank", "request", "room",
+        "rows", "scored", "slot", "stops", "table", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, table: Table, rank: tuple[Key, int], longest: int) -> None:
@@ -35,8 +36,12 @@ class Job:
         self.stops = frozenset(request.stop_ids)
         self.scored = 0
         self.slot = -1
-        self.planned = self.target = self.rows = self.due = 0
+        self.planned = self.target = self.rows = self.room = self.due = 0
         self.active = self.ended = False
+
+    def look_ahead(self) -> None:
+        """Find out how far its blocks and its end let it go."""
+        self.room = min(self.last, self.table.capacity)
 
     @property
     def most_cached(self) -> int:

@@ -11,7 +11,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ``max_model_len`` bounds prompt and output together; ``max_queue`` the requests that wait; ``depth`` the plans in
     flight. Without ``chunked_prefill`` a prompt is computed in one step; without ``mixed_batches`` a step holds prompt
     tokens or decoding rows, never both. A request that was preempted ``max_preemptions`` times
-    comes back only when all blocks it can ever need are free, and keeps them.
+    comes back only when all blocks it can ever need are free, and keeps them. ``max_itl`` is the time in seconds that
+    a step with decoding rows should stay under; None is no limit.
     """
 
     max_num_seqs: int
@@ -22,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill: bool = True
     mixed_batches: bool = True
     max_preemptions: int = 3
+    max_itl: float | None = None
 
     @property
     def tokens_in_flight(self) -> int:

@@ -9,6 +9,7 @@ from lsv.scheduler.budget import StepBudget, StepCosts
 from lsv.scheduler.draft import Draft
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.pace import Pace
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.waiting import WaitingRoom
 
@@ -23,7 +24,7 @@ class Planner:
         self._limits = limits
         self._kv = kv
         self._policy = policy
-        self._costs = StepCosts(limits.max_num_batched_tokens)
+        self.pace = None if limits.max_itl is None else Pace(limits.max_itl, mixed=limits.mixed_batches)
         self._short = False  # blocks ran out in this step: nobody is admitted
         self._decode_next = False
 
@@ -32,14 +33,21 @@ class Planner:
         for id in self._kv.claims.take_woken():
             self.waiting.wake(id)
         self._short = False
-        prompt = max(1, self._policy.budget(len(self.batch), self._costs))
-        draft = Draft(StepBudget(self._costs.max_tokens, prompt, chunked=self._limits.chunked_prefill))
+        draft = Draft(self._budget())
         if self._limits.mixed_batches:
             self._decode(draft)
             self._prefill(draft, now)
         else:
             self._fill_unmixed(draft, now)
         return draft
+
+    def _budget(self) -> StepBudget:
+        most = quick = self._limits.max_num_batched_tokens
+        if self.pace is not None and self.batch.decoding:
+            first = next(iter(self.batch.prefilling.values()), None)
+            quick = min(most, self.pace.prompt_tokens(0 if first is None else first.planned))
+        prompt = self._policy.budget(len(self.batch), StepCosts(most, quick))
+        return StepBudget(most, max(1, prompt), chunked=self._limits.chunked_prefill)
 
     def _fill_unmixed(self, draft: Draft, now: float) -> None:
         """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""
@@ -54,28 +62,26 @@ class Planner:
             self._decode(draft)
 
     def _decode(self, draft: Draft) -> None:
-        left = draft.budget.tokens
-        for job in tuple(self.batch.decoding.values()):
-            if job.planned >= job.last or not job.active:
-                continue
-            if not left:
-                break
-            if job.planned >= job.table.capacity and not self._grow(job, job.planned + 1, draft):
-                continue
-            draft.decode(job)
-            left -= 1
-        draft.budget.tokens = left
+        decoding = self.batch.decoding
+        stuck = [job for job in decoding.values() if job.room <= job.planned < job.last]
+        # Whoever gets a block may still be preempted for one behind it, so all is settled before a row is drafted.
+        for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1)]:
+            if job.active:
+                job.look_ahead()
+                draft.grow(job)
+        draft.decode([job for job in decoding.values() if job.planned < job.room])
 
     def _prefill(self, draft: Draft, now: float) -> None:
         for job in tuple(self.batch.prefilling.values()):
             count = draft.budget.chunk(job.target - job.planned)
             if not count:
                 return
-            if job.active and self._grow(job, job.planned + count, draft):
+            if job.active and self._grow(job, job.planned + count):
                 self._take(job, count, draft)
         self._admit(draft, now)
 
     def _take(self, job: Job, count: int, draft: Draft) -> None:
+        draft.grow(job)
         draft.prefill(job, count)
         if job.planned == job.target:
             self.batch.start_decoding(job)
@@ -101,7 +107,7 @@ class Planner:
             self.waiting.admit()
             self._enter(job, match, now)
             draft.begin(job)
-            grown = self._grow(job, job.planned + count, draft)
+            grown = self._grow(job, job.planned + count)
             assert grown, "an admitted request has blocks for its prompt"
             self._take(job, count, draft)
 
@@ -123,12 +129,11 @@ class Planner:
 
     # Blocks
 
-    def _grow(self, job: Job, tokens: int, draft: Draft) -> bool:
+    def _grow(self, job: Job, tokens: int) -> bool:
         """Give the job blocks for ``tokens`` tokens; False when it has to wait or had to leave."""
         while not self._kv.grow(job.table, tokens):
             if not self._make_room(job):
                 return False
-        draft.grow(job)
         return True
 
     def _make_room(self, job: Job) -> bool:

@@ -30,7 +30,7 @@ class Fcfs:
         return (request.arrival,)
 
     def budget(self, running: int, costs: StepCosts) -> int:
-        return costs.max_tokens
+        return costs.quick_tokens
 
 
 class Priority(Fcfs):

@@ -56,6 +56,16 @@ class Scheduler:
         return len(self._flights)
 
     @property
+    def too_slow(self) -> float | None:
+        """Seconds of a step of decoding rows alone, once that is known to be over ``Limits.max_itl``."""
+        pace = self._planner.pace
+        return None if pace is None else pace.too_slow
+
+    @property
+    def preemptions(self) -> int:
+        return self._planner.preemptions
+
+    @property
     def counts(self) -> Counts:
         planner = self._planner
         return Counts(
@@ -176,39 +186,49 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         expected, jobs = self._flights.popleft()
         assert plan.step == expected.step == result.step, "plans settle in order"
+        if self._planner.pace is not None:
+            self._planner.pace.learn(plan.rows, result.seconds)
         outcomes: list[Outcome] = []
-        for row, (job, start, kept) in enumerate(zip(jobs, plan.rows.start, result.kept, strict=True)):
+        odd = {*result.failed, *result.vectors, *result.prompt_logprobs}
+        columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
+        for row, (job, start, kept, tokens) in enumerate(columns):
             job.rows -= 1
             if not job.ended:
-                outcome = self._settle_row(job, row, start, kept, result, now)
+                if row in odd:
+                    outcome = self._settle_odd(job, row, start, kept, result, now)
+                else:
+                    outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), None, now)
                 if outcome is not None:
                     outcomes.append(outcome)
-            if not job.active and not job.rows:
+            if not job.rows and not job.active:
                 self._planner.dismiss(job)
         self._planner.batch.sweep()
         return tuple(outcomes)
 
-    def _settle_row(self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float) -> Outcome | None:
+    def _settle_odd(self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float) -> Outcome | None:
+        """A row that failed, gave a vector or scored a prompt."""
         request = job.request
         if row in result.failed:
             return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)
-        request.computed = computed = start + kept
+        tokens, scores = result.tokens[row], _new_scores(job, start, result.prompt_logprobs.get(row))
+        outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), scores, now)
+        vector = result.vectors.get(row)
+        if vector is None:
+            return outcome
+        request.first_token = now
+        return self._end(Outcome(request, vector=vector, finish=FinishReason.STOP), job)
+
+    def _settle_row(
+        self, job: Job, computed: int, tokens: tuple[int, ...], logprobs: Logprobs | None, scores: Logprobs | None,
+        now: float,
+    ) -> Outcome | None:  # fmt: skip
+        request = job.request
+        request.computed = computed
         if computed >= job.due:
             job.due = self._kv.settle(job.table, computed)
-        assert result.tokens[row] or computed < job.target or row in result.vectors, "a row was not sampled"
-        vector = result.vectors.get(row)
-        if vector is not None:
-            request.first_token = now
-            return self._end(Outcome(request, vector=vector, finish=FinishReason.STOP), job)
-        tokens, scores = result.tokens[row], _new_scores(job, start, result.prompt_logprobs.get(row))
         if not tokens:
+            assert computed < job.target or request.sampling is None, "a row was not sampled"
             return Outcome(request, prompt_logprobs=scores) if scores is not None else None
-        return self._settle_tokens(job, tokens, result.logprobs.get(row), scores, now)
-
-    def _settle_tokens(
-        self, job: Job, tokens: tuple[int, ...], logprobs: Logprobs | None, scores: Logprobs | None, now: float
-    ) -> Outcome:
-        request = job.request
         if request.first_token is None:
             request.first_token = now
         taken, finish = job.accept(tokens)

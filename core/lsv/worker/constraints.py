@@ -1,79 +1,56 @@
-"""Per-request changes to logits: gathered over a batch as (row, token) pairs, applied with ``nn.sample``.
+"""Per-request changes to logits, as edits of single tokens in the order in which they apply.
 
 Token ids outside the vocabulary are left out: they can't be drawn anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from lsv.nn import sample
-from lsv.worker.slots import Slot
+from lsv.nn.sampling import EDIT, Edits, Kind
+from lsv.request import SamplingParams
+from lsv.worker.slots import Slot, TokenCounts
 
-Floats = npt.NDArray[np.float32]
-_Tokens = npt.NDArray[np.int64]
+NO_EDITS: Edits = np.empty(0, EDIT)
 
-
-def constrain(logits: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """Allowed ids, bad words, min_tokens, bias and penalties, in this order and in place.
-
-    ``logits`` float32 [rows, vocabulary], ``slots`` one a row.
-    """
-    for step in (_allow, _forbid, _bias, _penalize):
-        step(logits, slots)
-    return logits
+_Tokens = Sequence[int] | npt.NDArray[np.int32]
 
 
-def _allow(logits: Tensor, slots: Sequence[Slot]) -> None:
-    rows = [row for row, slot in enumerate(slots) if slot.params.allowed_token_ids is not None]
-    if rows:
-        row_of, tokens = _pairs(logits, slots, lambda slot: slot.params.allowed_token_ids or ())
-        sample.allow_only(logits, _put(np.array(rows), logits), row_of, tokens)
-
-
-def _forbid(logits: Tensor, slots: Sequence[Slot]) -> None:
-    for tokens_of in (banned_endings, withheld_stops):
-        rows, tokens = _pairs(logits, slots, tokens_of)
-        if len(rows):
-            sample.forbid(logits, rows, tokens)
-
-
-def _bias(logits: Tensor, slots: Sequence[Slot]) -> None:
-    if not any(slot.params.logit_bias for slot in slots):
-        return
-    rows, tokens = _pairs(logits, slots, lambda slot: slot.params.logit_bias)
-    vocabulary = logits.shape[-1]
-    bias = [b for slot in slots for token, b in slot.params.logit_bias.items() if 0 <= token < vocabulary]
-    if bias:
-        sample.add_bias(logits, rows, tokens, _put(np.array(bias, np.float32), logits))
-
-
-def _penalize(logits: Tensor, slots: Sequence[Slot]) -> None:
-    penalised = [(row, slot) for row, slot in enumerate(slots) if slot.counts is not None]
-    if not penalised:
-        return
-    columns = [_penalties(row, slot) for row, slot in penalised]
-    pairs = (_put(np.concatenate(column), logits) for column in zip(*columns, strict=True))
-    sample.penalize(logits, *pairs)
-
-
-def _penalties(row: int, slot: Slot) -> tuple[_Tokens, _Tokens, Floats, Floats]:
-    """Row, token, repetition and additive penalty of each distinct token of a request."""
-    assert slot.counts is not None
-    params, counts = slot.params, slot.counts.counts
-    additive = params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
-    size = len(counts)
-    return (
-        np.full(size, row, np.int64),
-        slot.counts.tokens.astype(np.int64),
-        np.full(size, params.repetition_penalty, np.float32),
-        additive.astype(np.float32),
+def is_constrained(slot: Slot) -> bool:
+    """Whether the request may change its logits at all."""
+    params = slot.params
+    return bool(
+        slot.counts is not None
+        or params.allowed_token_ids is not None
+        or slot.begin.bad_words
+        or params.min_tokens
+        or params.logit_bias
     )
+
+
+def edits_of(slot: Slot, vocabulary: int) -> Edits:
+    """Allowed ids, bad words, min_tokens, bias and penalties."""
+    params = slot.params
+    parts: list[Edits] = []
+    if params.allowed_token_ids is not None:
+        parts.append(_edits(Kind.ALLOW, _within(params.allowed_token_ids, vocabulary)))
+    if forbidden := (*banned_endings(slot), *withheld_stops(slot)):
+        parts.append(_edits(Kind.FORBID, _within(forbidden, vocabulary)))
+    if params.logit_bias:
+        bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < vocabulary}
+        parts.append(_edits(Kind.ADD, list(bias), list(bias.values())))
+    if slot.counts is not None:
+        parts.append(_penalties(params, slot.counts, vocabulary))
+    return parts[0] if len(parts) == 1 else join_edits(parts)
+
+
+def join_edits(parts: Iterable[Edits]) -> Edits:
+    """One after the other; by their bytes, because numpy takes microseconds to compare the records' fields."""
+    joined = b"".join(part.tobytes() for part in parts if len(part))
+    return np.frombuffer(joined, EDIT) if joined else NO_EDITS
 
 
 def banned_endings(slot: Slot) -> list[int]:
@@ -96,14 +73,22 @@ def withheld_stops(slot: Slot) -> tuple[int, ...]:
     return slot.begin.stop_ids if len(slot.output) < slot.params.min_tokens else ()
 
 
-def _pairs(logits: Tensor, slots: Sequence[Slot], tokens_of: Callable[[Slot], Iterable[int]]) -> tuple[Tensor, Tensor]:
-    """What ``tokens_of`` names for each slot, as rows and tokens: int64 [pairs] on the logits' device."""
-    vocabulary = logits.shape[-1]
-    named = ((row, token) for row, slot in enumerate(slots) for token in tokens_of(slot))
-    pairs = [pair for pair in named if 0 <= pair[1] < vocabulary]
-    both = _put(np.array(pairs, np.int64).reshape(-1, 2).T.copy(), logits)
-    return both[0], both[1]
+def _within(tokens: Iterable[int], vocabulary: int) -> list[int]:
+    """The distinct tokens that exist."""
+    return [token for token in dict.fromkeys(tokens) if 0 <= token < vocabulary]
 
 
-def _put(values: npt.NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device, non_blocking=True)
+def _penalties(params: SamplingParams, counted: TokenCounts, vocabulary: int) -> Edits:
+    """Repetition and additive penalty of each distinct token of a request."""
+    tokens, counts = counted.tokens, counted.counts
+    additive: npt.ArrayLike = 0.0
+    if params.presence_penalty or params.frequency_penalty:
+        additive = params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
+    edits = _edits(Kind.PENALIZE, tokens, params.repetition_penalty, additive)
+    return edits if tokens.max(initial=0) < vocabulary else edits[tokens < vocabulary]
+
+
+def _edits(kind: Kind, tokens: _Tokens, first: npt.ArrayLike = 0.0, second: npt.ArrayLike = 0.0) -> Edits:
+    edits = np.empty(len(tokens), EDIT)
+    edits["token"], edits["kind"], edits["first"], edits["second"] = tokens, kind, first, second
+    return edits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy.typing as npt
 
 from lsv.attention import BatchLayout
 from lsv.platform import Shape
-from lsv.scheduler.plan import StepPlan
-from lsv.worker.slots import Slots
+from lsv.scheduler.plan import Rows, StepPlan
+from lsv.worker.slots import BlockTables, Slot
 
 Int64s = npt.NDArray[np.int64]
 
@@ -30,28 +31,42 @@ class Batch:
     shape: Shape
 
 
-def build_batch(plan: StepPlan, slots: Slots, block_size: int) -> Batch:
-    """Lay out the tokens of the plan's rows; every one of them must be in its slot already."""
+def build_batch(plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTables], block_size: int) -> Batch:
+    """Lay out the tokens of the plan's rows, which are in these ``slots``; every token must be there already."""
     rows = plan.rows
     start = np.array(rows.start, np.int64)
     count = np.array(rows.count, np.int64)
     context = start + count
-    end = np.cumsum(count)
-    spans = zip(rows.slot, rows.start, context.tolist(), strict=True)
-    ids = np.concatenate([slots[slot].ids[first:last] for slot, first, last in spans])
-    assert len(ids) == end[-1], "a row computes tokens that its slot does not hold"
+    longest = max(rows.count)
+    ids, positions, last = _singles(rows, slots, start) if longest == 1 else _spans(rows, slots, count, context)
     width = -(-int(context.max()) // block_size)
+    numbers = np.array(rows.slot, np.int64)
     return Batch(
-        ids=ids.astype(np.int64),
-        positions=np.arange(end[-1]) + np.repeat(context - end, count),
+        ids=ids,
+        positions=positions,
         layout=BatchLayout(
             query=count.astype(np.int32),
             context=context.astype(np.int32),
-            tables=tuple(table.rows(rows.slot, width) for table in slots.tables),
+            tables=tuple(table.rows(numbers, width) for table in tables),
         ),
-        last=end - 1,
-        shape=Shape(plan.kind, len(rows), int(count.max()), width),
+        last=last,
+        shape=Shape(plan.kind, len(rows), longest, width),
     )
+
+
+def _singles(rows: Rows, slots: Sequence[Slot], start: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Ids, positions and ``last`` where each row has one token, as all steps but those with prompts do."""
+    ids = [slot.tokens.at(place) for slot, place in zip(slots, rows.start, strict=True)]
+    return np.array(ids, np.int64), start, np.arange(len(ids))
+
+
+def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Ids, positions and ``last`` of any rows."""
+    end = np.cumsum(count)
+    spans = zip(slots, rows.start, context.tolist(), strict=True)
+    ids = np.concatenate([slot.ids[first:last] for slot, first, last in spans])
+    assert len(ids) == end[-1], "a row computes tokens that its slot does not hold"
+    return ids.astype(np.int64), np.arange(end[-1]) + np.repeat(context - end, count), end - 1
 
 
 def dummy_batch(shape: Shape, groups: int) -> Batch:

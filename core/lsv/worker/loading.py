@@ -80,6 +80,7 @@ def load(
     fit = smallest(plan_fit(prepared, config, device), device, communicator)
     with closing(build.open_source(config, declared, catalog)) as source:
         build.fill(declared, source, lambda done, total: report("weights", done, total))
+    device.release_cache()  # filling has left room behind for the largest tensors
     pages = fit.num_blocks + 1
     cache = backend.allocate(declared.groups, declared.layers, pages, config.block_size, kv_dtype, device)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)

@@ -5,31 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lsv.nn.sampling import Describe
 from lsv.scheduler.plan import Logprobs
 
-_Column = tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]
+_PLAIN = Describe(0, torch.float32)
 
 
-def describe(logprobs: Tensor, chosen: Tensor, wanted: Sequence[int]) -> list[Logprobs]:
+def describe(
+    logits: Tensor, chosen: Tensor, wanted: Sequence[int], rows: Sequence[int] | None = None, op: Describe = _PLAIN
+) -> list[Logprobs]:
     """One position a row: the chosen token, then the row's ``wanted`` likeliest ones.
 
     The chosen one stands among these again if it belongs there: a position has ``wanted + 1`` entries.
 
-    ``logprobs`` float32 [rows, vocabulary], ``chosen`` int64 [rows]. A token's rank is 1 plus the number of
-    strictly likelier ones; among equals the lower id stands first, so the batch makes no difference.
+    ``logits`` finite [any, vocabulary], of which ``rows`` (None for all) are meant; ``chosen`` int64 [rows]. Adding
+    a constant to a row changes nothing: log probabilities are as good as logits.
     """
-    own = logprobs.gather(-1, chosen.unsqueeze(-1))
-    ranks = (logprobs > own).sum(dim=-1) + 1
-    first = zip(chosen.tolist(), own.squeeze(-1).tolist(), ranks.tolist(), strict=True)
-    best = _likeliest(logprobs, wanted)
-    return [
-        Logprobs(((token, *ids),), ((value, *values),), ((rank, *places),))
-        for (token, value, rank), (ids, values, places) in zip(first, best, strict=True)
-    ]
+    meant = np.arange(len(logits)) if rows is None else np.array(rows, np.int64)
+    found = op(logits, meant, chosen.cpu().numpy(), max(wanted))
+    return [_position(entries[: 1 + count].tolist()) for entries, count in zip(found, wanted, strict=True)]
+
+
+def _position(entries: list[tuple[float, float, float]]) -> Logprobs:
+    """(id, log probability, rank) triples as one position."""
+    ids, values, ranks = zip(*entries, strict=True)
+    return Logprobs((tuple(map(int, ids)),), (values,), (tuple(map(int, ranks)),))
 
 
 def join(positions: Iterable[Logprobs]) -> Logprobs:
@@ -40,28 +43,3 @@ def join(positions: Iterable[Logprobs]) -> Logprobs:
         tuple(row for part in parts for row in part.values),
         tuple(row for part in parts for row in part.ranks),
     )
-
-
-def _likeliest(logprobs: Tensor, wanted: Sequence[int]) -> list[_Column]:
-    """The best ``wanted[row]`` tokens of each row: ids, values, ranks."""
-    most = min(max(wanted), logprobs.shape[-1])
-    if most == 0:
-        return [((), (), ())] * len(wanted)
-    threshold = logprobs.topk(most, dim=-1).values[:, -1:]
-    rows, ids = (logprobs >= threshold).nonzero(as_tuple=True)  # with ties at the border, more than ``most``
-    values = logprobs[rows, ids]
-    borders = torch.searchsorted(rows, torch.arange(1, len(wanted), device=rows.device)).tolist()
-    return [
-        _best_of_row(row_ids, row_values, count)
-        for row_ids, row_values, count in zip(
-            np.split(ids.cpu().numpy(), borders), np.split(values.cpu().numpy(), borders), wanted, strict=True
-        )
-    ]
-
-
-def _best_of_row(ids: npt.NDArray[np.int64], values: npt.NDArray[np.float32], count: int) -> _Column:
-    """``ids`` ascending -> the best ``count`` of them; a stable sort keeps equals in the order of ids."""
-    order = np.argsort(-values, kind="stable")[:count]
-    best = values[order]
-    ranks = np.searchsorted(-best, -best, side="left") + 1
-    return tuple(ids[order].tolist()), tuple(best.tolist()), tuple(ranks.tolist())

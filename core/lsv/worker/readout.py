@@ -16,7 +16,7 @@ from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import describe, join
 from lsv.worker.sampler import NOT_FINITE, sample_rows
-from lsv.worker.slots import Slot, Slots
+from lsv.worker.slots import Slot
 
 Head = Callable[[Tensor], Tensor]
 """Hidden states [rows, hidden] -> logits [rows, vocabulary]."""
@@ -39,23 +39,28 @@ class Wanted:
 
     def places(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Flat indices of the tokens whose hidden states are needed: sampled, pooled, then scored ones."""
+        if len(self.sampled) == len(batch.last) and not self.scored:
+            return batch.last
         first = batch.last - batch.layout.query + 1
         runs = [first[row] + np.arange(count) for row, count in self.scored.items()]
         return np.concatenate((batch.last[[*self.sampled, *self.pooled]], *runs))
 
 
-def choose(rows: Rows, slots: Slots) -> Wanted:
+def choose(rows: Rows, slots: Sequence[Slot]) -> Wanted:
     """Sort a plan's rows by what they yield; rows of slots with a fault yield nothing."""
     sampled: list[int] = []
     pooled: list[int] = []
     scored: dict[int, int] = {}
     faults: dict[int, str] = {}
-    for row, number in enumerate(rows.slot):
-        slot = slots[number]
+    for row, (slot, wants_logits) in enumerate(zip(slots, rows.wants_logits, strict=True)):
+        if slot.plain:
+            if wants_logits:
+                sampled.append(row)
+            continue
         if slot.fault is not None:
             faults[row] = slot.fault
             continue
-        if rows.wants_logits[row]:
+        if wants_logits:
             (sampled if slot.begin.pooling is None else pooled).append(row)
         count = _positions_to_score(slot, rows.start[row], rows.count[row])
         if count > 0:
@@ -73,10 +78,10 @@ def _positions_to_score(slot: Slot, start: int, count: int) -> int:
 
 @dataclass(slots=True)
 class Readout:
-    """Gathers a step's results row by row."""
+    """Gathers a step's results row by row; ``slots`` are those of the rows."""
 
     plan: StepPlan
-    slots: Slots
+    slots: Sequence[Slot]
     wanted: Wanted
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
@@ -86,15 +91,17 @@ class Readout:
 
     def read(self, hidden: Tensor, head: Head, agree: Agree) -> None:
         """Take the normed hidden states of ``wanted.places``; sampled tokens are appended to their slots."""
-        self.failed |= self.wanted.faults
-        sizes = [len(self.wanted.sampled), len(self.wanted.pooled), *self.wanted.scored.values()]
-        to_sample, to_pool, *to_score = torch.split(hidden, sizes)
-        for row, states in zip(self.wanted.scored, to_score, strict=True):
-            self._score(row, states, head)
-        if self.wanted.pooled:
-            self._pool(to_pool)
-        if self.wanted.sampled:
-            self._sample(head(to_sample), agree)
+        wanted = self.wanted
+        self.failed |= wanted.faults
+        if wanted.pooled or wanted.scored:
+            sizes = [len(wanted.sampled), len(wanted.pooled), *wanted.scored.values()]
+            hidden, to_pool, *to_score = torch.split(hidden, sizes)
+            for row, states in zip(wanted.scored, to_score, strict=True):
+                self._score(row, states, head)
+            if wanted.pooled:
+                self._pool(to_pool)
+        if wanted.sampled:
+            self._sample(head(hidden), agree)
 
     def result(self, seconds: float) -> StepResult:
         rows = self.plan.rows
@@ -111,7 +118,7 @@ class Readout:
         )
 
     def _slots_of(self, rows: Sequence[int]) -> list[Slot]:
-        return [self.slots[self.plan.rows.slot[row]] for row in rows]
+        return [self.slots[row] for row in rows]
 
     def _sample(self, logits: Tensor, agree: Agree) -> None:
         rows = self.wanted.sampled

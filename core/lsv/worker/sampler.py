@@ -1,22 +1,24 @@
 """From logits to tokens: one pass over the batch, in which a row's result depends on its own request alone.
 
-Order: finite check, raw log probabilities, allowed ids, bad words, min_tokens, bias, penalties, temperature,
-top-k, top-p, min-p, draw. Rows that ask for nothing skip a stage; an all-greedy batch is one argmax.
+Order: finite check, raw log probabilities, allowed ids, bad words, min_tokens, bias, penalties, top-k,
+temperature, top-p, min-p, draw. Here requests become numbers; what is done with them are the ops of
+``lsv.nn.sampling``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.nn import sample
+from lsv.nn import sample, sampling
+from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
 from lsv.request import SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.worker.constraints import constrain
-from lsv.worker.draws import uniform
+from lsv.worker.constraints import NO_EDITS, edits_of, is_constrained, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.slots import Slot
 
@@ -28,98 +30,53 @@ NO_TOKEN_LEFT = (
     "no token may be drawn: allowed_token_ids, bad_words and min_tokens together forbid every one; relax one of them"
 )
 
-_ROWS_AT_ONCE = 32
-"""Rows drawn together; bounds the scratch memory, which is tens of bytes per row and vocabulary entry."""
+_REASONS = {sampling.NOT_FINITE: NOT_FINITE, sampling.NO_TOKEN_LEFT: NO_TOKEN_LEFT}
+_PLAIN = Sampling()
+_SEED_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What was drawn, by row of the logits: tokens, log probabilities if asked for, and why rows failed."""
+    """What was drawn, by row of the logits: tokens, log probabilities if asked for, and why rows failed.
+
+    A row that failed has a negative number in the place of its token.
+    """
 
     tokens: list[int]
     logprobs: Mapping[int, Logprobs]
     failed: Mapping[int, str]
 
 
-def sample_rows(logits: Tensor, slots: Sequence[Slot]) -> Samples:
-    """Draw the next token of each slot. ``logits`` [rows, vocabulary], any float dtype, is used up."""
-    logits = logits.float()
-    failed = dict.fromkeys(_blank(logits, sample.finite(logits)), NOT_FINITE)
-    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None]
-    raw = logits[asking].log_softmax(dim=-1) if asking else None
-    if any(map(_is_constrained, slots)):
-        constrain(logits, slots)
-        failed |= dict.fromkeys(_blank(logits, logits.amax(dim=-1) > float("-inf")), NO_TOKEN_LEFT)
-    tokens = _choose(logits, slots)
+def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Samples:
+    """Draw the next token of each slot. ``logits`` [rows, vocabulary], any float dtype."""
+    tokens: list[int] = ops.choose(logits, *choices_of(slots, logits.shape[-1])).tolist()
+    failed = {row: _REASONS[token] for row, token in enumerate(tokens) if token < 0}
+    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None and row not in failed]
     logprobs: dict[int, Logprobs] = {}
-    if raw is not None:
-        found = describe(raw, tokens[asking], [slots[row].params.logprobs or 0 for row in asking])
-        logprobs = {row: one for row, one in zip(asking, found, strict=True) if row not in failed}
-    return Samples(tokens.tolist(), logprobs, failed)
+    if asking:
+        chosen = torch.tensor([tokens[row] for row in asking])
+        wanted = [slots[row].params.logprobs or 0 for row in asking]
+        logprobs = dict(zip(asking, describe(logits, chosen, wanted, asking, ops.describe), strict=True))
+    return Samples(tokens, logprobs, failed)
 
 
-def _blank(logits: Tensor, sound: Tensor) -> list[int]:
-    """The rows that are not sound; they are zeroed so that the other stages meet numbers only."""
-    rows: list[int] = (~sound).nonzero().flatten().tolist()
-    if rows:
-        logits[rows] = 0.0
-    return rows
+def choices_of(slots: Sequence[Slot], vocabulary: int) -> tuple[Choices, Edits]:
+    """What the slots' requests ask for, row by row."""
+    edits = [edits_of(slot, vocabulary) if is_constrained(slot) else NO_EDITS for slot in slots]
+    choices = np.array([_choice(slot, len(some)) for slot, some in zip(slots, edits, strict=True)], CHOICE)
+    return choices, join_edits(edits)
 
 
-def _is_constrained(slot: Slot) -> bool:
+def _choice(slot: Slot, edits: int) -> tuple[float, ...]:
+    """A row's ``CHOICE``."""
     params = slot.params
-    return bool(
-        slot.counts is not None
-        or params.allowed_token_ids is not None
-        or slot.begin.bad_words
-        or params.min_tokens
-        or params.logit_bias
-    )
+    only = params.allowed_token_ids is not None
+    if params.greedy:
+        return 0.0, only, edits, 0, WHOLE, 0, 0, 0
+    draw = slot.begin.seed & _SEED_MASK, len(slot.tokens)
+    return sample.rate(params.temperature), only, edits, *_filters(params), *draw
 
 
-def _choose(logits: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """int64 [rows]: the best token of greedy rows, a drawn one of the others."""
-    drawing = [row for row, slot in enumerate(slots) if not slot.params.greedy]
-    if not drawing:
-        return sample.greedy(logits)
-    tokens = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-    if len(drawing) < len(slots):
-        tokens = sample.greedy(logits)
-    for first in range(0, len(drawing), _ROWS_AT_ONCE):
-        rows = drawing[first : first + _ROWS_AT_ONCE]
-        tokens[rows] = _draw(logits[rows], [slots[row] for row in rows])
-    return tokens
-
-
-def _draw(logits: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """Temperature, the filters and the draw; int64 [rows]."""
-    params = [slot.params for slot in slots]
-    vocabulary = logits.shape[-1]
-    logits = sample.temper(logits, logits.new_tensor([one.temperature for one in params]))
-    logits = _filter(logits, sample.top_k, [_top_k(one, vocabulary) for one in params])
-    weights = sample.weigh(logits)
-    weights = _filter(weights, sample.top_p, [_fraction(one.top_p, off=1.0) for one in params])
-    weights = _filter(weights, sample.min_p, [_fraction(one.min_p, off=0.0) for one in params])
-    draws = uniform([slot.begin.seed for slot in slots], [len(slot.tokens) for slot in slots])
-    return sample.draw(weights, torch.from_numpy(draws).to(weights.device))
-
-
-def _top_k(params: SamplingParams, vocabulary: int) -> int | None:
-    return params.top_k if 0 < params.top_k < vocabulary else None
-
-
-def _fraction(share: float, *, off: float) -> int | None:
-    """A share of 1 as a 32-bit fraction; None where it filters nothing."""
-    return None if share == off else round(share * 2.0**32)
-
-
-def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Sequence[int | None]) -> Tensor:
-    """Apply ``op`` to the rows that have a value."""
-    rows = [row for row, value in enumerate(values) if value is not None]
-    if not rows:
-        return x
-    argument = torch.tensor([values[row] for row in rows], dtype=torch.int64, device=x.device)
-    if len(rows) == len(values):
-        return op(x, argument)
-    x[rows] = op(x[rows], argument)
-    return x
+def _filters(params: SamplingParams) -> tuple[int, int, int]:
+    """Top-k, and top-p and min-p as 32-bit fractions."""
+    return max(params.top_k, 0), round(params.top_p * WHOLE), round(params.min_p * WHOLE)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.request import SamplingParams
-from lsv.scheduler.plan import Begin, Grown, StepPlan
+from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 
 Int32s = npt.NDArray[np.int32]
 
@@ -30,6 +30,10 @@ class GrowingInts:
     def values(self) -> Int32s:
         """A view of what is filled; it may go stale with the next ``append``."""
         return self._store[: self._length]
+
+    def at(self, place: int) -> int:
+        assert 0 <= place < self._length, "there is nothing at this place"
+        return self._store.item(place)
 
     def append(self, value: int) -> None:
         if self._length == len(self._store):
@@ -68,12 +72,15 @@ class TokenCounts:
 
 
 class Slot:
-    """One request's stay in the worker. ``fault`` says why it can't be computed."""
+    """One request's stay in the worker. ``fault`` says why it can't be computed; a ``plain`` one has none and
+    yields sampled tokens only.
+    """
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
         self.prompt = begin.prompt
         self.fault = _find_fault(begin, vocab_size)
+        self.plain = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
         penalised = begin.params is not None and _has_penalties(begin.params)
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
@@ -129,10 +136,10 @@ class BlockTables:
         self._table[slot, first:last] = blocks
         self._used[slot] = last
 
-    def rows(self, slots: Sequence[int], width: int) -> Int32s:
+    def rows(self, slots: npt.NDArray[np.int64], width: int) -> Int32s:
         """The first ``width`` blocks of each slot, as a copy."""
         self._grow(0, width)
-        return np.ascontiguousarray(self._table[list(slots), :width])
+        return np.ascontiguousarray(self._table[slots, :width])
 
     def _grow(self, slots: int, blocks: int) -> None:
         old_slots, old_blocks = self._table.shape
@@ -152,8 +159,10 @@ class Slots:
         self._slots: dict[int, Slot] = {}
         self._vocab_size = vocab_size
 
-    def __getitem__(self, slot: int) -> Slot:
-        return self._slots[slot]
+    def of(self, rows: Rows) -> list[Slot]:
+        """The slot of each row."""
+        slots = self._slots
+        return [slots[number] for number in rows.slot]
 
     def apply(self, plan: StepPlan) -> None:
         """Take in who leaves, who comes and which blocks they got, in this order."""

@@ -58,9 +58,10 @@ class Worker:
         assert self._slots is not None
         began = time.perf_counter()
         self._slots.apply(plan)
-        readout = Readout(plan, self._slots, choose(plan.rows, self._slots))
+        slots = self._slots.of(plan.rows)
+        readout = Readout(plan, slots, choose(plan.rows, slots))
         if plan.rows:
-            batch = build_batch(plan, self._slots, self._config.block_size)
+            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size)
             hidden, step = self._steps.run(batch, readout.wanted.places(batch))
             model = self._steps.model
             readout.read(hidden, lambda states: model.head(states, step), self._agree)

@@ -20,7 +20,7 @@ MAX_HEAD_DIM = 512
 _Address = ctypes.c_void_p
 
 
-class _Layer(ctypes.Structure):
+class LayerRecord(ctypes.Structure):
     """``Layer`` of native/attention.h."""
 
     _fields_ = [
@@ -55,6 +55,18 @@ class _Tensors(ctypes.Structure):
     ]
 
 
+class HeadTurnRecord(ctypes.Structure):
+    """``HeadTurn`` of native/attention.h."""
+
+    _fields_ = [
+        *((name, _Address) for name in ("q_norm", "k_norm")),
+        ("eps", ctypes.c_float),
+        ("table", _Address),
+        ("rotary", ctypes.c_int32),
+        ("positions", _Address),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class CpuAttentionPlan:
     """Request r has tokens ``starts[r]:starts[r + 1]`` of the step and blocks ``tables[r]``; all int32."""
@@ -71,7 +83,7 @@ class _Known:
 
     layer: AttentionLayer
     cache: KVCache | None
-    record: _Layer
+    record: LayerRecord
     held: tuple[torch.Tensor | None, torch.Tensor | None]
 
 
@@ -141,20 +153,22 @@ class CpuAttention:
             tensors.v, tensors.v_stride = v.data_ptr(), v.stride(0)
         self._library.lsv_attend(
             native.DTYPES[q.dtype],
-            ctypes.byref(self._layer_record(layer, cache)),
+            ctypes.byref(self.layer_record(layer, cache)),
             ctypes.byref(plan.record),
-            None if cache is None else ctypes.byref(self._cache_record(cache)),
+            None if cache is None else ctypes.byref(self.cache_record(cache)),
             ctypes.byref(tensors),
         )
         return out
 
-    def _layer_record(self, layer: AttentionLayer, cache: KVCache | None) -> _Layer:
+    def layer_record(self, layer: AttentionLayer, cache: KVCache | None) -> LayerRecord:
+        """The layer over this cache as native code reads it."""
         known = self._known.get(layer.index)
         if known is None or known.layer is not layer or known.cache is not cache:
             known = self._known[layer.index] = _describe_layer(layer, cache)
         return known.record
 
-    def _cache_record(self, cache: KVCache) -> _Cache:
+    def cache_record(self, cache: KVCache) -> _Cache:
+        """The cache as native code reads it."""
         if self._cache is None or self._cache[0] is not cache:
             self._cache = (cache, _Cache(cache.pages.data_ptr(), cache.pages.shape[1], cache.block_size))
         return self._cache[1]
@@ -164,7 +178,7 @@ def _describe_layer(layer: AttentionLayer, cache: KVCache | None) -> _Known:
     sinks, alibi = _floats(layer.sinks), _floats(layer.alibi)
     keys = 0 if cache is None else cache.offsets[layer.group, layer.place]
     values = keys if cache is None else keys + block_elements(layer, cache.block_size) // 2
-    record = _Layer(
+    record = LayerRecord(
         heads=layer.heads,
         kv_heads=layer.kv_heads,
         dim=layer.head_dim,

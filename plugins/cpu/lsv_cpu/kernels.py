@@ -1,4 +1,4 @@
-"""Kernels for single ops: oneDNN's packed linear, and native code where torch needs several ops or a slow one."""
+"""Kernels for single ops where torch needs several ops or a slow one."""
 
 from __future__ import annotations
 
@@ -10,28 +10,7 @@ from lsv.nn.mlp import GatedActivation
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
-from lsv.quantizer import PlainLinear
 from lsv_cpu import native
-
-_PACKED_FOR_ROWS = 32  # the row count oneDNN lays weights out for; the layout serves every other count as well
-
-
-class PackedLinear:
-    """``x @ weight.T + bias`` over a weight that oneDNN has laid out once; 1.5 to 2 times as fast as ``F.linear``."""
-
-    def __init__(self, module: PlainLinear, spec: OpSpec) -> None:
-        self._module = module
-        self._linear = torch.ops.mkldnn._linear_pointwise.default
-        self._weight, self._bias = torch.empty(0), module.bias
-
-    def pack(self) -> None:
-        plain = self._module.release("weight")
-        packed = torch.ops.mkldnn._reorder_linear_weight(plain, _PACKED_FOR_ROWS)
-        self._weight = self._module.keep("packed", packed)
-        self._bias = self._module.bias
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(x, self._weight, self._bias, "none", [], "")
 
 
 class RmsNorm:
@@ -115,16 +94,6 @@ def why_not_native(spec: OpSpec) -> str | None:
     if spec.dtype not in dtypes:
         return f"{spec.dtype} is not one of {', '.join(dtypes)}"
     return None if native.library() is not None else "no native code: cpu.native=off, or no compiler"
-
-
-def why_not_packed(spec: OpSpec) -> str | None:
-    if spec.format != "plain":
-        return f"packs plain weights, not {spec.format}"
-    if not torch.backends.mkldnn.is_available():
-        return "this torch has no oneDNN"
-    if spec.dtype == "float32" or (spec.dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return None
-    return f"oneDNN packs no {spec.dtype} weights on this machine"
 
 
 def _dense_rows(x: torch.Tensor) -> bool:

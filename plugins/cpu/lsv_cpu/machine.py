@@ -8,10 +8,16 @@ from pathlib import Path
 
 from lsv.capabilities import DeviceInfo
 
+_AVX2 = {"avx2", "fma", "f16c"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+_VNNI = _AVX512 | {"avx512_vnni"}
+_BF16 = _VNNI | {"avx512_bf16"}
 _FLAGS_OF_ISA = {
-    "amx": {"amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"},
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
-    "avx2": {"avx2", "fma", "f16c"},
+    "amx": _BF16 | {"amx_tile", "amx_bf16", "amx_int8"},
+    "avx512_bf16": _BF16,
+    "avx512_vnni": _VNNI,
+    "avx512": _AVX512,
+    "avx2": _AVX2,
 }
 
 

@@ -26,18 +26,43 @@ from lsv_cpu.machine import Machine
 log = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent / "native"
-# OpenMP is compiled in but not linked: its symbols resolve to the runtime that torch has loaded, so there is never a
-# second one with threads of its own. The warnings switched off are about the compiler's own intrinsics.
-_FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-fopenmp", "-Wno-maybe-uninitialized", "-Wno-psabi")
-_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
+# The warnings switched off are about the compiler's own intrinsics.
+_FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-pthread", "-Wno-maybe-uninitialized", "-Wno-psabi")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
+_VNNI = (*_AVX512, "-mavx512vnni")
+_BF16 = (*_VNNI, "-mavx512bf16")
 _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
     "generic": (),
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "avx512": ("-mavx2", "-mfma", "-mf16c", *_AVX512),
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "avx512_vnni": _VNNI,
+    "avx512_bf16": _BF16,
+    "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DLSV_AMX"),
+    "amx_emulated": (*_BF16, "-DLSV_AMX", "-DLSV_EMULATE_AMX"),  # tiles in plain C++: slow, for tests
 }
-_ISA_OF_SETTING = {"avx2": "avx2", "avx512": "avx512", "amx": "avx512"}
+_WITHOUT_AMX = "avx512_bf16"
 DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""``Dtype`` of native/attention.h."""
+"""``Dtype`` of native/gemm.h."""
+
+_POINTER, _INT, _INT64, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
+    "lsv_set_team": (None, [_INT, _POINTER]),
+    "lsv_wake_team": (None, []),
+    "lsv_attend": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
+    "lsv_rms_norm": (None, [_INT, _POINTER, _POINTER, _POINTER, _INT64, _INT64, _INT64, _INT64, _REAL]),
+    "lsv_silu_mul": (None, [_INT, _POINTER, _POINTER, _INT64, _INT64]),
+    "lsv_rotate": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER, *[_INT64] * 5]),
+    "lsv_panels": (_INT64, [_POINTER]),
+    "lsv_panel_bytes": (_INT64, [_POINTER]),
+    "lsv_inputs_padded": (_INT64, [_POINTER]),
+    "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
+    "lsv_layer": (None, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
+    "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
+    "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),
+    "lsv_linear": (None, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
+}
+"""Results and arguments of the functions that every build has."""
 
 
 @dataclass(slots=True)
@@ -77,10 +102,8 @@ def load(isa: str, cache_dir: Path | None = None) -> ctypes.CDLL | None:
 
 
 def resolve_isa(isa: str) -> str:
-    """What is compiled for a value of ``cpu.isa``. Nothing uses AMX tiles yet, so ``amx`` means ``avx512``."""
-    if isa == "auto":
-        isa = next(iter(Machine().instruction_sets()), "generic")
-    return _ISA_OF_SETTING.get(isa, isa)
+    """What is compiled for a value of ``cpu.isa``."""
+    return next(iter(Machine().instruction_sets()), "generic") if isa == "auto" else isa
 
 
 def _writable(cache_dir: Path) -> Path:
@@ -104,9 +127,13 @@ def _load(isa: str, folder: Path) -> ctypes.CDLL | None:
     try:
         if not path.exists():
             _build_once(isa, path)
-        return _declare(ctypes.CDLL(str(path)))
+        found = _declare(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as problem:
         return _do_without(_reason(problem))
+    if isa.startswith("amx") and not found.lsv_amx_ready():
+        log.warning("AMX tiles are not usable here (refused by the system, or wrong results): running without them")
+        return _load(_WITHOUT_AMX, folder)
+    return found
 
 
 @lru_cache
@@ -156,7 +183,7 @@ def _compile(command: Sequence[str], output: Path) -> None:
             return compiled
 
         compiled = list(pool.map(compile_one, sorted(_SOURCES.glob("*.cpp"))))
-        _run([command[0], "-shared", *compiled, "-o", str(output)])
+        _run([command[0], "-shared", "-pthread", *compiled, "-o", str(output)])
 
 
 def _run(command: Sequence[str]) -> None:
@@ -164,14 +191,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-    signatures = {
-        "lsv_attend": [ctypes.c_int, pointer, pointer, pointer, pointer],
-        "lsv_rms_norm": [ctypes.c_int, pointer, pointer, pointer, integer, integer, integer, integer, real],
-        "lsv_silu_mul": [ctypes.c_int, pointer, pointer, integer, integer],
-        "lsv_rotate": [ctypes.c_int, pointer, pointer, pointer, pointer, integer, integer, integer, integer, integer],
-    }
-    for name, arguments in signatures.items():
+    for name, (result, arguments) in SIGNATURES.items():
         function = getattr(found, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, result
     return found

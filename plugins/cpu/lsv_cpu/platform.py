@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,16 +75,24 @@ def cores_to_bind(text: str, rank: int, allowed: frozenset[int]) -> frozenset[in
 
 
 class CpuDevice(Device):
-    """The cores and memory this process may use. Binds the calling thread, and so all compute threads it starts."""
+    """The cores and memory this process may use. Binds the calling thread, and so all compute threads it starts.
+
+    Native kernels have a thread team of their own. Torch's few remaining ops then run on one thread: two teams that
+    wait for work by spinning would take the cores from each other.
+    """
 
     def __init__(self, machine: Machine, cores: frozenset[int] | None, *, threads: int, kv_gib: float) -> None:
         import torch
+
+        from lsv_cpu.team import set_team
 
         self._machine, self._kv_gib = machine, kv_gib
         self._before = (machine.allowed(), torch.get_num_threads())
         if cores is not None:
             os.sched_setaffinity(0, cores)
-        torch.set_num_threads(threads or len(cores or machine.physical_cores()))
+        threads = threads or len(cores or machine.physical_cores())
+        self._set_torch_threads = torch.set_num_threads
+        self._set_torch_threads(1 if set_team(threads, cores) else threads)
         self.info: DeviceInfo = machine.device_info()
         self.torch_device: torch.device = torch.device("cpu")
 
@@ -103,6 +112,12 @@ class CpuDevice(Device):
             return Budget(max(0, memory.free), why=f"all that is free of {limit}")
         return Budget(kv, why=f"min(4 GiB, a quarter of {limit})")
 
+    def release_cache(self) -> None:
+        """Have malloc give back what it holds for later; nothing where the C library has no such call."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:
             return None
@@ -111,8 +126,6 @@ class CpuDevice(Device):
         return GlooCommunicator(group)
 
     def close(self) -> None:
-        import torch
-
         cores, threads = self._before
         os.sched_setaffinity(0, cores)
-        torch.set_num_threads(threads)
+        self._set_torch_threads(threads)

@@ -23,10 +23,22 @@ def _native(spec: OpSpec) -> str | None:
     return why_not_native(spec)
 
 
-def _packed(spec: OpSpec) -> str | None:
-    from lsv_cpu.kernels import why_not_packed
+def _panels(spec: OpSpec) -> str | None:
+    from lsv_cpu.linear import why_not_panels
 
-    return why_not_packed(spec)
+    return why_not_panels(spec)
+
+
+def _gated(spec: OpSpec) -> str | None:
+    from lsv_cpu.linear import why_not_gated
+
+    return why_not_gated(spec)
+
+
+def _fused(spec: OpSpec) -> str | None:
+    from lsv_cpu.layer import why_not_fused
+
+    return why_not_fused(spec)
 
 
 @hookimpl
@@ -41,10 +53,16 @@ def lsv_attention() -> Iterable[AttentionOffer]:
 
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
-    yield KernelOffer("linear", "cpu", "lsv_cpu.kernels:PackedLinear", _packed)
+    yield KernelOffer("layer", "cpu", "lsv_cpu.layer:FusedLayer", _fused, row_invariant=True)
+    yield KernelOffer("linear", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
+    yield KernelOffer("linear.int8", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
+    yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
+    yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _gated, row_invariant=True)
     yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _native, row_invariant=True)
     yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _native, row_invariant=True)
     yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _native, row_invariant=True)
+    yield KernelOffer("sample", "cpu", "lsv_cpu.sampling:NativeChoose", _native, row_invariant=True)
+    yield KernelOffer("logprobs", "cpu", "lsv_cpu.sampling:NativeDescribe", _native, row_invariant=True)
 
 
 @hookimpl
@@ -72,7 +90,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="cpu.isa",
         default="auto",
-        choices=("auto", "avx2", "avx512", "amx"),
+        choices=("auto", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
         help="the most recent instruction set that native kernels may use",
     )
     yield Setting(

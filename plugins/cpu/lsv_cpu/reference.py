@@ -50,17 +50,20 @@ def _write(
     table: Int32s,
     positions: np.typing.NDArray[np.int64],
 ) -> None:
-    pages = torch.from_numpy(table[positions // cache.block_size].astype(np.int64))
+    pages = torch.from_numpy(table[positions // cache.block_size].astype(np.int64))[:, None]
     places = torch.from_numpy(positions % cache.block_size)
-    cache.keys(layer)[pages, :, :, places] = k
-    cache.values(layer)[pages, :, places] = v
+    heads = torch.arange(layer.kv_heads)
+    cells = cache.key_order(layer.head_dim)[places]
+    cache.keys(layer)[pages[..., None], heads[:, None], cells[:, None]] = k
+    pair = cache.pair
+    cache.values(layer)[pages, heads, places[:, None] // pair, :, places[:, None] % pair] = v
 
 
 def _read(layer: AttentionLayer, cache: KVCache, table: Int32s, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [length, kv_heads, head_dim] of one request."""
     pages = torch.from_numpy(table[: -(-length // cache.block_size)].astype(np.int64))
-    keys = cache.keys(layer)[pages].permute(0, 3, 1, 2).flatten(0, 1)
-    values = cache.values(layer)[pages].transpose(1, 2).flatten(0, 1)
+    keys = cache.keys(layer)[pages][:, :, cache.key_order(layer.head_dim)].transpose(1, 2).flatten(0, 1)
+    values = cache.values(layer)[pages].permute(0, 2, 4, 1, 3).flatten(0, 2)
     return keys[:length], values[:length]
 
 

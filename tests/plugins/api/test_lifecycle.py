@@ -167,6 +167,7 @@ def start_program(run):
     )
     line = process.stdout.readline().strip()
     assert line.startswith("lsv is ready on http://127.0.0.1:"), line
+    assert process.stdout.readline().startswith("try: curl ")
     return process, line.removeprefix("lsv is ready on ")
 
 
@@ -194,7 +195,7 @@ def test_sigterm_lets_a_stream_end(program):
     assert "data: [DONE]" in rest
     out, _ = process.communicate(timeout=10)
     assert process.returncode == 0
-    assert out == "left []\n", "exactly one ready line, and nothing aborted"
+    assert out == "left []\n", "nothing more is said, and nothing aborted"
 
 
 def test_a_second_signal_stops_at_once(program):

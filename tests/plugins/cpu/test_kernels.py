@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedActivation
+from lsv.nn.mlp import GatedActivation, GatedMLP
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec
 from lsv.platform import Device
 from lsv.testing.ops import check_kernel
 from lsv_cpu import plugin
-from lsv_cpu.kernels import RmsNorm, why_not_packed
+from lsv_cpu.kernels import RmsNorm
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -66,21 +66,33 @@ def test_rope(dtype: torch.dtype, dim: int, rotary: int, device: Device) -> None
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_packed_linear(dtype: torch.dtype, bias: bool, device: Device) -> None:
-    refusal = why_not_packed(OpSpec("linear", str(dtype).removeprefix("torch.")))
-    if refusal is not None:
-        pytest.skip(refusal)
-    inputs = [(torch.randn(rows, 96, dtype=dtype),) for rows in (1, 16, 33, 256)] + [(torch.randn(2, 3, 96).to(dtype),)]
+@pytest.mark.parametrize("inputs", [96, 45])
+@DTYPES
+def test_linear(dtype: torch.dtype, inputs: int, bias: bool, device: Device) -> None:
+    given = [(torch.randn(rows, inputs).to(dtype),) for rows in (1, 16, 33, 256)]
+    given += [(torch.randn(2, 3, inputs).to(dtype),), (torch.randn(7, 2 * inputs).to(dtype)[:, :inputs],)]
     check_kernel(
         offer("linear"),
-        lambda w: Column.even(w, ("q", "k"), 96, 80, bias=bias).linear,
-        inputs,
+        lambda w: Column.even(w, ("q", "k"), inputs, 75, bias=bias).linear,
+        given[:-2] if inputs == 45 else given,
         dtype=dtype,
         tolerance=TOLERANCE[dtype],
     )
 
 
-def test_packed_linear_says_what_it_does_not_pack() -> None:
-    assert "int8" in (why_not_packed(OpSpec("linear", "float32", format="int8")) or "")
-    assert "float64" in (why_not_packed(OpSpec("linear", "float64")) or "")
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_pytorch_tanh", "relu"])
+@DTYPES
+def test_gated_mlp(dtype: torch.dtype, activation: str, device: Device) -> None:
+    check_kernel(
+        offer("gated_mlp"),
+        lambda w: GatedMLP(w, 70, 88, activation, bias=True),
+        [(torch.randn(rows, 70).to(dtype),) for rows in (1, 5, 40)],
+        dtype=dtype,
+        tolerance=2 * TOLERANCE[dtype],  # the reference rounds gate and up, the kernel does not
+    )
+
+
+def test_linears_say_what_they_do_not_pack() -> None:
+    assert "awq" in (offer("linear").supports(OpSpec("linear", "float32", format="awq")) or "")
+    assert "float64" in (offer("linear").supports(OpSpec("linear", "float64")) or "")
+    assert "no gate" in (offer("gated_mlp").supports(OpSpec("gated_mlp", "float32", flags=frozenset({"mish"}))) or "")

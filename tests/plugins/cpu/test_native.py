@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from lsv.offers import OpSpec
 from lsv_cpu import native, plugin
@@ -31,8 +30,8 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources with the functions that are looked for, quick to compile."""
     folder = tmp_path / "sources"
     folder.mkdir()
-    for name in ("attend", "rms_norm", "silu_mul", "rotate"):
-        (folder / f"{name}.cpp").write_text(f'extern "C" void lsv_{name}() {{}}\n')
+    for name in native.SIGNATURES:
+        (folder / f"{name}.cpp").write_text(f'extern "C" void {name}() {{}}\n')
     monkeypatch.setattr(native, "_SOURCES", folder)
     return folder
 
@@ -55,14 +54,6 @@ def test_two_processes_compile_once(sources: Path, tmp_path: Path) -> None:
     assert [process.returncode for process in started] == [0, 0], said
     assert sum(text.count("compiling the native CPU kernels for generic") for text in said) == 1
     assert len(list(tmp_path.rglob("*.so"))) == 1
-
-
-def test_it_shares_the_openmp_runtime_of_torch() -> None:
-    """A second runtime would bring threads of its own."""
-    torch.ones(2).sum()
-    assert native.load("auto") is not None
-    runtimes = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
-    assert len(runtimes) == 1
 
 
 def test_changed_sources_are_compiled_anew(sources: Path) -> None:
@@ -110,7 +101,7 @@ def test_kernels_are_not_offered_without_native_code(monkeypatch: pytest.MonkeyP
     native.select(enabled=False)
     for offer in plugin.lsv_kernels():
         refusal = offer.supports(OpSpec(offer.op, "float32"))
-        assert (refusal is None) == (offer.op == "linear"), (offer.op, refusal)
+        assert refusal is not None, offer.op
 
 
 def test_a_folder_that_can_not_be_written_is_replaced(sources: Path, tmp_path: Path) -> None:

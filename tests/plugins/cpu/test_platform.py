@@ -100,8 +100,17 @@ def test_opening_binds_and_closing_releases() -> None:
 def test_threads_are_the_physical_cores_unless_told() -> None:
     for options, threads in (({}, len(Machine().physical_cores())), ({"cpu.threads": 3}, 3)):
         device = open_device(options)
-        assert torch.get_num_threads() == threads
+        library = native.library()
+        assert library is not None
+        assert (library.lsv_team_size(), torch.get_num_threads()) == (threads, 1)
         device.close()
+
+
+def test_torch_has_the_threads_where_there_is_no_native_code() -> None:
+    device = open_device({"cpu.native": "off", "cpu.threads": 3})
+    assert torch.get_num_threads() == 3
+    device.close()
+    native.select()
 
 
 def test_an_instruction_set_the_machine_lacks_is_refused() -> None:

@@ -1,11 +1,12 @@
-// The records that lsv_cpu.attention hands over. Strides and offsets count elements; tensors are dense but for the token axis.
+// Attention over a paged cache. The records are those that lsv_cpu.attention hands over. Strides and offsets count
+// elements; tensors are dense but for the token axis.
 #pragma once
 
 #include <cstdint>
 
-namespace lsv {
+#include "gemm.h"
 
-enum Dtype { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+namespace lsv {
 
 struct Layer {
   int32_t heads, kv_heads, dim;
@@ -32,5 +33,26 @@ struct Tensors {
   void* out;
   int64_t q_stride, k_stride, v_stride;
 };
+
+// What happens to heads before attention: RMS norm of q and k, then rotation. table: see lsv_rotate.
+struct HeadTurn {
+  const void *q_norm, *k_norm;  // [dim] or null
+  float eps;
+  const void* table;  // null: no rotation
+  int32_t rotary;
+  const int64_t* positions;  // of each token
+};
+
+// Bytes that `attend` needs for the time of the call, for all members together.
+int64_t attention_scratch(int dtype, const Layer& layer, const Plan& plan, int members, bool cached = true);
+
+// Turns the heads of q and k where they lie, and writes k and v to the cache if there is one. A barrier must follow.
+void place_heads(Member& me, int dtype, const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors,
+                 const HeadTurn& turn);
+
+// Attends to the cache or, if that is null, to the step's own k and v. Nothing may have been claimed since the last
+// barrier; a barrier must follow before the output is read.
+void attend(Member& me, int dtype, const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors,
+            char* scratch);
 
 }  // namespace lsv

@@ -43,11 +43,15 @@ inline Floats load(const BFloat16* from) { return (Floats)(__builtin_convertvect
 inline void store(float* to, Floats x) { store_as(to, x); }
 
 // Rounds to nearest even; a NaN stays one.
+#if defined(__AVX512BF16__)
+inline void store(BFloat16* to, Floats x) { store_as(to, _mm512_cvtneps_pbh((__m512)x)); }
+#else
 inline void store(BFloat16* to, Floats x) {
   Words bits = (Words)x;
   Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   store_as(to, __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, Halves));
 }
+#endif
 
 #if defined(__AVX512F__)
 inline Floats load(const Float16* from) { return (Floats)_mm512_cvtph_ps(load_as<__m256i>(from)); }
@@ -90,6 +94,18 @@ template <class T> inline void store_up_to(T* to, Floats x, int count) {
   else store_part(to, x, count);
 }
 
+// Lane by lane; the second where one is no number.
+#if defined(__AVX512F__)
+inline Floats larger(Floats x, Floats y) { return (Floats)_mm512_max_ps((__m512)x, (__m512)y); }
+#else
+inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
+#endif
+
+// Halves are added, then halves of the result, and so on.
+#if defined(__AVX512F__)
+inline float sum(Floats x) { return _mm512_reduce_add_ps((__m512)x); }
+inline float maximum(Floats x) { return _mm512_reduce_max_ps((__m512)x); }
+#else
 inline float sum(Floats x) {
   float lanes[kLanes];
   store(lanes, x);
@@ -104,6 +120,7 @@ inline float maximum(Floats x) {
     for (int i = 0; i < width; ++i) lanes[i] = lanes[i] < lanes[i + width] ? lanes[i + width] : lanes[i];
   return lanes[0];
 }
+#endif
 
 // exp by x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of e^r to degree 7 (error below 1 ulp of the result);
 // inputs are clamped to where the result is a normal number.
@@ -120,6 +137,21 @@ inline Floats exp(Floats x) {
   y = y * r + 1.0f / 6;
   y = y * r + 0.5f;
   y = y * r + 1.0f;
+  y = y * r + 1.0f;
+  return (Floats)((Ints)y + ((Ints)shifted << 23));
+}
+
+// exp2 for x <= 127 by x = n + r, |r| <= 1/2, and a polynomial of degree 5 fitted to 2^r (relative error 8e-8); what is less
+// than -126 counts as that.
+inline Floats exp2(Floats x) {
+  x = larger(broadcast(-126.0f), x);
+  const float shift = 12582912.0f;  // as above
+  Floats shifted = x + shift;
+  Floats r = x - (shifted - shift);
+  Floats y = r * 1.32764715e-3f + 9.67554133e-3f;
+  y = y * r + 5.55071327e-2f;
+  y = y * r + 0.240221197f;
+  y = y * r + 0.693146967f;
   y = y * r + 1.0f;
   return (Floats)((Ints)y + ((Ints)shifted << 23));
 }

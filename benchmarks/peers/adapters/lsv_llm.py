@@ -1,0 +1,21 @@
+"""lsv's offline API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lsv.llm import LLM
+from lsv.request import SamplingParams
+
+
+class Engine:
+    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
+        self._llm = LLM(model, skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=32, **options)
+
+    def generate(self, prompts: list[list[int]], count: int) -> list[int]:
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [len(one.outputs[0].token_ids) for one in self._llm.generate(asked, params, use_tqdm=False)]
+
+    def close(self) -> None:
+        self._llm.close()

@@ -1,0 +1,23 @@
+"""vLLM's CPU build, its offline API with the engine in this process. The rest of its settings comes by environment."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from vllm import LLM, SamplingParams
+
+
+class Engine:
+    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
+        self._llm = LLM(model=model, dtype="bfloat16", max_model_len=2048, max_num_seqs=32, **options)
+
+    def generate(self, prompts: list[list[int]], count: int) -> list[int]:
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [len(one.outputs[0].token_ids) for one in self._llm.generate(asked, params, use_tqdm=False)]
+
+    def close(self) -> None:
+        pass

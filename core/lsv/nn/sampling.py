@@ -1,0 +1,197 @@
+"""The two ops that end a step, as modules a platform may offer kernels for: choosing tokens, and describing them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from lsv.nn import sample
+from lsv.nn.draws import uniform
+from lsv.offers import OpSpec
+from lsv.ops import Bindable, dtype_name
+
+Int64s = npt.NDArray[np.int64]
+
+Choices = npt.NDArray[np.void]
+"""How each row's token is chosen: one ``CHOICE`` a row."""
+
+Edits = npt.NDArray[np.void]
+"""What requests change about their logits: ``EDIT`` records, those of one row after those of the other."""
+
+CHOICE = np.dtype(
+    [
+        ("rate", np.float32),  # ``sample.rate`` of the temperature; 0 takes the best token, by the lowest id
+        ("only", np.int32),  # 1 forbids all tokens but those that edits allow
+        ("edits", np.int64),  # how many edits are the row's
+        ("top_k", np.int64),  # 0 keeps all
+        ("top_p", np.int64),  # 32-bit fraction; ``WHOLE`` keeps all
+        ("min_p", np.int64),  # 32-bit fraction; 0 keeps all
+        ("seed", np.uint64),  # of the draw, with the position: see ``lsv.nn.draws``
+        ("position", np.uint64),
+    ]
+)
+EDIT = np.dtype([("token", np.int32), ("kind", np.int32), ("first", np.float32), ("second", np.float32)])
+WHOLE = 1 << 32
+
+NOT_FINITE, NO_TOKEN_LEFT = -1, -2
+"""In the place of a token: the row holds NaN or an infinity; its edits forbid every token."""
+
+_ROWS_AT_ONCE = 32
+"""Rows drawn together; bounds the scratch memory, which is tens of bytes per row and vocabulary entry."""
+
+
+class Kind(enum.IntEnum):
+    """What an edit does. Of one kind a row has at most one edit a token, and its edits stand in this order."""
+
+    ALLOW = 0
+    FORBID = 1
+    ADD = 2  # ``first``
+    PENALIZE = 3  # ``first`` divides positive and multiplies other logits, then ``second`` is subtracted
+
+
+class Choose(Bindable):
+    """Logits to tokens: finite check, edits, top-k, temperature, top-p, min-p, draw."""
+
+    op: ClassVar[str] = "sample"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, vocab_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.vocab_size, self.dtype = vocab_size, dtype
+
+    def spec(self) -> OpSpec:
+        return OpSpec(self.op, dtype_name(self.dtype), shape={"vocabulary": self.vocab_size})
+
+    def reference(self, logits: Tensor, choices: Choices, edits: Edits) -> Tensor:
+        """logits [rows, vocabulary], any float dtype -> int64 [rows] in the host's memory.
+
+        A negative token says why there is none. Edits name tokens of the vocabulary only.
+        """
+        logits = logits.to(torch.float32, copy=True)
+        tokens = torch.zeros(len(choices), dtype=torch.int64, device=logits.device)
+        _fail(logits, tokens, sample.finite(logits), NOT_FINITE)
+        if len(edits) or choices["only"].any():
+            _edit(logits, choices, edits)
+            _fail(logits, tokens, logits.amax(dim=-1) > float("-inf"), NO_TOKEN_LEFT)
+        chosen = sample.greedy(logits)
+        drawing = np.flatnonzero(choices["rate"])
+        for first in range(0, len(drawing), _ROWS_AT_ONCE):
+            some = drawing[first : first + _ROWS_AT_ONCE]
+            chosen[some] = _draw(logits[some], choices[some])
+        return torch.where(tokens < 0, tokens, chosen).cpu()
+
+
+class Describe(Bindable):
+    """Log probabilities and ranks of a chosen token and of the likeliest ones."""
+
+    op: ClassVar[str] = "logprobs"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, vocab_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.vocab_size, self.dtype = vocab_size, dtype
+
+    def spec(self) -> OpSpec:
+        return OpSpec(self.op, dtype_name(self.dtype), shape={"vocabulary": self.vocab_size})
+
+    def reference(self, logits: Tensor, rows: Int64s, chosen: Int64s, most: int) -> Tensor:
+        """logits finite [R, vocabulary], any float dtype; float64 [rows, 1 + most, 3], in the host's memory.
+
+        An entry is (id, log probability, rank): first the chosen token's, then those of the ``most`` likeliest, at
+        most the vocabulary; among equals the lower id stands first. A token's rank is 1 plus the number of strictly
+        likelier ones.
+        """
+        picked = logits[torch.from_numpy(rows).to(logits.device)].float()
+        own = picked.gather(-1, torch.from_numpy(chosen).to(picked.device).unsqueeze(-1))
+        ranks = (picked > own).sum(dim=-1, keepdim=True) + 1
+        ids, places = _likeliest(picked, most)
+        ids = torch.cat((torch.from_numpy(chosen).unsqueeze(-1).to(ids.device), ids), dim=-1)
+        values = picked.gather(-1, ids).double() - _normaliser(picked)
+        return torch.stack((ids.double(), values, torch.cat((ranks, places), dim=-1).double()), dim=-1).cpu()
+
+
+class Sampling(nn.Module):
+    """The ops of a model's sampler; nothing but a place where kernels are bound."""
+
+    def __init__(self, vocab_size: int = 0, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.choose, self.describe = Choose(vocab_size, dtype), Describe(vocab_size, dtype)
+
+
+def _fail(logits: Tensor, tokens: Tensor, sound: Tensor, why: int) -> None:
+    """Mark rows that are not sound and unmarked; they are zeroed so that the other stages meet numbers only."""
+    tokens[~sound & (tokens == 0)] = why
+    logits[~sound] = 0.0
+
+
+def _edit(logits: Tensor, choices: Choices, edits: Edits) -> None:
+    """Apply the edits, kind by kind and in place."""
+    row_of = np.repeat(np.arange(len(choices)), choices["edits"])
+
+    def pairs(kind: Kind) -> tuple[Tensor, ...]:
+        """Rows, tokens, first and second arguments of the edits of a kind."""
+        some = np.flatnonzero(edits["kind"] == kind)
+        columns = (row_of[some], edits["token"][some].astype(np.int64), edits["first"][some], edits["second"][some])
+        return tuple(torch.from_numpy(column).to(logits.device) for column in columns)
+
+    only = torch.from_numpy(np.flatnonzero(choices["only"])).to(logits.device)
+    sample.allow_only(logits, only, *pairs(Kind.ALLOW)[:2])
+    sample.forbid(logits, *pairs(Kind.FORBID)[:2])
+    sample.add_bias(logits, *pairs(Kind.ADD)[:3])
+    sample.penalize(logits, *pairs(Kind.PENALIZE))
+
+
+def _draw(logits: Tensor, choices: Choices) -> Tensor:
+    """The filters, the temperature and the draw; int64 [rows]. ``logits`` is used up."""
+    top_k, top_p, min_p = choices["top_k"], choices["top_p"], choices["min_p"]
+    logits = _filter(logits, sample.top_k, top_k, (top_k > 0) & (top_k < logits.shape[-1]))
+    weights = sample.weigh(logits, torch.from_numpy(choices["rate"].copy()).to(logits.device))
+    weights = _filter(weights, sample.top_p, top_p, top_p < WHOLE)
+    weights = _filter(weights, sample.min_p, min_p, min_p > 0)
+    draws = uniform(choices["seed"].tolist(), choices["position"].tolist())
+    return sample.draw(weights, torch.from_numpy(draws).to(weights.device))
+
+
+def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, wanted: npt.NDArray[np.bool_]) -> Tensor:
+    """Apply ``op`` with their values to the rows that want it."""
+    if not wanted.any():
+        return x
+    argument = torch.from_numpy(values[wanted]).to(x.device)
+    if wanted.all():
+        return op(x, argument)
+    rows = torch.from_numpy(np.flatnonzero(wanted)).to(x.device)
+    x[rows] = op(x[rows], argument)
+    return x
+
+
+def _normaliser(logits: Tensor) -> Tensor:
+    """The logarithm of the sum of exponentials, float64 [rows, 1]."""
+    weights = sample.weigh(logits, logits.new_full((len(logits),), sample.rate(1.0)))
+    total = weights.sum(dim=-1, keepdim=True).double()
+    return logits.amax(dim=-1, keepdim=True).double() + total.log() - sample.WEIGHT_BITS * math.log(2.0)
+
+
+def _likeliest(logits: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Ids and ranks of the best tokens, int64 [rows, most]; by descending logit, then by id."""
+    most = min(most, logits.shape[-1])
+    if most == 0:
+        nothing = torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
+        return nothing, nothing
+    values = logits.topk(most, dim=-1).values
+    ids = torch.stack([_best_ids(row, best) for row, best in zip(logits, values, strict=True)])
+    ranks = torch.searchsorted(-values, -values) + 1
+    return ids, ranks
+
+
+def _best_ids(row: Tensor, best: Tensor) -> Tensor:
+    """The ids behind the values ``best``; with ties at the border there are more tokens than places."""
+    ids = (row >= best[-1]).nonzero().squeeze(-1)
+    order = row[ids].argsort(descending=True, stable=True)
+    return ids[order[: len(best)]]

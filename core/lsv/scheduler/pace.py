@@ -1,0 +1,91 @@
+"""Keeps the steps of running answers short while prompts enter: ``--max-itl-ms``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from lsv.scheduler.plan import Rows
+
+_LEAST = 8
+"""The smallest chunk: a prompt must get on even where the limit can't be kept."""
+_FIRST = 32
+"""The chunk while nothing is known of prompts."""
+_TILE = 16
+"""Large chunks are a multiple of this many tokens, the rows of a matrix tile; small ones of a quarter of it."""
+_MARGIN = 0.9
+"""The share of the limit that a step is planned for, since steps stray from what they cost."""
+_FAR = 16384
+"""Tokens of context at which a prompt token takes about twice as long as at the beginning: a first guess, which
+matters where contexts change at a bound; otherwise what the latest steps took stands for all else."""
+
+
+class Pace:
+    """How many prompt tokens fit into a step with decoding rows that should take at most ``limit`` seconds.
+
+    Prompt tokens make a step longer by ``max(0, tokens - free) * cost``: computing the ``free`` ones takes no longer
+    than reading the weights. What is free follows the latest steps with both kinds of rows, so that the next chunk is the
+    last one, corrected by what its step missed the limit by, and that is how all that is wrong here heals.
+
+    Where steps are not ``mixed``, the limit is for a step of prompts and one of decoding rows together.
+    """
+
+    def __init__(self, limit: float, *, mixed: bool) -> None:
+        self._limit = limit
+        self._mixed = mixed
+        self._alone: deque[float] = deque(maxlen=16)
+        self._whole: deque[float] = deque(maxlen=4)
+        self._beside: deque[tuple[float, float]] = deque(maxlen=5)
+
+    @property
+    def too_slow(self) -> float | None:
+        """Seconds that decoding alone takes, where that is over the limit time and again."""
+        steps = self._alone
+        return _median(steps) if len(steps) == steps.maxlen and min(steps) > self._limit else None
+
+    def prompt_tokens(self, start: int) -> int:
+        """How many tokens a step may take of a prompt of which ``start`` tokens are computed already."""
+        if not self._whole and not self._beside:
+            return _FIRST
+        cost = self._cost()
+        free = _median(tokens - longer / cost for tokens, longer in self._beside) if self._beside else 0.0
+        tokens = max(0.0, free) + (_MARGIN * self._limit - self._decoding()) / cost
+        chunk = int(tokens / (1 + start / _FAR))
+        return max(_LEAST, chunk - chunk % (_TILE if chunk >= 8 * _TILE else _TILE // 4))
+
+    def learn(self, rows: Rows, seconds: float) -> None:
+        """A step of these rows took ``seconds``. A row of one token counts as decoding: it costs the same."""
+        chunks = [(start, count) for start, count in zip(rows.start, rows.count, strict=True) if count > 1]
+        if not chunks:
+            self._alone.append(seconds)
+        elif seconds > 0:
+            tokens = _weigh(chunks)
+            if len(chunks) < len(rows):
+                self._beside.append((tokens, max(0.0, seconds - self._decoding())))
+            else:
+                self._whole.append(seconds / tokens)
+
+    def _cost(self) -> float:
+        """Seconds by which one more token makes a step longer.
+
+        That is at most what tokens take on average where they have a step to themselves, or where the step's time is
+        laid on them, and at least what they take on average beside decoding rows.
+        """
+        alone = self._decoding()
+        shared = [(alone + longer) / tokens for tokens, longer in self._beside]
+        least = _median(longer / tokens for tokens, longer in self._beside) if self._beside else 0.0
+        return max(least, min([*self._whole, *shared]))
+
+    def _decoding(self) -> float:
+        return _median(self._alone) if self._alone else 0.0
+
+
+def _median(values: Iterable[float]) -> float:
+    """The upper one of the two in the middle where there are two."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def _weigh(chunks: Iterable[tuple[int, int]]) -> float:
+    """The prompt tokens of (start, count), counted for more the more context they attend to."""
+    return sum(count * (1 + (start + count / 2) / _FAR) for start, count in chunks)

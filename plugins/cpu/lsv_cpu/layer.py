@@ -1,0 +1,115 @@
+"""A whole decoder layer in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from lsv.nn.mlp import GatedMLP
+from lsv.nn.model import DecoderLayer
+from lsv.nn.norm import RMSNorm
+from lsv.nn.step import Step
+from lsv.offers import OpSpec
+from lsv_cpu import native
+from lsv_cpu.attention import CpuAttention, HeadTurnRecord, LayerRecord
+from lsv_cpu.kernels import RmsNorm, Rotate, selected_library
+from lsv_cpu.linear import LinearRecord, PanelLinear, PanelMLP, why_not_gated
+
+
+class NormRecord(ctypes.Structure):
+    """``Norm`` of native/gemm.h."""
+
+    _fields_ = [("weight", ctypes.c_void_p), ("eps", ctypes.c_float)]
+
+
+class DecoderLayerRecord(ctypes.Structure):
+    """``DecoderLayer`` of native/layer.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("dtype", "hidden")),
+        *((name, NormRecord) for name in ("before_attention", "before_mlp")),
+        *((name, LinearRecord) for name in ("qkv", "projection", "gate_up", "down")),
+        ("attention", LayerRecord),
+        ("turn", HeadTurnRecord),
+    ]
+
+
+class FusedLayer:
+    """``lsv.nn.model.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
+
+    The layer's parts get native kernels of their own, which share their packed weights with this one and do the work
+    where another attention backend is chosen, or no cache is there.
+    """
+
+    def __init__(self, module: DecoderLayer, spec: OpSpec) -> None:
+        attn, mlp = module.attn, module.mlp
+        assert isinstance(mlp, GatedMLP), "supports() lets only gated MLPs through"
+        self._module, self._library = module, selected_library()
+        self._qkv, self._projection = _use_panels(attn.qkv.linear), _use_panels(attn.out.linear)
+        self._mlp = PanelMLP(mlp, mlp.spec())
+        mlp.use(self._mlp)
+        for norm in (module.before_attn, module.before_mlp, attn.q_norm, attn.k_norm):
+            if norm is not None:
+                norm.use(RmsNorm(norm, norm.spec()))
+        if attn.rope.kernel is None:
+            attn.rope.use(Rotate(attn.rope, attn.rope.spec()))
+        self._record = DecoderLayerRecord()
+        self._cache: object = None
+
+    def pack(self) -> None:
+        """Called when the parts have packed their weights."""
+        attn, record = self._module.attn, self._record
+        record.dtype = native.DTYPES[attn.qkv.linear.layer.dtype]
+        record.hidden = attn.qkv.linear.layer.inputs
+        record.before_attention = _describe(self._module.before_attn)
+        record.before_mlp = _describe(self._module.before_mlp)
+        record.qkv, record.projection = self._qkv.record, self._projection.record
+        record.gate_up, record.down = self._mlp.gate_up.record, self._mlp.down.record
+        record.turn = HeadTurnRecord(
+            q_norm=None if attn.q_norm is None else attn.q_norm.weight.data_ptr(),
+            k_norm=None if attn.k_norm is None else attn.k_norm.weight.data_ptr(),
+            eps=0.0 if attn.q_norm is None else attn.q_norm.eps,
+            table=attn.rope.table.data_ptr(),
+            rotary=attn.rope.rope.rotary_dim,
+        )
+        self._address = ctypes.addressof(record)
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        backend = step.backend
+        if not isinstance(backend, CpuAttention) or step.cache is None:
+            return self._module.reference(x, step)
+        if step.cache is not self._cache:
+            self._record.attention = backend.layer_record(self._module.attn.layer, step.cache)
+            self._cache = step.cache
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self._library.lsv_layer(
+            self._address,
+            ctypes.addressof(step.attention[self._module.attn.layer.group].record),
+            ctypes.addressof(backend.cache_record(step.cache)),
+            step.positions.data_ptr(),
+            x.shape[0],
+            x.data_ptr(),
+            out.data_ptr(),
+        )
+        return out
+
+
+def _use_panels(linear: torch.nn.Module) -> PanelLinear:
+    kernel = PanelLinear(linear, linear.spec())
+    linear.use(kernel)
+    return kernel
+
+
+def _describe(norm: RMSNorm) -> NormRecord:
+    return NormRecord(norm.weight.data_ptr(), norm.eps)
+
+
+def why_not_fused(spec: OpSpec) -> str | None:
+    """None, or why a decoder layer can't be one call."""
+    if "reduce" in spec.flags:
+        return "is cut over ranks, which meet in the middle of a layer"
+    if "gated_mlp" not in spec.flags:
+        return "has another MLP than a gated one"
+    return why_not_gated(spec)

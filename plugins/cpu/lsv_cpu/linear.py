@@ -1,0 +1,143 @@
+"""Linear layers over packed panels of weights: the layout and the arithmetic are those of native/gemm.h."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lsv.nn.mlp import GatedMLP
+from lsv.offers import OpSpec
+from lsv.ops import Bindable, LoadKernel
+from lsv.quantizer import Linear
+from lsv_cpu import arena, native
+from lsv_cpu.kernels import selected_library, why_not_native
+from lsv_cpu.rounding import RoundInt4, RoundInt8
+
+GATES: Mapping[str, int] = {"silu": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "relu": 4}
+"""``Gate`` of native/gemm.h by the name of an activation."""
+
+
+class LinearRecord(ctypes.Structure):
+    """``Linear`` of native/gemm.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("dtype", "format", "gate", "group")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs")),
+        *((name, ctypes.c_void_p) for name in ("panels", "scales", "sums", "bias")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A linear layer's weights as its module holds them; ``group`` counts the inputs of a scale, 0 for all of them."""
+
+    format: int
+    weight: torch.Tensor
+    scales: torch.Tensor | None = None
+    group: int = 0
+
+
+Take = Callable[[Linear], Stored]
+
+
+def _take_plain(module: Linear) -> Stored:
+    return Stored(0, module.release("weight").contiguous())
+
+
+def _take_int8(module: Linear) -> Stored:
+    return Stored(1, module.release("codes"), module.release("scales"))
+
+
+def _take_int4(module: Any) -> Stored:
+    return Stored(2, module.release("nibbles"), module.release("scales"), module.group)
+
+
+TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4}
+"""How each format's weights are taken from their module."""
+
+
+ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": RoundInt4}
+"""Kernels for what a layer made from plain weights does to them: it has the op as a child."""
+
+
+class PanelLinear:
+    """``x @ weight.T + bias`` over packed panels. With ``gate`` outputs are gate and up in equal halves, and
+    it yields ``activation(gate) * up``.
+    """
+
+    def __init__(self, module: Linear, spec: OpSpec, gate: int = 0) -> None:
+        self._module, self._gate = module, gate
+        self._library = selected_library()
+        self.record = LinearRecord()
+        self._width = module.layer.width // 2 if gate else module.layer.width
+        self._held: tuple[torch.Tensor | None, ...] = ()
+        for child in module.children():
+            if isinstance(child, Bindable) and child.op in ROUNDING:
+                child.use(ROUNDING[child.op](child, child.spec()))
+
+    def pack(self) -> None:
+        layer, library = self._module.layer, self._library
+        stored = TAKE[self._module.format](self._module)
+        record = LinearRecord(
+            native.DTYPES[layer.dtype], stored.format, self._gate, stored.group, layer.width, layer.inputs
+        )
+        panels = library.lsv_panels(ctypes.byref(record))
+        packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
+        record.panels = packed.data_ptr()
+        if stored.scales is not None:
+            groups = library.lsv_inputs_padded(ctypes.byref(record)) // stored.group if stored.group else 1
+            record.scales = self._keep("scales_packed", panels * groups * 32 * 4).data_ptr()
+            record.sums = self._keep("sums_packed", panels * 32 * 4).data_ptr()
+        bias = getattr(self._module, "bias", None)
+        record.bias = None if bias is None else bias.data_ptr()
+        scales = stored.scales
+        library.lsv_pack(ctypes.byref(record), stored.weight.data_ptr(), None if scales is None else scales.data_ptr())
+        self.record, self._held = record, (bias,)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if rows.stride(1) != 1:
+            rows = rows.contiguous()
+        out = torch.empty((*x.shape[:-1], self._width), dtype=x.dtype)
+        self._library.lsv_linear(
+            ctypes.byref(self.record), rows.data_ptr(), rows.stride(0), rows.shape[0], out.data_ptr()
+        )
+        return out
+
+    def _keep(self, name: str, size: int) -> torch.Tensor:
+        """Buffer ``name`` of the module: the one it has from an earlier filling, or a new one."""
+        held = self._module._buffers.get(name)
+        return held if held is not None else self._module.keep(name, arena.weights.take(size))
+
+
+class PanelMLP:
+    """``lsv.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored."""
+
+    def __init__(self, module: GatedMLP, spec: OpSpec) -> None:
+        self._module = module
+        gate_up, down = module.gate_up.linear, module.down.linear
+        self.gate_up = PanelLinear(gate_up, gate_up.spec(), GATES[module.act.name])
+        self.down = PanelLinear(down, down.spec())
+        gate_up.use(self.gate_up)
+        down.use(self.down)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._module.down(self.gate_up.forward(x))
+
+
+def why_not_panels(spec: OpSpec) -> str | None:
+    """None, or why a layer of this format can't be packed."""
+    if spec.format not in TAKE:
+        return f"packs {', '.join(TAKE)} weights, not {spec.format}"
+    return why_not_native(spec)
+
+
+def why_not_gated(spec: OpSpec) -> str | None:
+    """None, or why a gated MLP can't be run by ``PanelMLP``."""
+    if not spec.flags & GATES.keys():
+        return f"has no gate like {', '.join(sorted(spec.flags))}"
+    return why_not_panels(spec)

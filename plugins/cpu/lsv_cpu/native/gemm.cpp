@@ -1,0 +1,91 @@
+// Chooses the kernel for a linear layer, and the entry points for a layer on its own.
+#include "gemm.h"
+
+#include "gemm_formats.h"
+#include "scratch.h"
+
+namespace lsv {
+
+int64_t panels_of(const Linear& linear) {
+  if (!linear.gate) return (linear.outputs + kPanel - 1) / kPanel;
+  constexpr int kHalf = kPanel / 2;
+  return (linear.outputs / 2 + kHalf - 1) / kHalf;
+}
+
+int64_t inputs_padded(const Linear& linear) {
+  int64_t tile = linear.format != kPlain ? 64 : linear.dtype == kFloat32 ? 16 : 32;
+  if (linear.group > tile) tile = linear.group;
+  return (linear.inputs + tile - 1) / tile * tile;
+}
+
+int64_t panel_bytes(const Linear& linear) {
+  int64_t elements = kPanel * inputs_padded(linear);
+  if (linear.format == kInt4) return elements / 2;
+  return linear.format == kInt8 ? elements : elements * (linear.dtype == kFloat32 ? 4 : 2);
+}
+
+void pack(Member& me, const Linear& linear, const void* weights, const float* scales) {
+  if (linear.format == kPlain) plain::pack(me, linear, weights, scales);
+  else integer::pack(me, linear, weights, scales);
+}
+
+void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out) {
+  plain::unpack_rows(me, linear, outputs, count, out);
+}
+
+int64_t operand_bytes(const Linear& linear, int64_t rows) {
+#if defined(LSV_AMX)
+  if (amx::takes(linear, rows)) return amx::operand_bytes(linear, rows);
+#endif
+  return linear.format == kPlain ? plain::operand_bytes(linear, rows) : integer::operand_bytes(linear, rows);
+}
+
+void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand) {
+#if defined(LSV_AMX)
+  if (amx::takes(linear, rows)) return amx::make_operand(me, linear, norm, x, rows, operand);
+#endif
+  if (linear.format == kPlain) plain::make_operand(me, linear, norm, x, rows, operand);
+  else integer::make_operand(me, linear, norm, x, rows, operand);
+}
+
+void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual) {
+#if defined(LSV_AMX)
+  if (amx::takes(linear, rows)) return amx::multiply(me, linear, operand, rows, out, residual);
+#endif
+  if (linear.format == kPlain) plain::multiply(me, linear, operand, rows, out, residual);
+  else integer::multiply(me, linear, operand, rows, out, residual);
+}
+
+}  // namespace lsv
+
+using namespace lsv;
+
+extern "C" {
+
+int64_t lsv_panels(const Linear* linear) { return panels_of(*linear); }
+int64_t lsv_panel_bytes(const Linear* linear) { return panel_bytes(*linear); }
+int64_t lsv_inputs_padded(const Linear* linear) { return inputs_padded(*linear); }
+
+void lsv_pack(const Linear* linear, const void* weights, const float* scales) {
+  run([&](Member& me) { pack(me, *linear, weights, scales); });
+}
+
+// The weights of `count` outputs -> out [count][inputs], dense.
+void lsv_unpack_rows(const Linear* linear, const int64_t* outputs, int64_t count, void* out) {
+  run_if_worth(count * linear->inputs / 2, [&](Member& me) {
+    unpack_rows(me, *linear, outputs, count, {out, linear->inputs});
+  });
+}
+
+// x [rows][inputs], rows `x_stride` apart -> out [rows][outputs], dense (half as wide with a gate).
+void lsv_linear(const Linear* linear, const void* x, int64_t x_stride, int64_t rows, void* out) {
+  Scratch scratch(operand_bytes(*linear, rows));
+  int64_t width = linear->gate ? linear->outputs / 2 : linear->outputs;
+  run([&](Member& me) {
+    make_operand(me, *linear, nullptr, {(void*)x, x_stride}, rows, scratch.data);
+    me.barrier();
+    multiply(me, *linear, scratch.data, rows, {out, width}, {nullptr, 0});
+  });
+}
+
+}

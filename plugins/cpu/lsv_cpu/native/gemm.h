@@ -1,0 +1,76 @@
+// Linear layers over packed weights. One layout serves every number of rows: panels of 32 outputs, inside a panel one
+// block of kTileBytes after the other along the inputs, two tiles a block (outputs 0-15, outputs 16-31). A tile is 16
+// lines of 64 bytes; a line holds 16 outputs x 4 bytes of consecutive inputs: 1 float32, 2 bfloat16 or float16, 4 int8.
+// An int4 tile has 8 lines: the low nibbles of line i are those int8 would have in line i, the high ones those of
+// line i + 8, both as value + 8. Inputs are padded with zeros to whole tiles, outputs to whole panels.
+//
+// The row rule: what a row gets does not depend on the rows beside it. Every kernel adds up an output's products in
+// the same order, whatever the number of rows, members or blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "team.h"
+
+namespace lsv {
+
+enum Dtype { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+
+enum Format {
+  kPlain = 0,  // weights in the layer's dtype
+  kInt8 = 1,   // int8 weights with a scale per output; rows are quantised to int8 with a scale per row
+  kInt4 = 2,   // int4 weights with a scale per output and group of inputs; rows to int8 with a scale per row and group
+};
+
+enum Gate { kNoGate = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
+
+constexpr int kPanel = 32;       // outputs of a panel
+constexpr int kTileBytes = 1024;  // a tile of any format but int4, where it has half of that
+
+// A packed linear layer. With a gate the outputs are interleaved: a panel holds 16 of the first half (the gate) and
+// the 16 of the second half (up) that belong to them, and the layer yields activation(gate) * up, outputs / 2 wide.
+struct Linear {
+  int32_t dtype;   // Dtype of rows, bias, output and plain weights
+  int32_t format;  // Format
+  int32_t gate;    // Gate
+  int32_t group;   // int4: inputs of a group, 32, 64 or 128; else 0
+  int64_t outputs, inputs;
+  void* panels;
+  float* scales;   // int8: [panels][32]; int4: [panels][groups][32]; plain: null
+  int32_t* sums;   // int8: sum of each output's weights [panels][32]; else null
+  const void* bias;  // [outputs] as in the checkpoint (not interleaved), or null
+};
+
+// RMS norm of a row before it goes into a linear layer: weight [inputs] in the layer's dtype.
+struct Norm {
+  const void* weight;
+  float eps;
+};
+
+// Rows of a product's input or output: `stride` elements apart.
+struct Rows {
+  void* data;
+  int64_t stride;
+};
+
+int64_t panels_of(const Linear& linear);       // with a gate each half is padded to 16s
+int64_t panel_bytes(const Linear& linear);     // of one panel's weights
+int64_t inputs_padded(const Linear& linear);   // to whole tiles (int4: also to whole groups)
+
+// Packs weights [outputs][inputs], dense: plain in the layer's dtype; int8; int4 as uint8 [outputs][inputs / 2], the
+// even input in the low nibble, value + 8. `scales` are taken as [outputs] or [outputs][groups] float.
+void pack(Member& me, const Linear& linear, const void* weights, const float* scales);
+
+// Reads `count` outputs' weights back out of the panels, each into a row of `out`. Plain weights only.
+void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
+
+// Input rows in the form a format's kernel reads; `operand` has operand_bytes(). Rows are normed first if `norm` is
+// given. All members together make one operand; a barrier must follow before `multiply`.
+int64_t operand_bytes(const Linear& linear, int64_t rows);
+void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);
+
+// out = product + bias (through the gate if there is one) + residual, in float and rounded once. residual.data may be
+// null, and may be `out`. A barrier must follow before the output is read or another product begins.
+void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
+
+}  // namespace lsv

@@ -1,0 +1,360 @@
+// Linear layers with tile instructions: the rows' form, and how panels, rows and inputs are cut for the caches.
+#if defined(LSV_AMX)
+
+#include "gemm_amx.h"
+
+#include "epilogue.h"
+#include "gemm_formats.h"
+#include "norm.h"
+#include "quantise.h"
+
+namespace lsv {
+namespace amx {
+namespace {
+
+constexpr int64_t kLeastRows = 8;            // below, vector instructions are as fast for whole numbers
+constexpr int64_t kPassTiles = 10;           // of inputs: rows and weights of a pass stay in the first-level cache
+constexpr int64_t kRowsWhole = 1 << 20;      // bytes of rows that stay in the second-level cache beside the weights
+constexpr int64_t kRowsCut = 640 << 10;      // the same where the inputs are cut and sums go through that cache too
+constexpr int64_t kLeastBlock = 256, kMostBlock = 512;  // rows
+constexpr int64_t kRowsToSplit = 256;        // rows of a member that make splitting rows better than splitting panels
+constexpr int64_t kPanelsCut = 64;           // panels whose sums are kept where the inputs are cut
+constexpr int64_t kOutputCached = 8 << 20;   // bytes of output; above, it is written past the caches
+
+// How the rows and inputs of a product are cut for the second-level cache.
+struct Cut {
+  Cut(const Linear& linear, int64_t rows) : tiles(inputs_padded(linear) / line_inputs(linear)) {
+    const int64_t line = tiles * kLine, most = std::clamp(kRowsWhole / line, kLeastBlock, kMostBlock);
+    block_rows = std::min(most / kPair * kPair, up(rows, kPair));
+    const int64_t bytes = block_rows * line;
+    input_parts = bytes <= kRowsWhole ? 1 : (bytes + kRowsCut - 1) / kRowsCut;
+    slots = input_parts > 1 ? kPanelsCut : 2;
+  }
+
+  int64_t tiles;        // of the inputs
+  int64_t block_rows;   // at most
+  int64_t input_parts;
+  int64_t slots;        // panels whose sums have a place of their own
+};
+
+bool streams(const Linear& linear, int64_t rows) { return rows <= kBlock && linear.format != kInt4; }
+
+// Rows as tiles, block of 16 rows by block, inside a block tile by tile; the lines of rows that are not there are left
+// as they are. Then a scale for each row (of each group), and working memory for each member. Where inputs are cut,
+// blocks are an odd multiple of 8 KiB apart, or their parts would share some sets of the cache.
+struct Operand {
+  Operand(const Linear& linear, int64_t rows, void* data)
+      : cut(linear, rows), groups(linear.format == kPlain ? 0 : groups_of(linear)),
+        block_bytes((cut.input_parts > 1 ? up(cut.tiles + 8, 16) - 8 : cut.tiles) * kTileBytes), tiles((char*)data),
+        scales((float*)(tiles + up(rows, kBlock) / kBlock * block_bytes)),
+        spare((char*)scales + up(up(rows, kBlock) * groups * 4, kLine)) {
+    int64_t sums = streams(linear, rows) ? 4 * kBlock : cut.slots * cut.block_rows;
+    spare_bytes = std::max<int64_t>(sums * kSumsStride, inputs_padded(linear) * 4);
+  }
+
+  int64_t bytes() const { return spare + spare_bytes * team_size() - tiles; }
+  char* block(int64_t row) const { return tiles + row / kBlock * block_bytes; }
+  char* line(int64_t row) const { return block(row) + row % kBlock * kLine; }
+  float* scales_of(int64_t row) const { return scales + row / kBlock * groups * kBlock; }
+  char* spare_of(const Member& me) const { return spare + me.rank * spare_bytes; }
+
+  Cut cut;
+  int64_t groups, block_bytes;
+  char* tiles;
+  float* scales;  // [blocks of 16 rows][groups][16]
+  char* spare;    // a normed row, or sums
+  int64_t spare_bytes;
+};
+
+template <class T> void place_row(const Operand& operand, int64_t row, const T* x, int64_t inputs) {
+  constexpr int64_t kInputs = kLine / sizeof(T);
+  char* to = operand.line(row);
+  for (int64_t at = 0; at < operand.cut.tiles * kInputs; at += kInputs, to += kTileBytes) {
+    int64_t count = std::clamp<int64_t>(inputs - at, 0, kInputs);
+    std::memcpy(to, x + at, count * sizeof(T));
+    std::memset(to + count * sizeof(T), 0, (kInputs - count) * sizeof(T));
+  }
+}
+
+// Columns that share a scale: the codes of those that are inputs, and zeros. Whole lines have a loop of known length.
+template <class T>
+void place_codes(const Operand& operand, int64_t row, const T* x, Range columns, int64_t inputs, float inverse) {
+  for (int64_t at = columns.begin; at < columns.end;) {
+    const int64_t next = std::min(at / kLine * kLine + kLine, columns.end);
+    const int64_t count = std::clamp<int64_t>(inputs - at, 0, next - at);
+    int8_t* to = (int8_t*)operand.line(row) + at / kLine * kTileBytes + at % kLine;
+    if (count == kLine) quantise(x + at, kLine, inverse, 0, to);
+    else quantise(x + at, (int)count, inverse, 0, to);
+    std::memset(to + count, 0, next - at - count);
+    at = next;
+  }
+}
+
+// Codes and scales are those of the vector kernels, but that int4 has its scales for 16 times the weights.
+template <class T> void quantise_row(const Linear& linear, const Operand& operand, int64_t row, const T* x) {
+  const int64_t size = linear.group ? linear.group : inputs_padded(linear);
+  const float unit = linear.format == kInt4 ? 1.0f / 16 : 1.0f;
+  float* scales = operand.scales_of(row) + row % kBlock;
+  for (int64_t first = 0; first < operand.groups; first += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, operand.groups - first);
+    float largest[kLanes] = {}, inverse[kLanes];
+    for (int64_t i = 0, begin = first * size; i < count; ++i, begin += size)
+      largest[i] = largest_of(x + begin, (int)std::clamp<int64_t>(linear.inputs - begin, 0, size));
+    const Scales found = scales_of(load(largest));
+    store(inverse, found.inverse);
+    for (int64_t i = 0; i < count; ++i) {
+      scales[(first + i) * kBlock] = found.scale[i] * unit;
+      place_codes(operand, row, x, {(first + i) * size, (first + i + 1) * size}, linear.inputs, inverse[i]);
+    }
+  }
+}
+
+struct Output {
+  const Linear& linear;
+  Rows out, residual;
+  bool past_cache;
+};
+
+// Sums of some rows, [rows][kPanel] floats -> the output. Kept out of line, like `scale_sums`: whatever it is called
+// from, the operations are the same.
+template <class T>
+__attribute__((noinline)) void store_sums(const Output& to, int64_t row, int rows, int64_t panel, const float* sums) {
+  constexpr int kVectors = kPanel / kLanes;
+  const Epilogue<T> epilogue(to.linear, to.out, to.residual);
+  for (int i = 0; i < rows; ++i, sums += kPanel) {
+    Floats values[kVectors];
+    for (int v = 0; v < kVectors; ++v) values[v] = load(sums + v * kLanes);
+    epilogue.store_row(row + i, panel, values);
+  }
+}
+
+// The same for whole panels without a gate, in whole lines past the caches.
+template <class T>
+__attribute__((noinline)) void stream_sums(const Output& to, int64_t row, int rows, int64_t panel, const float* sums) {
+  const int64_t first = panel * kPanel;
+  const T *bias = (const T*)to.linear.bias, *residual = (const T*)to.residual.data;
+  for (int i = 0; i < rows; ++i, sums += kPanel) {
+    alignas(kLine) T line[kPanel];
+    for (int at = 0; at < kPanel; at += kLanes) {
+      Floats value = load(sums + at) + (bias ? load(bias + first + at) : Floats{});
+      if (residual) value += load(residual + (row + i) * to.residual.stride + first + at);
+      store(line + at, value);
+    }
+    char* out = (char*)((T*)to.out.data + (row + i) * to.out.stride + first);
+    for (size_t at = 0; at < sizeof line; at += kLine)
+      _mm512_stream_si512((__m512i*)(out + at), _mm512_load_si512((char*)line + at));
+  }
+}
+
+using Store = void (*)(const Output&, int64_t row, int rows, int64_t panel, const float* sums);
+
+bool whole_lines(const Output& to, int64_t panel) {
+  const int64_t size = to.linear.dtype == kFloat32 ? 4 : 2;
+  return (panel + 1) * kPanel <= to.linear.outputs && ((intptr_t)to.out.data | to.out.stride * size) % kLine == 0;
+}
+
+// int8: whole sums to floats, in place.
+__attribute__((noinline)) void scale_sums(const float* row_scales[2], const float* scales, int rows, float* sums) {
+  for (int row = 0; row < rows; ++row)
+    for (int at = 0; at < kPanel; at += kLanes) {
+      float* to = sums + row * kPanel + at;
+      Floats whole = __builtin_convertvector(load_as<Ints>(to), Floats);
+      store(to, whole * row_scales[row / kBlock][row % kBlock] * load(scales + at));
+    }
+}
+
+// Members split the panels, and the rows too where there are many.
+int64_t row_parts_of(int64_t rows, int64_t members) {
+  int64_t parts = 1;
+  for (int64_t more = 2; more <= members && more * kRowsToSplit <= rows; ++more)
+    if (members % more == 0) parts = more;
+  return parts;
+}
+
+// One member's part of a product.
+class Walk {
+ public:
+  Walk(Member& me, const Linear& linear, const Operand& operand, int64_t rows, const Output& output)
+      : linear_(linear), operand_(operand), cut_(operand.cut), output_(output), bytes_(panel_bytes(linear)),
+        tile_bytes_(bytes_ / cut_.tiles), sums_((float*)operand.spare_of(me)), rows_total_(rows) {
+    const int64_t row_parts = row_parts_of(rows, me.size), panel_parts = me.size / row_parts;
+    rows_ = part_of(rows, row_parts, me.rank / panel_parts, kPair);
+    panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, 1);
+    with_type(linear.dtype, [&](auto type) {
+      store_ = store_sums<decltype(type)>;
+      stream_ = stream_sums<decltype(type)>;
+    });
+  }
+
+  void run() {
+    if (streams(linear_, rows_total_)) run_streams();
+    else run_blocks();
+    if (output_.past_cache) _mm_sfence();
+    if (configured_[0]) tiles::release();
+  }
+
+ private:
+  // Sums that are complete. They are stored after the next pass has been started, since reading what tiles have just
+  // written waits for it.
+  struct Finished {
+    int64_t row, panel;
+    int rows;
+    float* sums;
+  };
+
+  void run_streams() {
+    const int64_t half = (panels_.end - panels_.begin + 1) / 2;
+    configure(rows_total_, rows_total_);
+    for (int64_t i = 0; i < half; ++i) {
+      const int64_t pair[2] = {panels_.begin + i, panels_.begin + half + i};
+      float* sums = sums_ + i % 2 * 2 * kBlock * kPanel;
+      float* const places[2] = {sums, sums + kBlock * kPanel};
+      const bool two = pair[1] < panels_.end;
+      if (two) {
+        const char* const weights[2] = {panel(pair[0]), panel(pair[1])};
+        (linear_.format == kInt8 ? stream_int8 : stream_bf16)(operand_.tiles, weights, cut_.tiles, places);
+      } else {
+        const Pass pass = {{operand_.tiles, nullptr}, panel(pair[0]), cut_.tiles, true, places[0], nullptr, 0};
+        (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, true);
+      }
+      store_finished();
+      for (int k = 0; k < 1 + two; ++k) finished_[finished_count_++] = {0, pair[k], (int)rows_total_, places[k]};
+    }
+    store_finished();
+  }
+
+  void run_blocks() {
+    const int64_t wide = cut_.input_parts > 1 ? cut_.slots : std::max<int64_t>(1, panels_.end - panels_.begin);
+    const int64_t rows = rows_.end - rows_.begin, blocks = (rows + cut_.block_rows - 1) / cut_.block_rows;
+    for (int64_t i = 0; i < blocks; ++i) {
+      const Range block = part_of(rows, blocks, i, kPair);
+      for (int64_t first = panels_.begin; first < panels_.end; first += wide)
+        run_block({rows_.begin + block.begin, rows_.begin + block.end}, {first, std::min(first + wide, panels_.end)});
+    }
+  }
+
+  void run_block(Range rows, Range panels) {
+    for (int64_t part = 0; part < cut_.input_parts; ++part) {
+      const Range inputs = part_of(cut_.tiles, cut_.input_parts, part, input_unit());
+      for (int64_t p = panels.begin; p < panels.end; ++p) run_panel(rows, p, inputs);
+    }
+    store_finished();
+  }
+
+  // `inputs` in tiles.
+  void run_panel(Range rows, int64_t p, Range inputs) {
+    const bool single = rows.end - rows.begin <= kPair;
+    const int64_t count = inputs.end - inputs.begin;
+    const int64_t most = linear_.format == kInt4 ? kInt4PassTiles : single ? count : kPassTiles;
+    const int64_t passes = (count + most - 1) / most;
+    for (int64_t i = 0; i < passes; ++i) {
+      Range pass = part_of(count, passes, i, input_unit());
+      pass = {pass.begin + inputs.begin, pass.end + inputs.begin};
+      const char* next = i + 1 < passes ? panel(p) + pass.end * tile_bytes_ : panel(p + 1) + inputs.begin * tile_bytes_;
+      for (int64_t row = rows.begin; row < rows.end; row += kPair) run_pass(rows, row, p, pass, next);
+    }
+  }
+
+  // Two blocks of rows with some inputs of a panel; each of them fetches its share of the `next` weights.
+  void run_pass(Range rows, int64_t row, int64_t p, Range inputs, const char* next) {
+    const int count = (int)std::min<int64_t>(kPair, rows.end - row);
+    const bool two = count > kBlock;
+    configure(std::min(count, kBlock), two ? count - kBlock : count);
+    const int64_t tiles = inputs.end - inputs.begin, pairs = (rows.end - rows.begin + kPair - 1) / kPair;
+    const int lines = (int)((tile_bytes_ / kLine + pairs - 1) / pairs);
+    float* sums = sums_ + (p % cut_.slots * cut_.block_rows + row - rows.begin) * kPanel;
+    const char* tiles0 = operand_.block(row) + inputs.begin * kTileBytes;
+    const Pass pass = {{tiles0, two ? tiles0 + operand_.block_bytes : nullptr},
+                       panel(p) + inputs.begin * tile_bytes_, tiles, inputs.begin == 0, sums,
+                       next + (row - rows.begin) / kPair * tiles * lines * kLine, lines};
+    if (linear_.format == kInt4) run_int4(pass, count, row, p, inputs.begin, row == rows.begin);
+    else (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, pairs == 1);
+    store_finished();
+    if (inputs.end == cut_.tiles) finished_[finished_count_++] = {row, p, count, sums};
+  }
+
+  void run_int4(const Pass& pass, int rows, int64_t row, int64_t p, int64_t tile, bool unpack) {
+    const int64_t group = tile * kLine / linear_.group;
+    const float* row_scales = operand_.scales_of(row) + group * kBlock;
+    pass_int4({pass, linear_.group, unpack, unpacked_, {row_scales, row_scales + operand_.groups * kBlock},
+               linear_.scales + (p * operand_.groups + group) * kPanel}, rows);
+  }
+
+  void store_finished() {
+    for (int i = 0; i < finished_count_; ++i) {
+      const Finished& f = finished_[i];
+      if (linear_.format == kInt8) {
+        const float* first = operand_.scales_of(f.row);
+        const float* row_scales[2] = {first, first + kBlock};
+        scale_sums(row_scales, linear_.scales + f.panel * kPanel, f.rows, f.sums);
+      }
+      const bool past_cache = output_.past_cache && whole_lines(output_, f.panel);
+      (past_cache ? stream_ : store_)(output_, f.row, f.rows, f.panel, f.sums);
+    }
+    finished_count_ = 0;
+  }
+
+  void configure(int64_t rows0, int64_t rows1) {
+    if (rows0 == configured_[0] && rows1 == configured_[1]) return;
+    tiles::configure({(int)rows0, (int)rows1, linear_.group == 32 ? 32 : kLine});
+    configured_[0] = rows0;
+    configured_[1] = rows1;
+  }
+
+  // Inputs are cut at whole groups.
+  int64_t input_unit() const { return std::max<int64_t>(1, linear_.group / kLine); }
+  const char* panel(int64_t p) const { return (const char*)linear_.panels + p * bytes_; }
+
+  const Linear& linear_;
+  const Operand& operand_;
+  const Cut& cut_;
+  const Output& output_;
+  const int64_t bytes_, tile_bytes_;  // of a panel, and of its part with one tile of inputs
+  float* const sums_;
+  const int64_t rows_total_;
+  Range rows_, panels_;
+  Store store_, stream_;
+  Finished finished_[2];
+  int finished_count_ = 0;
+  int64_t configured_[2] = {0, 0};
+  alignas(kLine) int8_t unpacked_[kInt4PassTiles * 2 * kTileBytes];
+};
+
+}  // namespace
+
+// Sums of bfloat16 products depend on the instruction that adds them up, so that tiles take every number of rows. Whole
+// numbers are exact: any instruction may take them, as long as the float operations after it are the same.
+bool takes(const Linear& linear, int64_t rows) {
+  return linear.format == kPlain ? linear.dtype == kBFloat16 : rows >= kLeastRows;
+}
+
+int64_t operand_bytes(const Linear& linear, int64_t rows) { return Operand(linear, rows, nullptr).bytes(); }
+
+void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* data) {
+  const Operand operand(linear, rows, data);
+  const Range mine = me.share(rows);
+  with_type(linear.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* normed = (T*)operand.spare_of(me);
+    for (int64_t row = mine.begin; row < mine.end; ++row) {
+      const T* from = (const T*)x.data + row * x.stride;
+      if (norm) normalise(from, (const T*)norm->weight, norm->eps, (int)linear.inputs, normed);
+      if (norm) from = normed;
+      if (linear.format == kPlain) place_row(operand, row, from, linear.inputs);
+      else quantise_row(linear, operand, row, from);
+    }
+  });
+}
+
+void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, Rows out, Rows residual) {
+  const Operand operand(linear, rows, (void*)data);
+  const int64_t width = linear.gate ? linear.outputs / 2 : linear.outputs;
+  const int64_t bytes = rows * width * (linear.dtype == kFloat32 ? 4 : 2);
+  const Output output = {linear, out, residual, !linear.gate && bytes > kOutputCached};
+  Walk(me, linear, operand, rows, output).run();
+}
+
+}  // namespace amx
+}  // namespace lsv
+
+#endif

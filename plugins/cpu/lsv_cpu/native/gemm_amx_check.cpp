@@ -1,0 +1,107 @@
+// Whether tiles can be used: the system must permit them to the process, and they must give right results.
+#if defined(LSV_AMX)
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "gemm_amx.h"
+#include "gemm_formats.h"
+#include "vector.h"
+
+namespace lsv {
+namespace amx {
+namespace {
+
+bool permitted() {
+#if defined(LSV_EMULATE_AMX)
+  return true;
+#else
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#endif
+}
+
+using Memory = std::unique_ptr<char, decltype(&std::free)>;
+
+Memory memory(int64_t bytes) { return Memory((char*)std::aligned_alloc(kLine, up(bytes, kLine)), std::free); }
+
+int bit(int64_t i) { return (int)((uint64_t)(i + 1) * 0x9e3779b97f4a7c15u >> 63); }
+int weight(int64_t output, int64_t input) { return bit(output * 1009 + input) ? 1 : -1; }
+
+// The largest of a group is 127 and its neighbours are small: what is quantised is exact.
+float value(int format, int64_t row, int64_t input) {
+  if (format != kPlain && input % 32 == 0) return 127;
+  return (float)(bit(row * 7919 + input) + bit(row + input * 31));
+}
+
+struct Case {
+  int format, group;
+  int64_t outputs, inputs, rows;
+};
+
+// A product of whole numbers so small that every step of it is exact, and the output up to bfloat16's precision.
+bool right(const Case& c) {
+  Linear linear = {c.format == kPlain ? kBFloat16 : kFloat32, c.format, kNoGate, c.group, c.outputs, c.inputs,
+                   nullptr, nullptr, nullptr, nullptr};
+  const int64_t panels = panels_of(linear), groups = groups_of(linear);
+  const Memory packed = memory(panels * panel_bytes(linear)), scales = memory(panels * groups * kPanel * 4);
+  const Memory sums = memory(panels * kPanel * 4), operand = memory(amx::operand_bytes(linear, c.rows));
+  linear.panels = packed.get();
+  linear.scales = (float*)scales.get();
+  linear.sums = (int32_t*)sums.get();
+
+  const std::vector<float> ones(c.outputs * groups, 1.0f);
+  std::vector<uint16_t> halves(c.outputs * c.inputs);
+  std::vector<uint8_t> bytes(c.outputs * c.inputs);
+  std::vector<float> x(c.rows * c.inputs), out(c.rows * c.outputs);
+  for (int64_t output = 0; output < c.outputs; ++output)
+    for (int64_t input = 0; input < c.inputs; ++input) {
+      const int64_t at = output * c.inputs + input;
+      const int w = weight(output, input);
+      halves[at] = w > 0 ? 0x3f80 : 0xbf80;
+      if (c.format == kInt4) bytes[at / 2] |= (uint8_t)(w + 8) << (input % 2 * 4);
+      else bytes[at] = (uint8_t)w;
+    }
+  for (int64_t i = 0; i < c.rows * c.inputs; ++i) x[i] = value(c.format, i / c.inputs, i % c.inputs);
+  std::vector<uint16_t> x_halves(x.size()), out_halves(out.size());
+  for (size_t i = 0; i < x.size(); ++i) x_halves[i] = (uint16_t)(load_as<uint32_t>(&x[i]) >> 16);
+
+  const bool plain = c.format == kPlain;
+  const void* weights = plain ? (void*)halves.data() : bytes.data();
+  const Rows from = {plain ? (void*)x_halves.data() : x.data(), c.inputs};
+  const Rows to = {plain ? (void*)out_halves.data() : out.data(), c.outputs};
+  Member alone(0, 1);
+  pack(alone, linear, weights, ones.data());
+  amx::make_operand(alone, linear, nullptr, from, c.rows, operand.get());
+  amx::multiply(alone, linear, operand.get(), c.rows, to, {nullptr, 0});
+  for (int64_t i = 0; i < c.rows * c.outputs; ++i) {
+    float expected = 0;
+    for (int64_t input = 0; input < c.inputs; ++input)
+      expected += (float)weight(i % c.outputs, input) * x[i / c.outputs * c.inputs + input];
+    const uint32_t bits = plain ? (uint32_t)out_halves[i] << 16 : load_as<uint32_t>(&out[i]);
+    if (load_as<float>(&bits) != expected) return false;
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace amx
+}  // namespace lsv
+
+// Asks for tiles and tries every kernel of theirs: 1 if they can be used.
+extern "C" int lsv_amx_ready() {
+  using namespace lsv;
+  if (!amx::permitted()) return 0;
+  for (int64_t rows : {9, 25, 70}) {
+    if (!amx::right({kPlain, 0, 72, 100, rows}) || !amx::right({kInt8, 0, 72, 704, rows})) return 0;
+    for (int group : {32, 64, 128})
+      if (!amx::right({kInt4, group, 72, 640, rows})) return 0;
+  }
+  return 1;
+}
+
+#endif

@@ -1,0 +1,194 @@
+// The innermost loops of the tile kernels. Sums stay in tiles for the length of a pass; storing and loading them again
+// between passes changes no bit, so that the order of additions is that of the inputs, however they are cut.
+#if defined(LSV_AMX)
+
+#include "gemm_amx.h"
+#include "vector.h"
+
+namespace lsv {
+namespace amx {
+namespace {
+
+constexpr int64_t kStreamAhead = 1024;      // bytes between the tile in use and the one being fetched from memory
+constexpr int64_t kStreamAheadInt4 = 2048;
+
+struct BFloat16Product {
+  template <int kSums, int kLeft, int kRight> static void add() { tiles::multiply_bf16<kSums, kLeft, kRight>(); }
+};
+struct Int8Product {
+  template <int kSums, int kLeft, int kRight> static void add() { tiles::multiply_int8<kSums, kLeft, kRight>(); }
+};
+
+inline void fetch(const char* from, int lines) {
+  for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * kLine, 0, 3);
+}
+inline void fetch_to_second(const char* from, int lines) {
+  for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
+}
+
+template <int kBlocks> void zero_sums() {
+  tiles::zero<0>();
+  tiles::zero<1>();
+  if (kBlocks == 1) return;
+  tiles::zero<2>();
+  tiles::zero<3>();
+}
+
+template <int kBlocks> void load_sums(const float* sums) {
+  tiles::load<0>(sums, kSumsStride);
+  tiles::load<1>(sums + kBlock, kSumsStride);
+  if (kBlocks == 1) return;
+  tiles::load<2>(sums + kBlock * kPanel, kSumsStride);
+  tiles::load<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
+}
+
+template <int kBlocks> void store_sums(void* to) {
+  float* sums = (float*)to;
+  tiles::store<0>(sums, kSumsStride);
+  tiles::store<1>(sums + kBlock, kSumsStride);
+  if (kBlocks == 1) return;
+  tiles::store<2>(sums + kBlock * kPanel, kSumsStride);
+  tiles::store<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
+}
+
+// One tile of inputs: each block's rows times both tiles of the panel.
+template <class Product, int kBlocks> inline void add_tile(const char* rows0, const char* rows1, const char* weights) {
+  tiles::load<6>(weights, kLine);
+  tiles::load<4>(rows0, kLine);
+  Product::template add<0, 4, 6>();
+  tiles::load<7>(weights + kTileBytes, kLine);
+  Product::template add<1, 4, 7>();
+  if (kBlocks == 1) return;
+  tiles::load<5>(rows1, kLine);
+  Product::template add<2, 5, 6>();
+  Product::template add<3, 5, 7>();
+}
+
+template <class Product, int kBlocks, bool kStreaming> void multiply(const Pass& pass) {
+  const char *rows0 = pass.rows[0], *rows1 = pass.rows[1], *weights = pass.weights, *ahead = pass.ahead;
+  const int lines = pass.lines;
+  if (pass.first) zero_sums<kBlocks>();
+  else load_sums<kBlocks>(pass.sums);
+  for (int64_t left = pass.tiles; left > 0; --left) {
+    if (kStreaming) {
+      fetch(weights + kStreamAhead, 2 * kTileBytes / kLine);
+    } else {
+      fetch_to_second(ahead, lines);
+      ahead += lines * kLine;
+    }
+    add_tile<Product, kBlocks>(rows0, rows1, weights);
+    rows0 += kTileBytes;
+    if (kBlocks == 2) rows1 += kTileBytes;
+    weights += 2 * kTileBytes;
+  }
+  store_sums<kBlocks>(pass.sums);
+}
+
+template <class Product> void multiply(const Pass& pass, bool streaming) {
+  if (pass.rows[1]) streaming ? multiply<Product, 2, true>(pass) : multiply<Product, 2, false>(pass);
+  else streaming ? multiply<Product, 1, true>(pass) : multiply<Product, 1, false>(pass);
+}
+
+template <class Product>
+void stream(const char* rows, const char* const weights[2], int64_t count, float* const sums[2]) {
+  const char *first = weights[0], *second = weights[1];
+  zero_sums<2>();
+  for (; count > 0; --count) {
+    fetch(first + kStreamAhead, 2 * kTileBytes / kLine);
+    fetch(second + kStreamAhead, 2 * kTileBytes / kLine);
+    tiles::load<4>(rows, kLine);
+    tiles::load<6>(first, kLine);
+    Product::template add<0, 4, 6>();
+    tiles::load<7>(first + kTileBytes, kLine);
+    Product::template add<1, 4, 7>();
+    tiles::load<6>(second, kLine);
+    Product::template add<2, 4, 6>();
+    tiles::load<7>(second + kTileBytes, kLine);
+    Product::template add<3, 4, 7>();
+    rows += kTileBytes;
+    first += 2 * kTileBytes;
+    second += 2 * kTileBytes;
+  }
+  tiles::store<0>(sums[0], kSumsStride);
+  tiles::store<1>(sums[0] + kBlock, kSumsStride);
+  tiles::store<2>(sums[1], kSumsStride);
+  tiles::store<3>(sums[1] + kBlock, kSumsStride);
+}
+
+// A tile of a panel, 16 lines of nibbles, to two int8 tiles that hold 16 times the weights: with its top bit turned,
+// a nibble in the upper half of a byte is that, and the rows' scales have the 1/16.
+void unpack_tile(const char* nibbles, int8_t* to) {
+  constexpr int kLines = 8;
+  const __m512i top_bits = _mm512_set1_epi8((char)0x88), upper = _mm512_set1_epi8((char)0xf0);
+  fetch(nibbles + kStreamAheadInt4, 2 * kLines);
+  for (int tile = 0; tile < 2; ++tile)
+    for (int i = 0; i < kLines; ++i) {
+      __m512i both = _mm512_xor_si512(_mm512_loadu_si512(nibbles + (tile * kLines + i) * kLine), top_bits);
+      int8_t* line = to + tile * kTileBytes + i * kLine;
+      _mm512_store_si512(line, _mm512_and_si512(_mm512_slli_epi32(both, 4), upper));
+      _mm512_store_si512(line + kLines * kLine, _mm512_and_si512(both, upper));
+    }
+}
+
+// Adds a group's products, scaled. The operations are those of the vector kernel, in the same order.
+void add_group(const Int4Pass& p, int64_t group, int rows, const int32_t* products) {
+  constexpr int kVectors = kPanel / kLanes;
+  Floats scales[kVectors];
+  for (int v = 0; v < kVectors; ++v) scales[v] = load(p.scales + group * kPanel + v * kLanes);
+  for (int row = 0; row < rows; ++row) {
+    float row_scale = p.row_scales[row / kBlock][group * kBlock + row % kBlock];
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = p.pass.sums + row * kPanel + v * kLanes;
+      Ints whole = load_as<Ints>(products + row * kPanel + v * kLanes);
+      Floats product = __builtin_convertvector(whole, Floats) * row_scale;
+      store(to, load(to) + product * scales[v]);
+    }
+  }
+}
+
+// Weights are unpacked one group ahead of their use and products scaled one group after: neither waits for the other.
+template <int kBlocks> void multiply_groups(const Int4Pass& p, int rows) {
+  alignas(kLine) int32_t products[2][kPair * kPanel];
+  const Pass& pass = p.pass;
+  const int64_t inputs = pass.tiles * 64, groups = inputs / p.group;
+  const int step = std::min(p.group, 64);  // inputs of a tile multiplication
+  int64_t unpacked = p.unpack ? 0 : pass.tiles;
+  if (pass.first) std::fill_n(pass.sums, rows * kPanel, 0.0f);
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t ahead = std::min(pass.tiles, ((group + 2) * p.group + 63) / 64);
+    for (; unpacked < ahead; ++unpacked)
+      unpack_tile(pass.weights + unpacked * kTileBytes, p.unpacked + unpacked * 2 * kTileBytes);
+    zero_sums<kBlocks>();
+    for (int64_t at = group * p.group; at < (group + 1) * p.group; at += step) {
+      const int64_t tile = at / 64, within = at % 64;
+      const int64_t offset = tile * kTileBytes + within;
+      add_tile<Int8Product, kBlocks>(pass.rows[0] + offset, kBlocks == 2 ? pass.rows[1] + offset : nullptr,
+                                     (const char*)p.unpacked + tile * 2 * kTileBytes + within / 4 * kLine);
+    }
+    store_sums<kBlocks>(products[group % 2]);
+    if (group) add_group(p, group - 1, rows, products[(group - 1) % 2]);
+  }
+  add_group(p, groups - 1, rows, products[(groups - 1) % 2]);
+}
+
+}  // namespace
+
+void pass_bf16(const Pass& pass, bool streaming) { multiply<BFloat16Product>(pass, streaming); }
+void pass_int8(const Pass& pass, bool streaming) { multiply<Int8Product>(pass, streaming); }
+
+void pass_int4(const Int4Pass& pass, int rows) {
+  if (pass.pass.rows[1]) multiply_groups<2>(pass, rows);
+  else multiply_groups<1>(pass, rows);
+}
+
+void stream_bf16(const char* rows, const char* const weights[2], int64_t count, float* const sums[2]) {
+  stream<BFloat16Product>(rows, weights, count, sums);
+}
+void stream_int8(const char* rows, const char* const weights[2], int64_t count, float* const sums[2]) {
+  stream<Int8Product>(rows, weights, count, sums);
+}
+
+}  // namespace amx
+}  // namespace lsv
+
+#endif

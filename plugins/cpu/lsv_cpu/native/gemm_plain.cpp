@@ -1,0 +1,265 @@
+// Linear layers whose weights are in the layer's dtype.
+//
+// Rows go in blocks of up to kTileRows, whose sums stay in registers while a panel passes by; the operand holds the
+// rows of a block side by side: [step][row][inputs of the step]. With one block each member reads its panels once, as
+// one stream. With several a chunk of a panel serves all of them from the cache while the chunk after it is fetched.
+// Many rows go in groups whose operand stays in the second-level cache.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "dot.h"
+#include "epilogue.h"
+#include "gemm_formats.h"
+#include "norm.h"
+
+namespace lsv {
+namespace plain {
+namespace {
+
+constexpr int kSteps = 16;                   // of a tile
+constexpr int kBlockBytes = 2 * kTileBytes;  // of a panel's block: one tile for either half of its outputs
+constexpr int kLineBytes = 64;
+constexpr int kVectors = kPanel / kLanes;    // of a row's sums
+constexpr int64_t kAhead = 8192;             // bytes to prefetch ahead where a panel is read once
+constexpr int64_t kChunkBlocks = 32;         // blocks of a chunk that a few row blocks share
+constexpr int64_t kChunkPasses = 6;          // row blocks that go over chunks; more go over whole panels
+constexpr int64_t kGroupBytes = 256 << 10;   // of the operand of a group of row blocks
+
+// The rows cut into blocks whose heights differ by one at most.
+struct Blocks {
+  explicit Blocks(int64_t rows) : rows(rows), count((rows + kTileRows - 1) / kTileRows) {}
+  int64_t begin(int64_t block) const { return rows * block / count; }
+  const int64_t rows, count;
+};
+
+// What a register tile goes over.
+struct Pass {
+  const char* weights;  // of the first block
+  const void* inputs;   // of the row block, from the first step on
+  int64_t blocks;
+  const char* ahead;    // what to prefetch meanwhile
+  int ahead_lines;      // of it in either tile of a block
+  float* sums;          // [rows][kPanel]
+  bool first;           // sums start from zero
+};
+
+template <class T, int kRows> void add_products(const Pass& pass) {
+  using D = Dot<T>;
+  constexpr int kVectorBytes = kLanes * 4, kPerLine = kLineBytes / kVectorBytes;
+  Floats sums[kRows][kVectors];
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      sums[row][v] = pass.first ? Floats{} : load(pass.sums + row * kPanel + v * kLanes);
+
+  const typename D::Input* x = (const typename D::Input*)pass.inputs;
+  const char *line = pass.weights, *ahead = pass.ahead;
+  for (int64_t block = 0; block < pass.blocks; ++block, line += kBlockBytes - kTileBytes)
+    for (int step = 0; step < kSteps; ++step, line += kLineBytes, x += kRows * D::kInputs) {
+      if (step < pass.ahead_lines) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + kLineBytes);
+        ahead += 2 * kLineBytes;
+      }
+      typename D::Weights weights[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        weights[v] = D::weights((const T*)(line + v / kPerLine * kTileBytes + v % kPerLine * kVectorBytes));
+#pragma GCC unroll 12
+      for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[row][v] = D::add(sums[row][v], weights[v], x + row * D::kInputs);
+    }
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) store(pass.sums + row * kPanel + v * kLanes, sums[row][v]);
+}
+
+using Kernel = void (*)(const Pass&);
+template <class T, int... kRows>
+constexpr std::array<Kernel, sizeof...(kRows)> kernels(std::integer_sequence<int, kRows...>) {
+  return {add_products<T, kRows + 1>...};
+}
+template <class T> constexpr auto kKernels = kernels<T>(std::make_integer_sequence<int, kTileRows>());
+
+struct Place {
+  int64_t panel;
+  int lane;
+};
+
+// Where an output is.
+Place place_of(const Linear& linear, int64_t output) {
+  if (!linear.gate) return {output / kPanel, (int)(output % kPanel)};
+  constexpr int kHalf = kPanel / 2;
+  int64_t half = linear.outputs / 2, at = output % half;
+  return {at / kHalf, (int)(at % kHalf) + (output < half ? 0 : kHalf)};
+}
+
+// The inverse: the output in lane `lane` of a panel; -1 where the panel is padded.
+int64_t output_at(const Linear& linear, int64_t panel, int lane) {
+  if (!linear.gate) {
+    int64_t output = panel * kPanel + lane;
+    return output < linear.outputs ? output : -1;
+  }
+  int64_t half = linear.outputs / 2, at = panel * (kPanel / 2) + lane % (kPanel / 2);
+  return at < half ? at + (lane < kPanel / 2 ? 0 : half) : -1;
+}
+
+template <class T> class Product {
+ public:
+  Product(const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual)
+      : epilogue_(linear, out, residual), operand_((const Input*)operand), rows_(rows), panels_(panels_of(linear)),
+        bytes_(panel_bytes(linear)), weights_((const char*)linear.panels), row_inputs_(inputs_padded(linear)) {}
+
+  // Few rows: each member's panels are one stream. Many: members claim what is next.
+  void share(Member& me) const {
+    int64_t block_bytes = kTileRows * row_inputs_ * (int64_t)sizeof(Input);
+    int64_t height = std::max<int64_t>(kGroupBytes / block_bytes, 1);
+    int64_t groups = (rows_.count + height - 1) / height;
+    if (groups <= 1) return multiply(0, rows_.count, me.share(panels_));
+    int64_t pieces = std::min((16 * me.size + groups - 1) / groups, panels_);
+    for (int64_t item; (item = me.claim()) < groups * pieces;) {
+      int64_t group = item / pieces, piece = item % pieces;
+      multiply(rows_.count * group / groups, rows_.count * (group + 1) / groups,
+               {panels_ * piece / pieces, panels_ * (piece + 1) / pieces});
+    }
+  }
+
+ private:
+  using Input = typename Dot<T>::Input;
+
+  // Row blocks begin..end times panels, each chunk of a panel with one block after the other.
+  void multiply(int64_t begin, int64_t end, Range panels) const {
+    int64_t passes = end - begin, blocks = bytes_ / kBlockBytes;
+    int64_t chunk = passes == 1 || passes > kChunkPasses ? blocks : kChunkBlocks;
+    int lines = (int)((kSteps + passes - 1) / passes);
+    alignas(64) float sums[kChunkPasses * kTileRows * kPanel];
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel)
+      for (int64_t at = 0; at < blocks; at += chunk) {
+        int64_t size = std::min(chunk, blocks - at);
+        const char* weights = weights_ + panel * bytes_ + at * kBlockBytes;
+        const char* ahead = weights + (passes == 1 ? kAhead : size * kBlockBytes);
+        float* to = sums;
+        for (int64_t block = begin; block < end; ++block, ahead += size * lines * 2 * kLineBytes) {
+          int64_t row = rows_.begin(block), height = rows_.begin(block + 1) - row;
+          const Input* inputs = operand_ + row * row_inputs_ + at * kSteps * height * Dot<T>::kInputs;
+          kKernels<T>[height - 1]({weights, inputs, size, ahead, lines, to, at == 0});
+          if (at + size == blocks) finish(row, height, panel, to);
+          if (chunk < blocks) to += height * kPanel;  // to be gone on with
+        }
+      }
+  }
+
+  __attribute__((noinline)) void finish(int64_t row, int64_t height, int64_t panel, const float* sums) const {
+    for (int64_t i = 0; i < height; ++i, sums += kPanel) {
+      Floats vectors[kVectors];
+      for (int v = 0; v < kVectors; ++v) vectors[v] = load(sums + v * kLanes);
+      epilogue_.store_row(row + i, panel, vectors);
+    }
+  }
+
+  Epilogue<T> epilogue_;
+  const Input* operand_;
+  Blocks rows_;
+  int64_t panels_, bytes_;  // their number, and the bytes of one
+  const char* weights_;
+  int64_t row_inputs_;      // of a row of the operand
+};
+
+// Copies kMost bytes, or `left` if that is less.
+template <int kMost> void copy_up_to(void* to, const void* from, int64_t left) {
+  if (left >= kMost) std::memcpy(to, from, kMost);
+  else std::memcpy(to, from, left);
+}
+
+// Tiles of a panel are transposes of 4-byte words, whatever the dtype.
+void pack_panel(const Linear& linear, int64_t panel, const char* weights, char* to) {
+  int64_t row_bytes = linear.inputs * (linear.dtype == kFloat32 ? 4 : 2);
+  for (int64_t at = 0; at * kLineBytes < row_bytes; ++at, to += kBlockBytes)
+    for (int lane = 0; lane < kPanel; ++lane) {
+      uint32_t words[kSteps] = {};
+      int64_t output = output_at(linear, panel, lane), done = at * kLineBytes;
+      if (output >= 0) copy_up_to<kLineBytes>(words, weights + output * row_bytes + done, row_bytes - done);
+      uint32_t* tile = (uint32_t*)(to + lane / 16 * kTileBytes) + lane % 16;
+      for (int step = 0; step < kSteps; ++step) tile[step * 16] = words[step];
+    }
+}
+
+// Writes the rows of a block to the operand, tiles begin..end of it, normed and padded with zeros.
+template <class T>
+void lay_block(const Linear& linear, const Norm* norm, Rows x, int64_t height, Range tiles,
+               typename Dot<T>::Input* to) {
+  using D = Dot<T>;
+  constexpr int kTileInputs = kSteps * D::kInputs;
+  float scales[kTileRows];
+  for (int64_t row = 0; norm && row < height; ++row)
+    scales[row] = inverse_rms((const T*)x.data + row * x.stride, norm->eps, (int)linear.inputs);
+  to += tiles.begin * kTileInputs * height;
+  for (int64_t at = tiles.begin * kTileInputs; at < tiles.end * kTileInputs; at += kTileInputs) {
+    int count = (int)std::min<int64_t>(kTileInputs, linear.inputs - at);
+    for (int64_t row = 0; row < height; ++row) {
+      const T* from = (const T*)x.data + row * x.stride + at;
+      T part[kTileInputs];
+      if (norm) rescale(from, (const T*)norm->weight + at, scales[row], count, part);
+      else copy_up_to<kLineBytes>(part, from, count * sizeof(T));
+      for (int i = count; i < kTileInputs; ++i) part[i] = T{};
+      typename D::Input inputs[kTileInputs];
+      D::convert(part, kTileInputs, inputs);
+      for (int step = 0; step < kSteps; ++step)
+        std::memcpy(to + (step * height + row) * D::kInputs, inputs + step * D::kInputs, D::kInputs * sizeof *to);
+    }
+    to += kTileInputs * height;
+  }
+}
+
+}  // namespace
+
+void pack(Member& me, const Linear& linear, const void* weights, const float*) {
+  Range mine = me.share(panels_of(linear));
+  for (int64_t panel = mine.begin; panel < mine.end; ++panel)
+    pack_panel(linear, panel, (const char*)weights, (char*)linear.panels + panel * panel_bytes(linear));
+}
+
+void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out) {
+  int64_t size = linear.dtype == kFloat32 ? 4 : 2, row_bytes = linear.inputs * size;
+  Range mine = me.share(count);
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    Place place = place_of(linear, outputs[i]);
+    const char* block = (const char*)linear.panels + place.panel * panel_bytes(linear) +
+                        place.lane / 16 * kTileBytes + place.lane % 16 * 4;
+    char* to = (char*)out.data + i * out.stride * size;
+    for (int64_t at = 0; at < row_bytes; at += kLineBytes, block += kBlockBytes) {
+      uint32_t words[kSteps];
+      for (int step = 0; step < kSteps; ++step) words[step] = load_as<uint32_t>(block + step * kLineBytes);
+      copy_up_to<kLineBytes>(to + at, words, row_bytes - at);
+    }
+  }
+}
+
+int64_t operand_bytes(const Linear& linear, int64_t rows) { return rows * inputs_padded(linear) * 4; }
+
+// Members part the tiles of all blocks, not rows: those lie side by side in a line of the cache.
+void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand) {
+  with_type(linear.dtype, [&](auto type) {
+    using T = decltype(type);
+    int64_t padded = inputs_padded(linear), tiles = padded / (kSteps * Dot<T>::kInputs);
+    Blocks blocks(rows);
+    Range mine = me.share(blocks.count * tiles);
+    for (int64_t block = mine.begin / tiles; block * tiles < mine.end; ++block) {
+      int64_t first = blocks.begin(block), height = blocks.begin(block + 1) - first;
+      Range part = {std::max<int64_t>(mine.begin - block * tiles, 0), std::min(mine.end - block * tiles, tiles)};
+      lay_block<T>(linear, norm, {(T*)x.data + first * x.stride, x.stride}, height, part,
+                   (typename Dot<T>::Input*)operand + first * padded);
+    }
+  });
+}
+
+void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual) {
+  with_type(linear.dtype, [&](auto type) { Product<decltype(type)>(linear, operand, rows, out, residual).share(me); });
+}
+
+}  // namespace plain
+}  // namespace lsv

@@ -1,0 +1,115 @@
+// A decoder layer in one region: norm, q/k/v, rotation and cache, attention, projection, norm, gated MLP. What the next
+// product reads is normed or quantised straight from what the last one wrote; residuals are added before rounding.
+#include <initializer_list>
+
+#include "attention.h"
+#include "gemm.h"
+#include "scratch.h"
+#include "team.h"
+
+namespace lsv {
+
+// Prepared once; lsv_cpu.layer fills it.
+struct DecoderLayer {
+  int32_t dtype;
+  int32_t hidden;
+  Norm before_attention, before_mlp;
+  Linear qkv, projection, gate_up, down;
+  Layer attention;
+  HeadTurn turn;  // positions are the step's
+};
+
+namespace {
+
+constexpr int64_t kMlpRows = 512;  // rows whose activations between gate and down stay in the cache
+
+constexpr int64_t align(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+// Places in the working memory of one call.
+struct Places {
+  char *operand, *qkv, *attended, *residual, *gated, *attention;
+  int64_t bytes = 0;
+
+  Places(const DecoderLayer& layer, const Plan& plan, int64_t rows, int members) {
+    int64_t size = layer.dtype == kFloat32 ? 4 : 2, mlp_rows = rows < kMlpRows ? rows : kMlpRows;
+    int64_t operands = 0;
+    for (const Linear* linear : {&layer.qkv, &layer.projection}) grow(operands, operand_bytes(*linear, rows));
+    for (const Linear* linear : {&layer.gate_up, &layer.down}) grow(operands, operand_bytes(*linear, mlp_rows));
+    take(operand, operands);
+    take(qkv, rows * layer.qkv.outputs * size);
+    take(attended, rows * layer.projection.inputs * size);
+    take(residual, rows * layer.hidden * size);
+    take(gated, mlp_rows * layer.down.inputs * size);
+    take(attention, attention_scratch(layer.dtype, layer.attention, plan, members));
+  }
+
+  void set(char* base) {
+    for (char** place : {&operand, &qkv, &attended, &residual, &gated, &attention}) *place = base + (int64_t)*place;
+  }
+
+ private:
+  static void grow(int64_t& most, int64_t bytes) { most = bytes > most ? bytes : most; }
+  void take(char*& place, int64_t size) {
+    place = (char*)bytes;
+    bytes += align(size);
+  }
+};
+
+void* row_of(Rows rows, int64_t row, int32_t dtype) {
+  return (char*)rows.data + row * rows.stride * (dtype == kFloat32 ? 4 : 2);
+}
+
+void attend(Member& me, const DecoderLayer& layer, const Plan& plan, const Cache& cache, const HeadTurn& turn, Rows x,
+            int64_t rows, const Places& at) {
+  int64_t q = (int64_t)layer.attention.heads * layer.attention.dim, kv = (int64_t)layer.attention.kv_heads * layer.attention.dim;
+  int64_t width = q + 2 * kv, size = layer.dtype == kFloat32 ? 4 : 2;
+  make_operand(me, layer.qkv, &layer.before_attention, x, rows, at.operand);
+  me.barrier();
+  multiply(me, layer.qkv, at.operand, rows, {at.qkv, width}, {nullptr, 0});
+  me.barrier();
+  Tensors tensors = {at.qkv, at.qkv + q * size, at.qkv + (q + kv) * size, at.attended, width, width, width};
+  place_heads(me, layer.dtype, layer.attention, plan, &cache, tensors, turn);
+  me.barrier();
+  attend(me, layer.dtype, layer.attention, plan, &cache, tensors, at.attention);
+  me.barrier();
+  make_operand(me, layer.projection, nullptr, {at.attended, q}, rows, at.operand);
+  me.barrier();
+  multiply(me, layer.projection, at.operand, rows, {at.residual, layer.hidden}, x);
+  me.barrier();
+}
+
+void feed_forward(Member& me, const DecoderLayer& layer, Rows x, int64_t rows, Rows out, const Places& at) {
+  for (int64_t first = 0; first < rows; first += kMlpRows) {
+    int64_t count = rows - first < kMlpRows ? rows - first : kMlpRows;
+    Rows from = {row_of(x, first, layer.dtype), x.stride}, to = {row_of(out, first, layer.dtype), out.stride};
+    Rows gated = {at.gated, layer.down.inputs};
+    make_operand(me, layer.gate_up, &layer.before_mlp, from, count, at.operand);
+    me.barrier();
+    multiply(me, layer.gate_up, at.operand, count, gated, {nullptr, 0});
+    me.barrier();
+    make_operand(me, layer.down, nullptr, gated, count, at.operand);
+    me.barrier();
+    multiply(me, layer.down, at.operand, count, to, from);
+    me.barrier();
+  }
+}
+
+}  // namespace
+}  // namespace lsv
+
+using namespace lsv;
+
+// x [rows][hidden], dense -> out, the same; positions [rows].
+extern "C" void lsv_layer(const DecoderLayer* layer, const Plan* plan, const Cache* cache, const int64_t* positions,
+                          int64_t rows, void* x, void* out) {
+  Places at(*layer, *plan, rows, team_size());
+  Scratch scratch(at.bytes);
+  at.set(scratch.data);
+  HeadTurn turn = layer->turn;
+  turn.positions = positions;
+  Rows input = {x, layer->hidden}, output = {out, layer->hidden};
+  run([&](Member& me) {
+    attend(me, *layer, *plan, *cache, turn, input, rows, at);
+    feed_forward(me, *layer, {at.residual, layer->hidden}, rows, output, at);
+  });
+}

@@ -1,0 +1,69 @@
+// Products of bytes, four inputs of kLanes outputs at a time, exact in int32 under every instruction set.
+#pragma once
+
+#include "vector.h"
+
+namespace lsv {
+
+typedef int8_t Bytes __attribute__((vector_size(4 * kLanes)));  // four inputs of each of kLanes outputs
+
+// Where vector `v` of a panel lies in a line of 64 bytes, in tiles of `tile_bytes`.
+inline constexpr int line_offset(int v, int tile_bytes) {
+  int lane = v * kLanes;
+  return lane / 16 * tile_bytes + lane % 16 * 4;
+}
+
+inline Bytes broadcast_quad(const int8_t* four) { return (Bytes)(Ints{} + load_as<int32_t>(four)); }
+
+inline Bytes low_nibbles(Bytes packed) { return packed & 15; }
+inline Bytes high_nibbles(Bytes packed) { return (Bytes)((Words)packed >> 4) & 15; }
+
+#if defined(__AVX512VNNI__)
+
+constexpr uint8_t kRowFlip = 0x80;  // rows meet int8 weights as code + 128, since one factor must be unsigned
+
+inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)row, (__m512i)weights);
+}
+inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)nibbles, (__m512i)row);
+}
+
+#else
+
+constexpr uint8_t kRowFlip = 0;
+
+// Sums of two products in 16 bits: the unsigned factor is a weight's magnitude (<= 128) or a nibble, the other at most
+// 127 in magnitude, so that nothing saturates.
+#if defined(__AVX512BW__)
+inline Ints add_unsigned(Ints sums, __m512i magnitudes, __m512i row) {
+  __m512i pairs = _mm512_maddubs_epi16(magnitudes, row);
+  return sums + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+}
+inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
+  __mmask64 negative = _mm512_movepi8_mask((__m512i)weights);
+  __m512i turned = _mm512_mask_sub_epi8((__m512i)row, negative, _mm512_setzero_si512(), (__m512i)row);
+  return add_unsigned(sums, _mm512_abs_epi8((__m512i)weights), turned);
+}
+inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) { return add_unsigned(sums, (__m512i)nibbles, (__m512i)row); }
+#elif defined(__AVX2__)
+inline Ints add_unsigned(Ints sums, __m256i magnitudes, __m256i row) {
+  __m256i pairs = _mm256_maddubs_epi16(magnitudes, row);
+  return sums + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
+  __m256i turned = _mm256_sign_epi8((__m256i)row, (__m256i)weights);
+  return add_unsigned(sums, _mm256_abs_epi8((__m256i)weights), turned);
+}
+inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) { return add_unsigned(sums, (__m256i)nibbles, (__m256i)row); }
+#else
+inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
+  for (int shift = 0; shift < 32; shift += 8) sums += ((Ints)weights << shift >> 24) * ((Ints)row << shift >> 24);
+  return sums;
+}
+inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) { return add_int8(sums, nibbles, row); }
+#endif
+
+#endif
+
+}  // namespace lsv

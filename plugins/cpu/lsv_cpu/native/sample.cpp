@@ -1,0 +1,167 @@
+// Choosing tokens: finite check, edits, top-k, temperature, top-p, min-p and the draw, as lsv/nn/sampling.py has it.
+#include "sample.h"
+
+#include <vector>
+
+#include "epilogue.h"
+#include "philox.h"
+#include "scratch.h"
+
+namespace lsv {
+namespace {
+
+struct Choice {   // CHOICE of lsv/nn/sampling.py
+  float rate;     // log2(e) / temperature; 0 takes the best token
+  int32_t only;   // whether only allowed tokens stay
+  int64_t edits;  // how many are the row's
+  int64_t top_k;  // 0 keeps all
+  int64_t top_p;  // 32-bit fractions
+  int64_t min_p;
+  uint64_t seed, position;
+};
+
+enum Kind { kAllow = 0, kForbid = 1, kAdd = 2, kPenalize = 3 };
+
+struct Edit {
+  int32_t token, kind;
+  float first, second;
+};
+
+constexpr int64_t kWhole = 1LL << 32;
+constexpr int64_t kNotFinite = -1, kNoTokenLeft = -2;
+
+float edited(float x, const Edit& edit) {
+  switch (edit.kind) {
+    case kForbid: return kMinusInfinity;
+    case kAdd: return x + edit.first;
+    case kPenalize: return (x > 0.0f ? x / edit.first : x * edit.first) - edit.second;
+    default: return x;
+  }
+}
+
+// The row as floats in `out`, with its edits.
+template <class T>
+void edit_row(Member& me, const T* x, int64_t size, const Choice& choice, const Edit* edits, float* out) {
+  for_blocks(me, size, [&](int64_t, int64_t first, int count) {
+    for_vectors(count, [&](int at, int n) {
+      store(out + first + at, choice.only ? broadcast(kMinusInfinity) : load_up_to(x + first + at, n));
+    });
+  });
+  if (me.rank == 0)
+    for (const Edit* edit = edits; edit < edits + choice.edits; ++edit)
+      out[edit->token] = edited(edit->kind == kAllow ? to_float(x[edit->token]) : out[edit->token], *edit);
+  me.barrier();
+}
+
+template <class T> int64_t first_at(const T* x, int64_t size, float best, const Workspace& work) {
+  int64_t at = 0;
+  while (work.maxima[at / kBlock] != best) at += kBlock;
+  while (at < size && to_float(x[at]) != best) ++at;
+  return at;
+}
+
+// The least of the heaviest tokens that together hold their share of the weight.
+float top_p_threshold(const Workspace& work, int64_t size, int64_t total, int64_t fraction) {
+  int64_t limit = scale(total, fraction);
+  limit = limit < 1 ? 1 : limit;
+  int64_t dispensable = (total - limit) / size;  // all tokens not heavier than this hold no more than the rest
+  float least = (float)(dispensable / 2) / (float)(1LL << kWeightBits);  // half of it: whatever the rounding
+  int64_t count = keep(work.spare, work.weights, (int)size, least);
+  return select(work.spare, count, limit, work.bins, [](float weight) { return whole(weight); });
+}
+
+// The least float that is not below a share of the best token's weight.
+float min_p_threshold(int64_t fraction) {
+  double exact = (double)fraction / (double)kWhole;
+  float threshold = (float)exact;
+  return (double)threshold < exact ? std::nextafter(threshold, 2.0f) : threshold;
+}
+
+// The token at which the running sum of weights passes `target`.
+int64_t token_at(const Workspace& work, int64_t target, float threshold) {
+  int64_t at = 0;
+  while (work.sums[at / kBlock] <= target) target -= work.sums[at / kBlock], at += kBlock;
+  for (;; ++at) {
+    float weight = work.weights[at];
+    if (weight >= threshold && (target -= whole(weight)) < 0) return at;
+  }
+}
+
+// Temperature, filters and draw of a row with its maxima known. All members of the row find the same token.
+template <class T>
+int64_t draw(Member& me, const T* x, int64_t size, const Choice& choice, float best, Workspace& work) {
+  float least = kMinusInfinity;
+  if (choice.top_k > 0 && choice.top_k < size) {
+    if (me.rank == 0) *work.threshold = kth_of(x, size, choice.top_k, work, work.weights);
+    me.barrier();
+    least = *work.threshold;
+    me.barrier();
+  }
+  for_blocks(me, size, [&](int64_t block, int64_t first, int count) {
+    weigh(x + first, count, best, choice.rate, least, work.weights + first);
+    work.sums[block] = sum_of(work.weights + first, 0.0f);
+  });
+  float threshold = 0.0f;
+  if (choice.top_p < kWhole) {
+    if (me.rank == 0) *work.threshold = top_p_threshold(work, size, total_of(work, size), choice.top_p);
+    me.barrier();
+    threshold = *work.threshold;
+  }
+  if (choice.min_p > 0) {
+    float other = min_p_threshold(choice.min_p);
+    threshold = threshold < other ? other : threshold;
+  }
+  if (threshold > 0.0f)
+    for_blocks(me, size, [&](int64_t block, int64_t first, int) {
+      work.sums[block] = sum_of(work.weights + first, threshold);
+    });
+  int64_t target = scale(total_of(work, size), uniform(choice.seed, choice.position, 0));
+  return token_at(work, target, threshold);
+}
+
+template <class T>
+int64_t choose_known(Member& me, const T* x, int64_t size, const Choice& choice, float best, Workspace& work) {
+  return choice.rate == 0.0f ? first_at(x, size, best, work) : draw(me, x, size, choice, best, work);
+}
+
+template <class T>
+int64_t choose(Member& me, const T* x, int64_t size, const Choice& choice, const Edit* edits, Workspace& work) {
+  float best = find_best(me, x, size, true, work);
+  if (best != best) return kNotFinite;
+  if (!choice.edits && !choice.only) return choose_known(me, x, size, choice, best, work);
+  edit_row(me, x, size, choice, edits, work.spare);
+  best = find_best(me, work.spare, size, false, work);
+  if (best == kMinusInfinity) return kNoTokenLeft;
+  return choose_known(me, work.spare, size, choice, best, work);
+}
+
+}  // namespace
+}  // namespace lsv
+
+using namespace lsv;
+
+extern "C" {
+
+// logits [rows][size], rows `stride` apart; choices [rows], the edits of one row after those of the other -> tokens.
+void lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
+                const void* edits, int64_t* tokens) {
+  std::vector<const Edit*> edits_of(rows);
+  const Edit* next = (const Edit*)edits;
+  for (int64_t row = 0; row < rows; ++row) {
+    edits_of[row] = next;
+    next += ((const Choice*)choices)[row].edits;
+  }
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    Scratch scratch(Workspace::bytes(size) * team_size());
+    run_if_worth(rows * size / 8, [&](Member& me) {
+      for_rows(me, rows, size, scratch.data, [&](Member& members, int64_t row, Workspace& work) {
+        const T* x = (const T*)logits + row * stride;
+        int64_t token = choose(members, x, size, ((const Choice*)choices)[row], edits_of[row], work);
+        if (members.rank == 0) tokens[row] = token;
+      });
+    });
+  });
+}
+
+}

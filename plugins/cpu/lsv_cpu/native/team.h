@@ -1,0 +1,64 @@
+// The thread team: every kernel runs as one region in which all members execute the same code, parted by barriers.
+// Members spin between regions for a moment, so that the next call finds them awake, and then park.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace lsv {
+
+struct Range { int64_t begin, end; };
+
+// A thread's view of the region it is in. All members must meet the same barriers in the same order.
+class Member {
+ public:
+  Member(int rank, int size) : rank(rank), size(size) {}
+
+  const int rank, size;
+
+  // Waits for all members. What any of them wrote before, all of them see after. Also resets `claim`.
+  void barrier();
+
+  // The next number nobody has claimed since the last barrier, counted from 0: for loops whose parts differ in cost.
+  int64_t claim();
+
+  // This member's part of 0..n in equal shares, cut at multiples of `unit`.
+  Range share(int64_t n, int64_t unit = 1) const {
+    int64_t units = (n + unit - 1) / unit;
+    int64_t begin = units * rank / size * unit, end = units * (rank + 1) / size * unit;
+    return {begin < n ? begin : n, end < n ? end : n};
+  }
+
+ private:
+  int64_t claimed_alone_ = 0;  // what `claim` has given where nobody else is in the region
+};
+
+using Region = void (*)(Member&, void* context);
+
+// Runs `region` on all members and returns when they are done; the calling thread is member 0. Regions of different
+// callers take turns. A region must not start another.
+void run(Region region, void* context);
+
+template <class F> void run(F&& region) {
+  run([](Member& me, void* context) { (*static_cast<std::remove_reference_t<F>*>(context))(me); }, &region);
+}
+
+// The same with as many members as the work deserves: one alone below `least` units of about a nanosecond each.
+template <class F> void run_if_worth(int64_t work, F&& region) {
+  constexpr int64_t kLeast = 2000;
+  if (work >= kLeast) return run(region);
+  Member alone(0, 1);
+  region(alone);
+}
+
+int team_size();
+
+}  // namespace lsv
+
+extern "C" {
+// Makes the team `threads` strong. cpus: for each member but the caller the logical CPU it is pinned to, or null.
+void lsv_set_team(int threads, const int32_t* cpus);
+// Lets parked members wake up while the caller still prepares the next region.
+void lsv_wake_team();
+int lsv_team_size();
+}

@@ -1,0 +1,170 @@
+// The tile instructions of AMX. Kernels use tiles 0-3 as sums, 4-5 for rows and 6-7 for weights: tiles 0, 1 and 4 have
+// the rows of one block, tiles 2, 3 and 5 those of another.
+//
+// Inline assembly and not the compiler's intrinsics: those of gcc 12 do not say that loading tiles or their
+// configuration reads memory, so that what was stored there before may still be on its way or be dropped.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(LSV_EMULATE_AMX)
+#include <immintrin.h>
+#endif
+
+namespace lsv {
+namespace tiles {
+
+constexpr int kRows = 16;       // of a tile at most
+constexpr int kLineBytes = 64;  // of a row of a tile at most
+
+struct alignas(64) Configuration {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t line_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  // Blocks of `rows0` and `rows1` rows, each line of theirs `bytes` long.
+  Configuration(int rows0, int rows1, int bytes) {
+    for (int tile : {0, 1, 4}) set(tile, rows0, kLineBytes);
+    for (int tile : {2, 3, 5}) set(tile, rows1, kLineBytes);
+    for (int tile : {4, 5}) line_bytes[tile] = (uint16_t)bytes;
+    for (int tile : {6, 7}) set(tile, bytes / 4, kLineBytes);
+  }
+
+ private:
+  void set(int tile, int count, int bytes) {
+    rows[tile] = (uint8_t)count;
+    line_bytes[tile] = (uint16_t)bytes;
+  }
+};
+
+#if !defined(LSV_EMULATE_AMX)
+
+inline void configure(const Configuration& configuration) {
+  asm volatile("ldtilecfg %0" ::"m"(configuration) : "memory");
+}
+inline void release() { asm volatile("tilerelease" ::: "memory"); }
+
+template <int kTile> inline void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(kTile)); }
+template <int kTile> inline void load(const void* from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+template <int kTile> inline void store(void* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
+}
+
+// sums += rows * weights
+template <int kSums, int kLeft, int kRight> inline void multiply_bf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kLeft), "i"(kRight));
+}
+template <int kSums, int kLeft, int kRight> inline void multiply_int8() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kLeft), "i"(kRight));
+}
+
+#else
+
+// The same in plain vectors, for tests on machines without tiles: every result has the bits the instruction gives
+// (operation sections of the Intel 64 and IA-32 Software Developer's Manual), and what would fault traps.
+struct State {
+  struct Tile { alignas(64) uint8_t lines[kRows][kLineBytes]; };
+  Tile tiles[8];
+  int rows[8], line_bytes[8];
+  bool configured = false;
+};
+
+inline thread_local State state;
+
+inline void demand(bool legal) {
+  if (!legal) __builtin_trap();
+}
+
+inline void configure(const Configuration& configuration) {
+  demand(configuration.palette == 1 && configuration.start_row == 0);
+  std::memset(state.tiles, 0, sizeof state.tiles);
+  for (int i = 0; i < 8; ++i) {
+    state.rows[i] = configuration.rows[i];
+    state.line_bytes[i] = configuration.line_bytes[i];
+    demand(state.rows[i] <= kRows && state.line_bytes[i] <= kLineBytes && state.line_bytes[i] % 4 == 0);
+    demand((state.rows[i] == 0) == (state.line_bytes[i] == 0));
+  }
+  state.configured = true;
+}
+inline void release() { state.configured = false; }
+
+template <int kTile> State::Tile& tile() {
+  demand(state.configured && state.rows[kTile]);
+  return state.tiles[kTile];
+}
+
+template <int kTile> inline void zero() { std::memset(&tile<kTile>(), 0, sizeof(State::Tile)); }
+
+template <int kTile> inline void load(const void* from, int64_t stride) {
+  State::Tile& to = tile<kTile>();
+  zero<kTile>();
+  for (int i = 0; i < state.rows[kTile]; ++i)
+    std::memcpy(to.lines[i], (const char*)from + i * stride, state.line_bytes[kTile]);
+}
+
+template <int kTile> inline void store(void* to, int64_t stride) {
+  const State::Tile& from = tile<kTile>();
+  for (int i = 0; i < state.rows[kTile]; ++i)
+    std::memcpy((char*)to + i * stride, from.lines[i], state.line_bytes[kTile]);
+}
+
+template <int kSums, int kLeft, int kRight> void demand_shapes() {
+  demand(kSums != kLeft && kLeft != kRight && kRight != kSums);
+  demand(state.rows[kSums] == state.rows[kLeft] && state.line_bytes[kSums] == state.line_bytes[kRight]);
+  demand(state.line_bytes[kLeft] == 4 * state.rows[kRight]);
+}
+
+inline __m512 without_denormals(__m512 x) {
+  constexpr int kDenormal = 0x20;
+  __mmask16 tiny = _mm512_fpclass_ps_mask(x, kDenormal);
+  return _mm512_mask_and_ps(x, tiny, x, _mm512_set1_ps(-0.0f));
+}
+
+// The second or first of the pairs of bfloat16, as floats.
+inline __m512 even(__m512i pairs) { return without_denormals((__m512)_mm512_slli_epi32(pairs, 16)); }
+inline __m512 odd(__m512i pairs) {
+  return without_denormals((__m512)_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+// Pairs are added up apart, first and second members, then with each other, then to the sums; each step rounds to
+// nearest even and flushes denormals.
+template <int kSums, int kLeft, int kRight> void multiply_bf16() {
+  demand_shapes<kSums, kLeft, kRight>();
+  State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
+  for (int row = 0; row < state.rows[kSums]; ++row) {
+    __m512 first = _mm512_setzero_ps(), second = _mm512_setzero_ps();
+    for (int i = 0; i < state.rows[kRight]; ++i) {
+      int32_t pair;
+      std::memcpy(&pair, left.lines[row] + 4 * i, sizeof pair);
+      __m512i both = _mm512_set1_epi32(pair), weights = _mm512_load_si512(right.lines[i]);
+      first = without_denormals(_mm512_fmadd_ps(even(both), even(weights), first));
+      second = without_denormals(_mm512_fmadd_ps(odd(both), odd(weights), second));
+    }
+    __m512 product = without_denormals(_mm512_add_ps(first, second));
+    __m512 sum = without_denormals(_mm512_load_ps(sums.lines[row]));
+    _mm512_store_ps(sums.lines[row], without_denormals(_mm512_add_ps(sum, product)));
+  }
+}
+
+template <int kSums, int kLeft, int kRight> void multiply_int8() {
+  demand_shapes<kSums, kLeft, kRight>();
+  State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
+  for (int row = 0; row < state.rows[kSums]; ++row) {
+    __m512i sum = _mm512_load_si512(sums.lines[row]);
+    for (int i = 0; i < state.rows[kRight]; ++i)
+      for (int shift = 0; shift < 32; shift += 8) {
+        int32_t factor = (int8_t)left.lines[row][4 * i + shift / 8];
+        __m512i moved = _mm512_sll_epi32(_mm512_load_si512(right.lines[i]), _mm_cvtsi32_si128(24 - shift));
+        sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(_mm512_srai_epi32(moved, 24), _mm512_set1_epi32(factor)));
+      }
+    _mm512_store_si512(sums.lines[row], sum);
+  }
+}
+
+#endif
+
+}  // namespace tiles
+}  // namespace lsv

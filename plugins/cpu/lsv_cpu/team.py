@@ -1,0 +1,22 @@
+"""The thread team of native code, as large as this process may use cores."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Set
+
+from lsv_cpu import native
+
+
+def set_team(threads: int, cores: Set[int] | None) -> bool:
+    """Make the team ``threads`` strong; each member but the caller is pinned to one of ``cores`` if these are given.
+
+    False where there is no native code to run on it.
+    """
+    library = native.library()
+    if library is None:
+        return False
+    places = sorted(cores or ())[1:threads]
+    pinned = (ctypes.c_int32 * len(places))(*places) if len(places) == threads - 1 > 0 else None
+    library.lsv_set_team(threads, pinned)
+    return True

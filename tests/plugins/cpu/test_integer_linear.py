@@ -1,0 +1,99 @@
+"""Layers of the integer formats, rounded and packed by native code, against their plain-torch form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lsv.nn.checkpoint import DummySource
+from lsv.nn.fill import Filler
+from lsv.nn.linear import Column
+from lsv.nn.mlp import GatedMLP
+from lsv.offers import load_object
+from lsv.ops import bind
+from lsv.platform import Device
+from lsv.testing.ops import check_rows
+from lsv.testing.tensors import fill_module, place
+from lsv_cpu import plugin
+from lsv_cpu.rounding import RoundInt4, RoundInt8
+from lsv_quant import int4, int8
+
+QUANTIZERS = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
+FORMATS = pytest.mark.parametrize("name", QUANTIZERS)
+
+
+def pair(name: str, make: Any, dtype: torch.dtype) -> tuple[Any, Any, Filler]:
+    """A module as the cpu platform runs it and as plain torch does, with the same weights."""
+    w, plain = place(dtype=dtype, quantizer=QUANTIZERS[name]({})), place(dtype=dtype, quantizer=QUANTIZERS[name]({}))
+    module, reference = make(w), make(plain)
+    fill_module(reference, plain, DummySource(plain.declaration.slots))
+    lines = bind(module, tuple(plugin.lsv_kernels()), "cpu", lambda offer: load_object(offer.load))
+    assert any("PanelLinear" in line.implementation or "PanelMLP" in line.implementation for line in lines), lines
+    filler = Filler(module, w.declaration.slots)
+    filler.fill(DummySource(w.declaration.slots), w.device)
+    return module, reference, filler
+
+
+@FORMATS
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("inputs", [256, 200])
+def test_linear(name: str, inputs: int, bias: bool, device: Device) -> None:
+    module, reference, _ = pair(name, lambda w: Column.even(w, ("q", "k"), inputs, 50, bias=bias), torch.float32)
+    for rows in (1, 3, 40):
+        x = torch.randn(rows, inputs)
+        torch.testing.assert_close(module(x), reference(x), rtol=1e-4, atol=1e-4 * float(reference(x).abs().max()))
+    check_rows(module.linear, (torch.randn(20, inputs),))
+
+
+@FORMATS
+def test_gated_mlp(name: str, device: Device) -> None:
+    module, reference, _ = pair(name, lambda w: GatedMLP(w, 128, 192, "silu"), torch.bfloat16)
+    x = torch.randn(9, 128).bfloat16()
+    found, wanted = module(x).float(), reference(x).float()
+    assert (found - wanted).abs().max() <= 0.03 * wanted.abs().max()  # the gate is not rounded before the product
+    check_rows(module, (x,))
+
+
+@FORMATS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_native_rounding_is_that_of_the_reference(name: str, dtype: torch.dtype, device: Device) -> None:
+    weight = torch.randn(37, 331).to(dtype)
+    weight[3] = 0
+    reference = rounding_of(name, dtype)
+    kernel: Any = (RoundInt8 if name == "int8" else RoundInt4)(reference, reference.spec())
+    codes, scales = buffers(reference, weight)
+    wanted_codes, wanted_scales = buffers(reference, weight)
+    kernel.forward(weight, codes, scales)
+    reference.reference(weight, wanted_codes, wanted_scales)
+    if name == "int8":
+        assert torch.equal(codes, wanted_codes)
+        assert torch.equal(scales, wanted_scales)
+    else:  # where two scales are about as good either may be taken
+        assert (scales != wanted_scales).float().mean() < 0.01
+        assert (codes != wanted_codes).float().mean() < 0.01
+
+
+def rounding_of(name: str, dtype: torch.dtype) -> Any:
+    w = place(dtype=dtype, quantizer=QUANTIZERS[name]({}))
+    return Column.even(w, ("q",), 64, 32).linear.round
+
+
+def buffers(reference: Any, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    outputs, inputs = weight.shape
+    if reference.op == "round.int8":
+        return torch.empty(outputs, inputs, dtype=torch.int8), torch.empty(outputs)
+    return torch.empty(outputs, -(-inputs // 2), dtype=torch.uint8), torch.empty(outputs, -(-inputs // reference.group))
+
+
+@FORMATS
+def test_filling_again_writes_to_the_same_storage(name: str, device: Device) -> None:
+    module, _, filler = pair(name, lambda w: Column.even(w, ("q",), 128, 64), torch.bfloat16)
+    x = torch.randn(2, 128).bfloat16()
+    before, packed = module(x), module.linear.packed.data_ptr()
+    filler.fill(DummySource(filler.slots), torch.device("cpu"))
+    assert module.linear.packed.data_ptr() == packed
+    assert torch.equal(module(x), before)
+    held = [tensor for tensor in (*module.parameters(), *module.buffers()) if not tensor.is_meta]
+    assert sum(tensor.nbytes for tensor in held) < 128 * 64 * 1.2
