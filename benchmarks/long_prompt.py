@@ -46,6 +46,7 @@ def main() -> None:
                 f"{streams:11d}{limit or 0:11.1f}",
                 *(f"{one:10.1f}" for one in times),
                 *(f"{one:10.2f}" for one in ratios),
+                flush=True,
             )
             limit = 1000 * options.limit * alone
 

@@ -212,7 +212,7 @@ def test_who_waits_for_a_shared_beginning_enters_in_the_step_after_it(tokens):
 
 def pace(alone: float = 0.02, limit: float = 0.1, **beside: float) -> Pace:
     """What a pace knows that saw ``alone`` seconds of decoding, and ``cN``: a step with N prompt tokens beside that."""
-    made = Pace(limit, mixed=True)
+    made = Pace(limit)
     for name, seconds in [("c1", alone), *beside.items()]:
         made.learn(Rows((0, 1), (5, 0), (1, int(name[1:])), (0, 0), (True, False)), seconds)
     return made
@@ -220,7 +220,7 @@ def pace(alone: float = 0.02, limit: float = 0.1, **beside: float) -> Pace:
 
 def test_chunk_is_the_last_one_corrected_by_what_it_missed():
     assert pace().prompt_tokens(0) == 32
-    # a token costs at most 0.4 ms, and 0.09 s are aimed at
+    # a token costs at most 0.4 ms, and 0.085 s are aimed at
     assert 208 <= pace(c100=0.04, c400=0.16).prompt_tokens(0) <= 224
     assert 40 <= pace(c100=0.2).prompt_tokens(0) <= 44
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from lsv.nn import sample, sampling
 from lsv.nn.draws import uniform
+from lsv.nn.sampling import Sampling
 from lsv.worker.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
 from lsv.worker.slots import Slot
 
@@ -242,3 +244,22 @@ def test_penalties_and_draws_go_on_after_a_preemption(make_slot: MakeSlot) -> No
         drawn = sample_rows(logits.clone(), [grown]).tokens
         assert sample_rows(logits, [begun_again]).tokens == drawn
         grown.append(drawn[0])
+
+
+def test_weights_are_powers_of_two_with_forty_bits() -> None:
+    """Fixed numbers: every platform must get these very integers, or equal seeds would draw different tokens."""
+    logits = torch.tensor([[1.5, 1.5, 1.0, -0.75, -3.3, -20.0, -27.0, -500.0, -math.inf]])
+    weights = sample.weigh(logits, torch.tensor([sample.rate(0.9)]))[0]
+    exact = torch.exp2((logits[0].double() - 1.5) * torch.tensor(sample.rate(0.9)).double()) * 2.0**40
+    assert weights[:2].tolist() == [2**40] * 2
+    torch.testing.assert_close(weights.double(), exact, rtol=2e-6, atol=1.0)
+    assert weights.tolist() == [1099511627776, 1099511627776, 630848552960, 90253410304, 5308386816, 46, 0, 0, 0]
+
+
+def test_the_ops_given_are_the_ones_that_run(make_slot: MakeSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = Sampling()
+    monkeypatch.setattr(ops.choose, "forward", lambda logits, choices, edits: torch.tensor([7, sampling.NOT_FINITE]))
+    samples = sample_rows(random_logits(2, seed=1), [make_slot(), make_slot(logprobs=1)], ops)
+    assert samples.tokens[0] == 7
+    assert samples.failed == {1: NOT_FINITE}
+    assert not samples.logprobs

@@ -12,6 +12,8 @@ from typing import Any
 
 SLOTS = 32
 START_SECONDS = 120.0
+NO_BYTES = [[number, False] for number in range(256)]
+"""Tokens of single bytes: random weights put them together to no text, which the server answers with an error."""
 
 
 class Engine:
@@ -32,7 +34,10 @@ class Engine:
         self._server.wait()
 
     def _complete(self, prompt: list[int], count: int) -> int:
-        asked = {"prompt": prompt, "n_predict": count, "ignore_eos": True, "temperature": 0.0, "cache_prompt": True}
+        asked = {
+            "prompt": prompt, "n_predict": count, "ignore_eos": True, "temperature": 0.0, "cache_prompt": True,
+            "logit_bias": NO_BYTES,
+        }  # fmt: skip
         status, body = self._ask("POST", "/completion", json.dumps(asked))
         if status != 200:
             raise RuntimeError(f"the server answered {status}: {body[:300]!r}")

@@ -43,8 +43,8 @@ WHOLE = 1 << 32
 NOT_FINITE, NO_TOKEN_LEFT = -1, -2
 """In the place of a token: the row holds NaN or an infinity; its edits forbid every token."""
 
-_ROWS_AT_ONCE = 32
-"""Rows drawn together; bounds the scratch memory, which is tens of bytes per row and vocabulary entry."""
+_ROWS_AT_ONCE = 4
+"""Rows drawn together: the scratch memory is tens of bytes per row and vocabulary entry, and fresh pages cost time."""
 
 
 class Kind(enum.IntEnum):

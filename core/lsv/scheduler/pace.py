@@ -13,7 +13,7 @@ _FIRST = 32
 """The chunk while nothing is known of prompts."""
 _TILE = 16
 """Large chunks are a multiple of this many tokens, the rows of a matrix tile; small ones of a quarter of it."""
-_MARGIN = 0.9
+_MARGIN = 0.85
 """The share of the limit that a step is planned for, since steps stray from what they cost."""
 _FAR = 16384
 """Tokens of context at which a prompt token takes about twice as long as at the beginning: a first guess, which
@@ -24,15 +24,14 @@ class Pace:
     """How many prompt tokens fit into a step with decoding rows that should take at most ``limit`` seconds.
 
     Prompt tokens make a step longer by ``max(0, tokens - free) * cost``: computing the ``free`` ones takes no longer
-    than reading the weights. What is free follows the latest steps with both kinds of rows, so that the next chunk is the
-    last one, corrected by what its step missed the limit by, and that is how all that is wrong here heals.
+    than reading the weights. What is free follows the latest steps with both kinds of rows, so that the next chunk is
+    the last one, corrected by what its step missed the limit by, and that is how all that is wrong here heals.
 
-    Where steps are not ``mixed``, the limit is for a step of prompts and one of decoding rows together.
+    Where steps are not mixed, prompts always have a step to themselves, and that may take what decoding leaves.
     """
 
-    def __init__(self, limit: float, *, mixed: bool) -> None:
+    def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._mixed = mixed
         self._alone: deque[float] = deque(maxlen=16)
         self._whole: deque[float] = deque(maxlen=4)
         self._beside: deque[tuple[float, float]] = deque(maxlen=5)

@@ -24,7 +24,7 @@ class Planner:
         self._limits = limits
         self._kv = kv
         self._policy = policy
-        self.pace = None if limits.max_itl is None else Pace(limits.max_itl, mixed=limits.mixed_batches)
+        self.pace = None if limits.max_itl is None else Pace(limits.max_itl)
         self._short = False  # blocks ran out in this step: nobody is admitted
         self._decode_next = False
 

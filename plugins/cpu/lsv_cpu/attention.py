@@ -124,6 +124,8 @@ class CpuAttention:
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: CpuAttentionPlan | None = None) -> CpuAttentionPlan:
         """``into`` is not used: the arrays are small, and nothing here replays a graph."""
+        if self._library is not None:
+            self._library.lsv_wake_team()  # a step begins: parked threads wake up while the host prepares it
         starts = np.zeros(len(batch.query) + 1, np.int32)
         np.cumsum(batch.query, out=starts[1:])
         context = np.ascontiguousarray(batch.context, np.int32)

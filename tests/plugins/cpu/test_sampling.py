@@ -13,7 +13,10 @@ import torch
 
 from lsv.nn import sample
 from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling
+from lsv.offers import load_object
+from lsv.ops import bind
 from lsv.platform import Device
+from lsv_cpu import plugin
 from lsv_cpu.sampling import NativeChoose, NativeDescribe
 from lsv_cpu.team import set_team
 
@@ -92,6 +95,14 @@ def check(logits: torch.Tensor, rows: Choices, edits: Edits = NO_EDITS) -> torch
     assert found.tolist() == expected.tolist()
     assert torch.equal(logits.nan_to_num(9e9), before.nan_to_num(9e9))
     return found
+
+
+def test_both_ops_are_bound(device: Device) -> None:
+    lines = bind(Sampling(20, torch.bfloat16), list(plugin.lsv_kernels()), "cpu", lambda offer: load_object(offer.load))
+    assert [(line.op, line.implementation) for line in lines] == [
+        ("sample", "lsv_cpu.sampling:NativeChoose"),
+        ("logprobs", "lsv_cpu.sampling:NativeDescribe"),
+    ]
 
 
 @DTYPES

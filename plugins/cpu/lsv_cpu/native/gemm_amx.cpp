@@ -153,13 +153,12 @@ bool whole_lines(const Output& to, int64_t panel) {
   return (panel + 1) * kPanel <= to.linear.outputs && ((intptr_t)to.out.data | to.out.stride * size) % kLine == 0;
 }
 
-// int8: whole sums to floats, in place.
-__attribute__((noinline)) void scale_sums(const float* row_scales[2], const float* scales, int rows, float* sums) {
-  for (int row = 0; row < rows; ++row)
+// int8: whole sums of a block to floats, in place.
+__attribute__((noinline)) void scale_sums(const float* row_scales, const float* scales, int rows, float* sums) {
+  for (int row = 0; row < rows; ++row, sums += kPanel)
     for (int at = 0; at < kPanel; at += kLanes) {
-      float* to = sums + row * kPanel + at;
-      Floats whole = __builtin_convertvector(load_as<Ints>(to), Floats);
-      store(to, whole * row_scales[row / kBlock][row % kBlock] * load(scales + at));
+      Floats whole = __builtin_convertvector(load_as<Ints>(sums + at), Floats);
+      store(sums + at, whole * row_scales[row] * load(scales + at));
     }
 }
 
@@ -284,9 +283,9 @@ class Walk {
     for (int i = 0; i < finished_count_; ++i) {
       const Finished& f = finished_[i];
       if (linear_.format == kInt8) {
-        const float* first = operand_.scales_of(f.row);
-        const float* row_scales[2] = {first, first + kBlock};
-        scale_sums(row_scales, linear_.scales + f.panel * kPanel, f.rows, f.sums);
+        const float *row_scales = operand_.scales_of(f.row), *scales = linear_.scales + f.panel * kPanel;
+        scale_sums(row_scales, scales, std::min(f.rows, kBlock), f.sums);
+        scale_sums(row_scales + kBlock, scales, f.rows - kBlock, f.sums + kBlock * kPanel);
       }
       const bool past_cache = output_.past_cache && whole_lines(output_, f.panel);
       (past_cache ? stream_ : store_)(output_, f.row, f.rows, f.panel, f.sums);

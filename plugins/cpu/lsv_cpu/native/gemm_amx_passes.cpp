@@ -130,20 +130,26 @@ void unpack_tile(const char* nibbles, int8_t* to) {
     }
 }
 
-// Adds a group's products, scaled. The operations are those of the vector kernel, in the same order.
-void add_group(const Int4Pass& p, int64_t group, int rows, const int32_t* products) {
+// Adds a group's products with a block of rows, scaled. The operations are those of the vector kernel, in its order.
+void add_group(const float* scales, const float* row_scales, int rows, const int32_t* products, float* sums) {
   constexpr int kVectors = kPanel / kLanes;
-  Floats scales[kVectors];
-  for (int v = 0; v < kVectors; ++v) scales[v] = load(p.scales + group * kPanel + v * kLanes);
-  for (int row = 0; row < rows; ++row) {
-    float row_scale = p.row_scales[row / kBlock][group * kBlock + row % kBlock];
+  Floats columns[kVectors];
+  for (int v = 0; v < kVectors; ++v) columns[v] = load(scales + v * kLanes);
+#pragma GCC unroll 4
+  for (int row = 0; row < rows; ++row)
     for (int v = 0; v < kVectors; ++v) {
-      float* to = p.pass.sums + row * kPanel + v * kLanes;
-      Ints whole = load_as<Ints>(products + row * kPanel + v * kLanes);
-      Floats product = __builtin_convertvector(whole, Floats) * row_scale;
-      store(to, load(to) + product * scales[v]);
+      const int at = row * kPanel + v * kLanes;
+      Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats) * row_scales[row];
+      store(sums + at, load(sums + at) + product * columns[v]);
     }
-  }
+}
+
+template <int kBlocks> void add_group(const Int4Pass& p, int64_t group, int rows, const int32_t* products) {
+  const float* scales = p.scales + group * kPanel;
+  add_group(scales, p.row_scales[0] + group * kBlock, kBlocks == 2 ? kBlock : rows, products, p.pass.sums);
+  if (kBlocks == 1) return;
+  constexpr int kNext = kBlock * kPanel;
+  add_group(scales, p.row_scales[1] + group * kBlock, rows - kBlock, products + kNext, p.pass.sums + kNext);
 }
 
 // Weights are unpacked one group ahead of their use and products scaled one group after: neither waits for the other.
@@ -166,9 +172,9 @@ template <int kBlocks> void multiply_groups(const Int4Pass& p, int rows) {
                                      (const char*)p.unpacked + tile * 2 * kTileBytes + within / 4 * kLine);
     }
     store_sums<kBlocks>(products[group % 2]);
-    if (group) add_group(p, group - 1, rows, products[(group - 1) % 2]);
+    if (group) add_group<kBlocks>(p, group - 1, rows, products[(group - 1) % 2]);
   }
-  add_group(p, groups - 1, rows, products[(groups - 1) % 2]);
+  add_group<kBlocks>(p, groups - 1, rows, products[(groups - 1) % 2]);
 }
 
 }  // namespace

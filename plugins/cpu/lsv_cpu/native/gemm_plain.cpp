@@ -1,9 +1,8 @@
 // Linear layers whose weights are in the layer's dtype.
 //
-// Rows go in blocks of up to kTileRows, whose sums stay in registers while a panel passes by; the operand holds the
-// rows of a block side by side: [step][row][inputs of the step]. With one block each member reads its panels once, as
-// one stream. With several a chunk of a panel serves all of them from the cache while the chunk after it is fetched.
-// Many rows go in groups whose operand stays in the second-level cache.
+// Rows go in blocks of up to kTileRows, whose sums stay in registers while a panel passes by. With one block each
+// member reads its panels once, as one stream. With several a chunk of a panel serves all of them from the cache while
+// the chunk after it is fetched. Many rows go in groups whose operand stays in the second-level cache.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -26,6 +25,13 @@ constexpr int64_t kChunkBlocks = 32;         // blocks of a chunk that a few row
 constexpr int64_t kChunkPasses = 6;          // row blocks that go over chunks; more go over whole panels
 constexpr int64_t kGroupBytes = 256 << 10;   // of the operand of a group of row blocks
 
+// From a row of the operand to the next, in inputs: an odd number of cache lines, as the same place in all rows of a
+// block must not fall on the same set of the cache.
+template <class T> int64_t operand_stride(const Linear& linear) {
+  constexpr int64_t kLine = kLineBytes / sizeof(typename Dot<T>::Input);
+  return (inputs_padded(linear) / kLine | 1) * kLine;
+}
+
 // The rows cut into blocks whose heights differ by one at most.
 struct Blocks {
   explicit Blocks(int64_t rows) : rows(rows), count((rows + kTileRows - 1) / kTileRows) {}
@@ -36,7 +42,8 @@ struct Blocks {
 // What a register tile goes over.
 struct Pass {
   const char* weights;  // of the first block
-  const void* inputs;   // of the row block, from the first step on
+  const void* inputs;   // of the block's first row, from the first step on
+  int64_t stride;       // bytes from a row's inputs to the next one's
   int64_t blocks;
   const char* ahead;    // what to prefetch meanwhile
   int ahead_lines;      // of it in either tile of a block
@@ -46,6 +53,7 @@ struct Pass {
 
 template <class T, int kRows> void add_products(const Pass& pass) {
   using D = Dot<T>;
+  using Input = typename D::Input;
   constexpr int kVectorBytes = kLanes * 4, kPerLine = kLineBytes / kVectorBytes;
   Floats sums[kRows][kVectors];
 #pragma GCC unroll 12
@@ -54,10 +62,12 @@ template <class T, int kRows> void add_products(const Pass& pass) {
     for (int v = 0; v < kVectors; ++v)
       sums[row][v] = pass.first ? Floats{} : load(pass.sums + row * kPanel + v * kLanes);
 
-  const typename D::Input* x = (const typename D::Input*)pass.inputs;
+  const char* x[(kRows + 2) / 3];  // of every third row: an address may add the stride once or twice
+#pragma GCC unroll 4
+  for (int i = 0; i < (kRows + 2) / 3; ++i) x[i] = (const char*)pass.inputs + 3 * i * pass.stride;
   const char *line = pass.weights, *ahead = pass.ahead;
   for (int64_t block = 0; block < pass.blocks; ++block, line += kBlockBytes - kTileBytes)
-    for (int step = 0; step < kSteps; ++step, line += kLineBytes, x += kRows * D::kInputs) {
+    for (int step = 0; step < kSteps; ++step, line += kLineBytes) {
       if (step < pass.ahead_lines) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + kLineBytes);
@@ -70,7 +80,10 @@ template <class T, int kRows> void add_products(const Pass& pass) {
 #pragma GCC unroll 12
       for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[row][v] = D::add(sums[row][v], weights[v], x + row * D::kInputs);
+        for (int v = 0; v < kVectors; ++v)
+          sums[row][v] = D::add(sums[row][v], weights[v], (const Input*)(x[row / 3] + row % 3 * pass.stride));
+#pragma GCC unroll 4
+      for (int i = 0; i < (kRows + 2) / 3; ++i) x[i] += D::kInputs * sizeof(Input);
     }
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row)
@@ -112,11 +125,11 @@ template <class T> class Product {
  public:
   Product(const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual)
       : epilogue_(linear, out, residual), operand_((const Input*)operand), rows_(rows), panels_(panels_of(linear)),
-        bytes_(panel_bytes(linear)), weights_((const char*)linear.panels), row_inputs_(inputs_padded(linear)) {}
+        bytes_(panel_bytes(linear)), weights_((const char*)linear.panels), stride_(operand_stride<T>(linear)) {}
 
   // Few rows: each member's panels are one stream. Many: members claim what is next.
   void share(Member& me) const {
-    int64_t block_bytes = kTileRows * row_inputs_ * (int64_t)sizeof(Input);
+    int64_t block_bytes = kTileRows * stride_ * (int64_t)sizeof(Input);
     int64_t height = std::max<int64_t>(kGroupBytes / block_bytes, 1);
     int64_t groups = (rows_.count + height - 1) / height;
     if (groups <= 1) return multiply(0, rows_.count, me.share(panels_));
@@ -145,8 +158,9 @@ template <class T> class Product {
         float* to = sums;
         for (int64_t block = begin; block < end; ++block, ahead += size * lines * 2 * kLineBytes) {
           int64_t row = rows_.begin(block), height = rows_.begin(block + 1) - row;
-          const Input* inputs = operand_ + row * row_inputs_ + at * kSteps * height * Dot<T>::kInputs;
-          kKernels<T>[height - 1]({weights, inputs, size, ahead, lines, to, at == 0});
+          const Input* inputs = operand_ + row * stride_ + at * kSteps * Dot<T>::kInputs;
+          int64_t stride = stride_ * sizeof(Input);
+          kKernels<T>[height - 1]({weights, inputs, stride, size, ahead, lines, to, at == 0});
           if (at + size == blocks) finish(row, height, panel, to);
           if (chunk < blocks) to += height * kPanel;  // to be gone on with
         }
@@ -166,7 +180,7 @@ template <class T> class Product {
   Blocks rows_;
   int64_t panels_, bytes_;  // their number, and the bytes of one
   const char* weights_;
-  int64_t row_inputs_;      // of a row of the operand
+  int64_t stride_;          // of the operand
 };
 
 // Copies kMost bytes, or `left` if that is less.
@@ -188,31 +202,16 @@ void pack_panel(const Linear& linear, int64_t panel, const char* weights, char* 
     }
 }
 
-// Writes the rows of a block to the operand, tiles begin..end of it, normed and padded with zeros.
-template <class T>
-void lay_block(const Linear& linear, const Norm* norm, Rows x, int64_t height, Range tiles,
-               typename Dot<T>::Input* to) {
-  using D = Dot<T>;
-  constexpr int kTileInputs = kSteps * D::kInputs;
-  float scales[kTileRows];
-  for (int64_t row = 0; norm && row < height; ++row)
-    scales[row] = inverse_rms((const T*)x.data + row * x.stride, norm->eps, (int)linear.inputs);
-  to += tiles.begin * kTileInputs * height;
-  for (int64_t at = tiles.begin * kTileInputs; at < tiles.end * kTileInputs; at += kTileInputs) {
-    int count = (int)std::min<int64_t>(kTileInputs, linear.inputs - at);
-    for (int64_t row = 0; row < height; ++row) {
-      const T* from = (const T*)x.data + row * x.stride + at;
-      T part[kTileInputs];
-      if (norm) rescale(from, (const T*)norm->weight + at, scales[row], count, part);
-      else copy_up_to<kLineBytes>(part, from, count * sizeof(T));
-      for (int i = count; i < kTileInputs; ++i) part[i] = T{};
-      typename D::Input inputs[kTileInputs];
-      D::convert(part, kTileInputs, inputs);
-      for (int step = 0; step < kSteps; ++step)
-        std::memcpy(to + (step * height + row) * D::kInputs, inputs + step * D::kInputs, D::kInputs * sizeof *to);
-    }
-    to += kTileInputs * height;
-  }
+// Writes one row of the operand, normed and padded with zeros.
+template <class T> void lay_row(const Linear& linear, const Norm* norm, const T* x, typename Dot<T>::Input* to) {
+  float scale = norm ? inverse_rms(x, norm->eps, (int)linear.inputs) : 1;
+  for_vectors((int)inputs_padded(linear), [&](int at, int n) {
+    T part[kLanes] = {};
+    int count = (int)std::min<int64_t>(n, linear.inputs - at);
+    if (norm && count > 0) rescale(x + at, (const T*)norm->weight + at, scale, count, part);
+    else if (count > 0) copy_up_to<kLanes * sizeof(T)>(part, x + at, count * sizeof(T));
+    Dot<T>::convert(part, n, to + at);
+  });
 }
 
 }  // namespace
@@ -239,21 +238,22 @@ void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64
   }
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) { return rows * inputs_padded(linear) * 4; }
+int64_t operand_bytes(const Linear& linear, int64_t rows) {
+  int64_t bytes = 0;
+  with_type(linear.dtype, [&](auto type) {
+    using T = decltype(type);
+    bytes = rows * operand_stride<T>(linear) * sizeof(typename Dot<T>::Input);
+  });
+  return bytes;
+}
 
-// Members part the tiles of all blocks, not rows: those lie side by side in a line of the cache.
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand) {
   with_type(linear.dtype, [&](auto type) {
     using T = decltype(type);
-    int64_t padded = inputs_padded(linear), tiles = padded / (kSteps * Dot<T>::kInputs);
-    Blocks blocks(rows);
-    Range mine = me.share(blocks.count * tiles);
-    for (int64_t block = mine.begin / tiles; block * tiles < mine.end; ++block) {
-      int64_t first = blocks.begin(block), height = blocks.begin(block + 1) - first;
-      Range part = {std::max<int64_t>(mine.begin - block * tiles, 0), std::min(mine.end - block * tiles, tiles)};
-      lay_block<T>(linear, norm, {(T*)x.data + first * x.stride, x.stride}, height, part,
-                   (typename Dot<T>::Input*)operand + first * padded);
-    }
+    using Input = typename Dot<T>::Input;
+    Range mine = me.share(rows);
+    for (int64_t row = mine.begin; row < mine.end; ++row)
+      lay_row(linear, norm, (const T*)x.data + row * x.stride, (Input*)operand + row * operand_stride<T>(linear));
   });
 }
 
