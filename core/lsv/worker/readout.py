@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lsv.nn import sample
+from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import describe, join
@@ -83,6 +84,7 @@ class Readout:
     plan: StepPlan
     slots: Sequence[Slot]
     wanted: Wanted
+    ops: Sampling = field(default_factory=Sampling)
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
@@ -123,7 +125,7 @@ class Readout:
     def _sample(self, logits: Tensor, agree: Agree) -> None:
         rows = self.wanted.sampled
         slots = self._slots_of(rows)
-        samples = sample_rows(logits, slots)
+        samples = sample_rows(logits, slots, self.ops)
         self.failed |= {rows[place]: why for place, why in samples.failed.items()}
         self.logprobs |= {rows[place]: one for place, one in samples.logprobs.items()}
         for row, slot, token in zip(rows, slots, agree(samples.tokens), strict=True):
@@ -153,9 +155,9 @@ class Readout:
         positions: list[Logprobs] = []
         for first in range(0, len(hidden), _SCORED_AT_ONCE):
             part = slice(first, first + _SCORED_AT_ONCE)
-            logits, chosen = head(hidden[part]).float(), following[part].to(hidden.device)
-            if not bool(sample.finite(logits).all()):
+            logits, chosen = head(hidden[part]), following[part]
+            if not bool(sample.finite(logits.float()).all()):
                 self.failed[row] = NOT_FINITE
                 return
-            positions += describe(logits.log_softmax(dim=-1), chosen, [most] * len(chosen))
+            positions += describe(logits, chosen, [most] * len(chosen), op=self.ops.describe)
         self.prompt_logprobs[row] = join(positions)

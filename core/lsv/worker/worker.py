@@ -9,6 +9,7 @@ import torch
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
+from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Group
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.inputs import build_batch
@@ -32,6 +33,7 @@ class Worker:
         self._device: Device | None = None
         self._steps: Steps | None = None
         self._slots: Slots | None = None
+        self._sampling = Sampling()
 
     @torch.inference_mode()
     def start(self, report: ReportProgress) -> Fit:
@@ -41,6 +43,7 @@ class Worker:
         self._communicator = connect(device, self._group)
         loaded = load(config, self._catalog, device, self._communicator, report)
         declared, limits = loaded.declared, batch_limits(config)
+        self._sampling = declared.sampling
         self._slots = Slots(
             capacity=limits.max_rows,
             groups=len(declared.groups),
@@ -59,7 +62,7 @@ class Worker:
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
-        readout = Readout(plan, slots, choose(plan.rows, slots))
+        readout = Readout(plan, slots, choose(plan.rows, slots), self._sampling)
         if plan.rows:
             batch = build_batch(plan, slots, self._slots.tables, self._config.block_size)
             hidden, step = self._steps.run(batch, readout.wanted.places(batch))

@@ -120,7 +120,7 @@ def test_gate(library: ctypes.CDLL, dtype: torch.dtype, gate: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @DTYPES
 def test_a_row_does_not_depend_on_the_rows_beside_it(library: ctypes.CDLL, dtype: torch.dtype, threads: int) -> None:
-    packed = Packed.random(library, dtype, outputs=200, inputs=1030, gate=SILU, bias=True)
+    packed = Packed.random(library, dtype, outputs=104, inputs=2100, gate=SILU, bias=True)
     x = rows_of(packed, 400) / 32
     alone = torch.cat([packed(row) for row in x[:80].split(1)])
     library.lsv_set_team(threads, None)
