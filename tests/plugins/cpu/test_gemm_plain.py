@@ -22,7 +22,7 @@ ACTIVATIONS = {
 }
 PANEL = 32
 # Of the largest output or 1: a rounding of the result, and for float32 the sums' order.
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 25, 40, 75)
 
@@ -120,11 +120,11 @@ def test_gate(library: ctypes.CDLL, dtype: torch.dtype, gate: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @DTYPES
 def test_a_row_does_not_depend_on_the_rows_beside_it(library: ctypes.CDLL, dtype: torch.dtype, threads: int) -> None:
-    packed = Packed.random(library, dtype, outputs=104, inputs=2100, gate=SILU, bias=True)
-    x = rows_of(packed, 400) / 32
+    packed = Packed.random(library, dtype, outputs=72, inputs=4200, gate=SILU, bias=True)
+    x = rows_of(packed, 200) / 64
     alone = torch.cat([packed(row) for row in x[:80].split(1)])
     library.lsv_set_team(threads, None)
-    for count in (*ROWS, 80, 150, 400):
+    for count in (*ROWS, 80, 200):
         got = packed(x[:count])
         assert torch.equal(got[:80], alone[:count]), count
         assert_near(got, packed.wanted(x[:count]))
