@@ -31,7 +31,8 @@ class Topology(msgspec.Struct, frozen=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an engine process needs, decided before anything is loaded.
 
-    ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised. ``memory_share``
+    ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised; the layers that
+    ``quantization_ignore`` names are left as they are (``lsv.quantizer.is_skipped``). ``memory_share``
     None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
     lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
     (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json. ``max_itl_ms`` bounds the steps of
@@ -47,6 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: int = 0
     attention: str
     quantization: str | None = None
+    quantization_ignore: tuple[str, ...] = ()
     load_format: str = "auto"
     dtype: str
     kv_dtype: str = "auto"

@@ -69,10 +69,14 @@ class Bindable(nn.Module):
             pack()
 
     def release(self, name: str) -> torch.Tensor:
-        """Hand out parameter ``name`` and leave one on meta in its place, so that the caller holds the only copy.
+        """Hand out parameter or buffer ``name`` and leave one on meta in its place: the caller holds the only copy.
 
         A tied weight stays alive in the module it is tied to.
         """
+        held = self._buffers.get(name)
+        if held is not None:
+            self._buffers[name] = held.to("meta")
+            return held
         tensor = self.get_parameter(name).detach()
         setattr(self, name, nn.Parameter(tensor.to("meta"), requires_grad=False))
         return tensor

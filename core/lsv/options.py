@@ -45,6 +45,10 @@ _MODEL = _grouped(
         help="weight format: the name of a quantiser (default: the checkpoint's own)",
     ),
     Setting(
+        name="quantization_ignore", type="list",
+        help='layers that --quantization leaves as they are: lm_head, mlp.down_proj, model.layers.0, "re:.*o_proj"',
+    ),
+    Setting(
         name="task", default="generate", choices=("generate", "embed"),
         help="what the model is for; every model that can do both serves both",
     ),

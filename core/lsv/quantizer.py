@@ -6,7 +6,8 @@ Because each tensor says which axis holds outputs, which inputs, and how many fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
@@ -22,7 +24,10 @@ Role = Literal["column", "row", "head"]
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A linear layer on one rank: ``outputs`` per fused part (``q, k, v``), ``name`` its place in the checkpoint."""
+    """A linear layer on one rank: ``outputs`` per fused part (``q, k, v``), ``name`` its place in the checkpoint.
+
+    ``parts`` are the full names of what is fused, in order; of a layer that is not, its own.
+    """
 
     name: str
     role: Role
@@ -30,6 +35,7 @@ class LinearLayer:
     outputs: tuple[int, ...]
     bias: bool
     dtype: torch.dtype
+    parts: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -43,8 +49,10 @@ class StoredTensor:
 
     ``output_axis`` and ``input_axis`` are the axes that run over outputs and inputs, None where there is
     none; one element covers ``per_output`` outputs and ``per_input`` inputs (8 for int4 packed into int32,
-    the group size for scales). ``dtype`` None means floating point, cast to the model's dtype. A tensor
-    without an output axis belongs to a whole part: fused parts are then stacked along a new first axis.
+    the group size for scales). ``dtype`` None means floating point, cast to the model's dtype; float32 means floating
+    point of any size, kept as exact as it is; any other dtype must be the stored one. A tensor without an output axis
+    belongs to a whole part: fused parts are then stacked along a new first axis. One that is ``optional`` may be
+    absent from a checkpoint and then stays on meta.
     """
 
     suffix: str
@@ -53,6 +61,7 @@ class StoredTensor:
     input_axis: int | None = None
     per_output: int = 1
     per_input: int = 1
+    optional: bool = False
 
 
 WEIGHT = StoredTensor("weight", output_axis=0, input_axis=1)
@@ -75,10 +84,9 @@ class Linear(Bindable):
         return OpSpec(self.op, dtype_name(self.layer.dtype), self.format, shape, frozenset(flags))
 
 
-def joint_format(*linears: Linear) -> str:
-    """The format that all of them have, or ``"mixed"``."""
-    formats = {linear.format for linear in linears}
-    return formats.pop() if len(formats) == 1 else "mixed"
+def joint_format(*formats: str) -> str:
+    """What an op over layers of these formats calls its own: ``"plain"`` or, where they differ, ``"coded+plain"``."""
+    return "+".join(sorted({name for format in formats for name in format.split("+")}))
 
 
 class Quantizer(Protocol):
@@ -122,3 +130,44 @@ class Unquantised:
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
         return PlainLinear(layer, tensors["weight"], tensors.get("bias"))
+
+
+class Skipping:
+    """A weight format that leaves the layers of some names as they are, see ``is_skipped``."""
+
+    def __init__(self, quantizer: Quantizer, names: Iterable[str]) -> None:
+        self.name = quantizer.name
+        self._quantizer, self._names = quantizer, tuple(names)
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return self._chosen(layer).stored(layer)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return self._chosen(layer).build(layer, tensors)
+
+    def _chosen(self, layer: LinearLayer) -> Quantizer:
+        return Unquantised() if is_skipped(layer, self._names) else self._quantizer
+
+
+def is_skipped(layer: LinearLayer, names: Iterable[str]) -> bool:
+    """Whether one of ``names`` means the layer: its full name, some of its components in a row (``lm_head``,
+    ``mlp.gate``, ``model.layers.0``), or ``re:`` and a regular expression that its full name begins with.
+
+    Raises ``CheckpointError`` where only some of a fused layer's parts are meant.
+    """
+    names = tuple(names)
+    parts = layer.parts or (layer.name,)
+    meant = [part for part in parts if any(_means(name, part) for name in names)]
+    if meant and len(meant) < len(parts):
+        rest = ", ".join(part for part in parts if part not in meant)
+        raise CheckpointError(
+            f"{', '.join(meant)} is left unquantised but {rest} is not, and both are computed as one layer: "
+            "leave all of them unquantised, or none"
+        )
+    return bool(meant)
+
+
+def _means(name: str, part: str) -> bool:
+    if name.startswith("re:"):
+        return re.match(name.removeprefix("re:"), part) is not None
+    return f".{name}." in f".{part}."

@@ -70,6 +70,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         device=device.index,
         attention=attention.name,
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
+        quantization_ignore=_choose_ignored(settings, checkpoint),
         load_format=settings["load_format"],
         dtype=_choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices),
         kv_dtype=_choose_kv_dtype(settings["kv_cache_dtype"], capabilities),
@@ -223,6 +224,17 @@ def _choose_quantizer(
         )
     choices.note("quantization", knowing[0].name, "recognised from quantization_config")
     return knowing[0].name
+
+
+def _choose_ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    """The layers to leave unquantised. A quantised checkpoint has them as it has them."""
+    names = tuple(settings["quantization_ignore"] or ())
+    if names and (checkpoint.get("quantization_config") is not None or settings["quantization"] is None):
+        raise ConfigError(
+            "quantization_ignore needs --quantization and a checkpoint that is not quantised yet",
+            param="quantization_ignore",
+        )
+    return names
 
 
 def _choose_length(settings: Settings, checkpoint: Mapping[str, Any], choices: Choices) -> int:

@@ -95,6 +95,7 @@ def test_a_disabled_window_caps_the_context(configure):
     [
         (("--block-size", "48"), {}, "block_size=48: cpu-paged allows"),
         (("--quantization", "fp9"), {}, "fp9"),
+        (("--quantization-ignore", "lm_head"), {}, "quantization_ignore needs --quantization"),
         ((), {"quantization_config": {"quant_method": "mystery"}}, "quantised as 'mystery'"),
         (("--platform", "abacus"), {}, "abacus"),
         (("--attention-backend", "cpu-pagd"), {}, "cpu-paged"),

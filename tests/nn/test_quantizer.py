@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lsv.errors import ConfigError
-from lsv.nn.linear import Row
+from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.linear import Column, Row
 from lsv.nn.weights import Part
-from lsv.quantizer import WEIGHT, Linear, StoredTensor, Unquantised
+from lsv.quantizer import WEIGHT, Linear, LinearLayer, Skipping, StoredTensor, Unquantised, is_skipped, joint_format
 from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import place
+from lsv.testing.tensors import TensorsSource, fill_module, place
 
 GROUP = 32
 
@@ -169,3 +169,75 @@ def test_a_layer_knows_its_place_and_parts():
         ("layers.0.attn", "column", (8, 4)),
         ("layers.0.attn.o", "row", (6,)),
     ]
+
+
+def layer(*parts):
+    return LinearLayer("model.layers.3.self_attn", "column", 8, (8,) * len(parts), False, torch.float32, parts)
+
+
+@pytest.mark.parametrize(
+    ("names", "skipped"),
+    [
+        ((), False),
+        (("lm_head",), False),
+        (("o_proj",), True),
+        (("proj",), False),
+        (("self_attn.o_proj",), True),
+        (("model.layers.3",), True),
+        (("layers.30", "layers"), True),
+        (("re:.*self_attn",), True),
+        (("re:self_attn",), False),
+    ],
+)
+def test_which_names_mean_a_layer(names, skipped):
+    assert is_skipped(layer("model.layers.3.self_attn.o_proj"), names) is skipped
+
+
+def test_parts_of_a_fused_layer_are_skipped_together():
+    fused = layer("a.q_proj", "a.k_proj")
+    assert is_skipped(fused, ["a"])
+    with pytest.raises(CheckpointError, match=r"a\.k_proj is left unquantised but a\.q_proj is not"):
+        is_skipped(fused, ["k_proj"])
+
+
+def test_skipped_layers_stay_as_they_are():
+    w = place(quantizer=Skipping(OnlineInt8(), ["0"]))
+    assert Column.even(w, ("0",), 8, 8).linear.format == "plain"
+    assert Column.even(w, ("1",), 8, 8).linear.format == "toy_int8"
+
+
+def test_formats_of_layers_that_are_computed_together():
+    assert joint_format("plain", "plain") == "plain"
+    assert joint_format("coded+plain", "int8") == "coded+int8+plain"
+
+
+class Shifted(Unquantised):
+    """A plain weight, and what may be added to it, exactly as it is stored."""
+
+    def stored(self, layer):
+        return (WEIGHT, StoredTensor("shift", torch.float32, output_axis=0, optional=True))
+
+    def build(self, layer, tensors):
+        linear = super().build(layer, tensors)
+        linear.shift = tensors["shift"]
+        return linear
+
+
+def test_an_optional_tensor_stays_on_meta_where_a_checkpoint_has_none():
+    exact = torch.tensor([1.001, 2.001], dtype=torch.float16)
+    plain, shifted = {"0.weight": torch.ones(2, 4)}, {"0.weight": torch.ones(2, 4), "0.shift": exact}
+    assert fill_shifted(plain).is_meta
+    assert torch.equal(fill_shifted(shifted), exact.float())
+
+
+def fill_shifted(tensors):
+    w = place(quantizer=Shifted(), dtype=torch.bfloat16)
+    return fill_module(Column.even(w, ("0",), 4, 2), w, TensorsSource(tensors)).linear.shift
+
+
+def test_an_optional_tensor_of_fused_parts_is_there_for_all_or_none():
+    w = place(quantizer=Shifted())
+    column = Column.even(w, ("0", "1"), 4, 2)
+    tensors = {"0.weight": torch.ones(2, 4), "1.weight": torch.ones(2, 4), "0.shift": torch.ones(2)}
+    with pytest.raises(CheckpointError, match=r"1\.shift is missing"):
+        fill_module(column, w, TensorsSource(tensors))

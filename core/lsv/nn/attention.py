@@ -72,7 +72,7 @@ class Attention(Bindable):
             )
             if on
         }
-        format = joint_format(linear, self.out.linear)
+        format = joint_format(linear.format, self.out.linear.format)
         return OpSpec(self.op, dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:

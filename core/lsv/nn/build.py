@@ -25,7 +25,7 @@ from lsv.nn.sampling import Sampling
 from lsv.nn.weights import Declaration, Shard, Slot, Weights
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
-from lsv.quantizer import Quantizer, Unquantised
+from lsv.quantizer import Quantizer, Skipping, Unquantised
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
         return Unquantised()
     load = catalog.load(catalog.find(QuantizerOffer, config.quantization))
     quantizer: Quantizer = load(json.get("quantization_config") or {})
-    return quantizer
+    return Skipping(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
 
 
 def _kv_itemsize(name: str) -> int:

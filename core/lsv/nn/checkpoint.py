@@ -210,7 +210,10 @@ class DummySource:
     def __init__(self, slots: Iterable[Slot], seed: int = 0) -> None:
         self.seed = seed
         self._infos = {
-            piece.name: TensorInfo(piece.shape, slot.parameter.dtype) for slot in slots for piece in slot.pieces
+            piece.name: TensorInfo(piece.shape, slot.parameter.dtype)
+            for slot in slots
+            for piece in slot.pieces
+            if not slot.optional
         }
 
     def tensors(self) -> Mapping[str, TensorInfo]:

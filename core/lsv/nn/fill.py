@@ -44,9 +44,12 @@ class Filler:
 
         Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit.
         """
-        check(self.slots, source.tensors(), self.ignores)
+        tensors = source.tensors()
+        check(self.slots, tensors, self.ignores)
         waiting: dict[int, list[Slot]] = {}
         for slot in self.slots:
+            if slot.optional and not _is_there(slot, tensors):
+                continue
             waiting.setdefault(id(self.holders[id(slot.parameter)][0][0]), []).append(slot)
         done = 0
         for module in _children_first(self.model):
@@ -117,6 +120,8 @@ def check(slots: Sequence[Slot], tensors: Mapping[str, TensorInfo], ignores: Seq
     problems: list[str] = []
     used: set[str] = set()
     for slot in slots:
+        if slot.optional and not _is_there(slot, tensors):
+            continue
         for piece in slot.pieces:
             used.add(piece.name)
             if piece.name in tensors:
@@ -131,6 +136,11 @@ def check(slots: Sequence[Slot], tensors: Mapping[str, TensorInfo], ignores: Seq
         problems = sorted(set(problems))
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise CheckpointError("the checkpoint does not fit the model: " + "; ".join(problems[:_SHOWN]) + more)
+
+
+def _is_there(slot: Slot, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether a checkpoint has any of a slot's pieces; if it has some, it must have all."""
+    return any(piece.name in tensors for piece in slot.pieces)
 
 
 def _mismatches(slot: Slot, piece: Piece, info: TensorInfo) -> list[str]:

@@ -76,7 +76,7 @@ class GatedMLP(Bindable):
 
     def spec(self) -> OpSpec:
         gate_up, down = self.gate_up.linear.layer, self.down.linear.layer
-        format = joint_format(self.gate_up.linear, self.down.linear)
+        format = joint_format(self.gate_up.linear.format, self.down.linear.format)
         flags = (
             {self.act.name} | ({"bias"} if gate_up.bias else set()) | ({"reduce"} if self.down.communicator else set())
         )

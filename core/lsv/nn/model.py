@@ -17,6 +17,7 @@ from lsv.nn.step import Step
 from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
+from lsv.quantizer import joint_format
 
 
 class Model(Protocol):
@@ -64,7 +65,7 @@ class DecoderLayer(Bindable):
 
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
-        format = attn.format if attn.format == mlp.format else "mixed"
+        format = joint_format(attn.format, mlp.format)
         return OpSpec(self.op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:

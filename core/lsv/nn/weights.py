@@ -72,13 +72,15 @@ class Piece:
 class Slot:
     """A declared tensor. ``exact`` demands the stored dtype as it is; otherwise any float is cast.
 
-    ``padded`` says that pieces do not cover it all; the rest is zero.
+    ``padded`` says that pieces do not cover it all; the rest is zero. A slot that is ``optional`` may have none of its
+    pieces in the checkpoint, and stays on meta then.
     """
 
     parameter: nn.Parameter
     pieces: tuple[Piece, ...]
     exact: bool = False
     padded: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +150,28 @@ class Weights:
         *,
         dtype: torch.dtype | None = None,
         padded: bool = False,
+        optional: bool = False,
     ) -> nn.Parameter:
-        """A meta parameter of any form; ``dtype`` None means floating point, cast to the model's dtype."""
+        """A meta parameter of any form; ``dtype`` None means floating point, cast to the model's dtype, and float32
+        floating point, cast to that. Any other is what the checkpoint must hold.
+        """
         tensor = torch.empty(tuple(shape), dtype=dtype or self.dtype, device="meta")
         parameter = nn.Parameter(tensor, requires_grad=False)
-        self.adopt(parameter, pieces, exact=dtype is not None, padded=padded)
+        exact = dtype not in (None, torch.float32)
+        self.adopt(parameter, pieces, exact=exact, padded=padded, optional=optional)
         return parameter
 
     def adopt(
-        self, parameter: nn.Parameter, pieces: Sequence[Piece], *, exact: bool = False, padded: bool = False
+        self,
+        parameter: nn.Parameter,
+        pieces: Sequence[Piece],
+        *,
+        exact: bool = False,
+        padded: bool = False,
+        optional: bool = False,
     ) -> None:
         """Have a parameter that exists already (on meta) filled like a declared one."""
-        self.declaration.slots.append(Slot(parameter, tuple(pieces), exact, padded))
+        self.declaration.slots.append(Slot(parameter, tuple(pieces), exact, padded, optional))
 
     def linear(
         self,
@@ -173,7 +185,8 @@ class Weights:
         """A linear layer of the model's format over ``parts``; ``reads`` = (start, stop) cuts its inputs."""
         start, stop = reads or (0, inputs)
         name = (self / parts[0].name).name if len(parts) == 1 else self.name
-        layer = LinearLayer(name, role, stop - start, tuple(part.width for part in parts), bias, self.dtype)
+        names = tuple((self / part.name).name for part in parts)
+        layer = LinearLayer(name, role, stop - start, tuple(part.width for part in parts), bias, self.dtype, names)
         stored = self.declaration.quantizer.stored(layer) + ((BIAS,) if bias else ())
         tensors = {tensor.suffix: self.take_stored(tensor, parts, inputs, (start, stop)) for tensor in stored}
         return self.declaration.quantizer.build(layer, tensors)
@@ -200,7 +213,7 @@ class Weights:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        return self.declare(shape, pieces, dtype=tensor.dtype)
+        return self.declare(shape, pieces, dtype=tensor.dtype, optional=tensor.optional)
 
 
 def _stored_region(

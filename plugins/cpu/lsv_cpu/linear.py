@@ -131,7 +131,7 @@ class PanelMLP:
 
 def why_not_panels(spec: OpSpec) -> str | None:
     """None, or why a layer of this format can't be packed."""
-    if spec.format not in TAKE:
+    if not set(spec.format.split("+")) <= TAKE.keys():
         return f"packs {', '.join(TAKE)} weights, not {spec.format}"
     return why_not_native(spec)
 

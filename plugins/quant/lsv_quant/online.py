@@ -17,14 +17,6 @@ class OnlineLinear(Linear):
         super().__init__(layer)
         self.weight, self.bias = tensors["weight"], tensors.get("bias")
 
-    def release(self, name: str) -> torch.Tensor:
-        """Parameter or buffer ``name``, so that a kernel can pack it and the module does not hold it too."""
-        held = self._buffers.get(name)
-        if held is None:
-            return super().release(name)
-        self._buffers[name] = held.to("meta")
-        return held
-
     def finish(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Add the bias to a float32 product, and round it."""
         return (y if self.bias is None else y + self.bias.float()).to(dtype)
