@@ -146,6 +146,11 @@ def test_weights_are_read_back(library: ctypes.CDLL, dtype: torch.dtype, gate: i
         assert torch.equal(packed.unpack(chosen), packed.weight[chosen])
 
 
+def test_no_rows(library: ctypes.CDLL) -> None:
+    packed = Packed.random(library, torch.bfloat16, outputs=PANEL, inputs=40)
+    assert packed(rows_of(packed, 0)).shape == (0, PANEL)
+
+
 def test_infinity_and_nan_stay_in_their_row(library: ctypes.CDLL) -> None:
     packed = Packed.random(library, torch.bfloat16, outputs=PANEL, inputs=40)
     x = rows_of(packed, 5)

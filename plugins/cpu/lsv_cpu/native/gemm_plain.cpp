@@ -21,9 +21,11 @@ constexpr int kBlockBytes = 2 * kTileBytes;  // of a panel's block: one tile for
 constexpr int kLineBytes = 64;
 constexpr int kVectors = kPanel / kLanes;    // of a row's sums
 constexpr int64_t kAhead = 8192;             // bytes to prefetch ahead where a panel is read once
-constexpr int64_t kChunkBlocks = 32;         // blocks of a chunk that a few row blocks share
-constexpr int64_t kChunkPasses = 6;          // row blocks that go over chunks; more go over whole panels
-constexpr int64_t kGroupBytes = 256 << 10;   // of the operand of a group of row blocks
+constexpr int64_t kFewBlocks = 6;            // row blocks up to which weights are read once, in the order they lie
+constexpr int64_t kFewChunk = 32;            // blocks of a panel's chunk then
+constexpr int64_t kManyChunk = 128;          // and with more rows: as much as a group of them keeps of its operand
+constexpr int64_t kManyPanels = 8;           // that go by while it does
+constexpr int64_t kGroupBytes = 256 << 10;   // of the operand, for a group of row blocks
 
 // From a row of the operand to the next, in inputs: an odd number of cache lines, as the same place in all rows of a
 // block must not fall on the same set of the cache.
@@ -125,44 +127,51 @@ template <class T> class Product {
  public:
   Product(const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual)
       : epilogue_(linear, out, residual), operand_((const Input*)operand), rows_(rows), panels_(panels_of(linear)),
-        bytes_(panel_bytes(linear)), weights_((const char*)linear.panels), stride_(operand_stride<T>(linear)) {}
+        blocks_(panel_bytes(linear) / kBlockBytes), weights_((const char*)linear.panels),
+        stride_(operand_stride<T>(linear)) {}
 
   // Few rows: each member's panels are one stream. Many: members claim what is next.
   void share(Member& me) const {
-    int64_t block_bytes = kTileRows * stride_ * (int64_t)sizeof(Input);
-    int64_t height = std::max<int64_t>(kGroupBytes / block_bytes, 1);
+    if (!rows_.count) return;
+    if (rows_.count <= kFewBlocks) return multiply(0, rows_.count, me.share(panels_), kFewChunk, 1);
+    int64_t chunks = (blocks_ + kManyChunk - 1) / kManyChunk, chunk = (blocks_ + chunks - 1) / chunks;
+    int64_t held = kTileRows * chunk * kSteps * Dot<T>::kInputs * (int64_t)sizeof(Input);
+    int64_t height = std::max<int64_t>(kGroupBytes / held, 1);
+    if (chunks > 1) height = std::min(height, kFewBlocks);
     int64_t groups = (rows_.count + height - 1) / height;
-    if (groups <= 1) return multiply(0, rows_.count, me.share(panels_));
     int64_t pieces = std::min((16 * me.size + groups - 1) / groups, panels_);
     for (int64_t item; (item = me.claim()) < groups * pieces;) {
       int64_t group = item / pieces, piece = item % pieces;
       multiply(rows_.count * group / groups, rows_.count * (group + 1) / groups,
-               {panels_ * piece / pieces, panels_ * (piece + 1) / pieces});
+               {panels_ * piece / pieces, panels_ * (piece + 1) / pieces}, chunk, kManyPanels);
     }
   }
 
  private:
   using Input = typename Dot<T>::Input;
 
-  // Row blocks begin..end times panels, each chunk of a panel with one block after the other.
-  void multiply(int64_t begin, int64_t end, Range panels) const {
-    int64_t passes = end - begin, blocks = bytes_ / kBlockBytes;
-    int64_t chunk = passes == 1 || passes > kChunkPasses ? blocks : kChunkBlocks;
+  // Row blocks begin..end times panels: `together` of these at a time, chunk by chunk, and each chunk with one row
+  // block after the other. What more than one chunk adds to is at most kFewBlocks high.
+  void multiply(int64_t begin, int64_t end, Range panels, int64_t chunk, int64_t together) const {
+    int64_t passes = end - begin, next = together > 1 ? blocks_ : chunk;
+    if (passes == 1) chunk = blocks_;
     int lines = (int)((kSteps + passes - 1) / passes);
-    alignas(64) float sums[kChunkPasses * kTileRows * kPanel];
-    for (int64_t panel = panels.begin; panel < panels.end; ++panel)
-      for (int64_t at = 0; at < blocks; at += chunk) {
-        int64_t size = std::min(chunk, blocks - at);
-        const char* weights = weights_ + panel * bytes_ + at * kBlockBytes;
-        const char* ahead = weights + (passes == 1 ? kAhead : size * kBlockBytes);
+    alignas(64) float sums[kManyPanels * kFewBlocks * kTileRows * kPanel];
+    for (int64_t first = panels.begin; first < panels.end; first += together)
+      for (int64_t at = 0; at < blocks_; at += chunk) {
         float* to = sums;
-        for (int64_t block = begin; block < end; ++block, ahead += size * lines * 2 * kLineBytes) {
-          int64_t row = rows_.begin(block), height = rows_.begin(block + 1) - row;
-          const Input* inputs = operand_ + row * stride_ + at * kSteps * Dot<T>::kInputs;
-          int64_t stride = stride_ * sizeof(Input);
-          kKernels<T>[height - 1]({weights, inputs, stride, size, ahead, lines, to, at == 0});
-          if (at + size == blocks) finish(row, height, panel, to);
-          if (chunk < blocks) to += height * kPanel;  // to be gone on with
+        int64_t size = std::min(chunk, blocks_ - at);
+        for (int64_t panel = first; panel < std::min(first + together, panels.end); ++panel) {
+          const char* weights = weights_ + (panel * blocks_ + at) * kBlockBytes;
+          const char* ahead = weights + (passes == 1 ? kAhead : next * kBlockBytes);
+          for (int64_t block = begin; block < end; ++block, ahead += size * lines * 2 * kLineBytes) {
+            int64_t row = rows_.begin(block), height = rows_.begin(block + 1) - row;
+            const Input* inputs = operand_ + row * stride_ + at * kSteps * Dot<T>::kInputs;
+            int64_t stride = stride_ * sizeof(Input);
+            kKernels<T>[height - 1]({weights, inputs, stride, size, ahead, lines, to, at == 0});
+            if (at + size == blocks_) finish(row, height, panel, to);
+            if (chunk < blocks_) to += height * kPanel;  // to be gone on with
+          }
         }
       }
   }
@@ -178,9 +187,9 @@ template <class T> class Product {
   Epilogue<T> epilogue_;
   const Input* operand_;
   Blocks rows_;
-  int64_t panels_, bytes_;  // their number, and the bytes of one
+  int64_t panels_, blocks_;  // blocks of one panel
   const char* weights_;
-  int64_t stride_;          // of the operand
+  int64_t stride_;           // of the operand
 };
 
 // Copies kMost bytes, or `left` if that is less.
