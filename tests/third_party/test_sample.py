@@ -73,15 +73,15 @@ flags = "--quantization sample-int8 --dtype float32 --platform cpu"
 settings = context.settings([str(folder), *flags.split()])
 resolved = resolve(settings, context.plugins)
 declared = build.declare(resolved, catalog)
-ops = build.bind(declared, catalog, resolved.platform, False)
+ops = build.bind(declared, catalog, resolved.platform, reference=True)
 source = build.open_source(resolved, declared, catalog)
 build.fill(declared, source)
 print(json.dumps({
     "model": resolved.model_offer,
     "quantization": resolved.quantization,
     "option": resolved.options["sample.greeting"],
-    "linears": sum(op.count for op in ops if op.op == "linear.sample_int8"),
-    "dtypes": sorted({str(b.dtype) for n, b in declared.model.named_buffers() if n.endswith("quantised")}),
+    "linears": sum(op.count for op in ops if op.op == "linear.coded"),
+    "dtypes": sorted({str(b.dtype) for n, b in declared.model.named_buffers() if n.endswith("codes")}),
 }))
 """
 
@@ -97,7 +97,7 @@ def test_its_model_and_its_weight_format(sample: Path, run: Callable, tmp_path: 
         "quantization": "sample-int8",
         "option": "hello",
         "linears": 9,
-        "dtypes": ["torch.int8"],
+        "dtypes": ["torch.uint8"],
     }
 
 

@@ -1,4 +1,7 @@
-"""int8 weights with one scale per output, made from a plain checkpoint while it is loaded."""
+"""int8 weights with one scale per output, made from a plain checkpoint while it is loaded.
+
+What a code means is all there is to say: kernels for coded weights serve the format wherever a platform has one.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,22 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv.coded import CodedLinear, Coding
 from lsv.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
+INT8 = Coding(tuple(float(code - 128) for code in range(256)))
 
-class SampleLinear(Linear):
-    op = "linear.sample_int8"
-    format = "sample_int8"
 
+class SampleLinear(CodedLinear):
     def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
-        super().__init__(layer)
-        self.weight, self.bias = tensors["weight"], tensors.get("bias")
+        super().__init__(layer, INT8, tensors.get("bias"))
+        self.plain = tensors["weight"]
 
     def filled(self) -> None:
-        weight = self.release("weight").float()
-        scale = (weight.abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)
-        self.keep("quantised", (weight / scale).round().to(torch.int8))
-        self.keep("scale", scale)
-
-    def reference(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, (self.quantised * self.scale).to(x.dtype), self.bias)
+        weight = self.release("plain").float()
+        scales = (weight.abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)
+        self.hold((weight / scales + 128).round().to(torch.uint8), scales)
 
 
 class SampleInt8:
