@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -63,12 +63,15 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     """A weight format.
 
     ``recognises`` gets config.json's ``quantization_config``; ``online`` says that it quantises a plain checkpoint.
+    ``note`` is what a user should know who chooses it, for the log. ``aliases`` are other names for what it recognises.
     """
 
     name: str
     load: str
     recognises: Callable[[Mapping[str, Any]], bool] | None = None
     online: bool = False
+    note: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 class ModelOffer(msgspec.Struct, frozen=True):
@@ -101,19 +104,29 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
 
 
 class CheckpointOffer(msgspec.Struct, frozen=True):
-    """A checkpoint format. ``recognises`` gets a local path; ``load`` names a ``(path) -> CheckpointSource``."""
+    """A checkpoint format. ``recognises`` gets a local path; ``load`` names a ``(path) -> CheckpointSource``.
+
+    A format that is not a folder with a config.json and a tokenizer has ``prepare``, which names a ``(path) -> folder``
+    that makes one; ``load`` then gets that folder.
+    """
 
     name: str
     recognises: Callable[[str], bool]
     load: str
+    prepare: str | None = None
 
 
 class ModelAlias(msgspec.Struct, frozen=True):
-    """A short name for a checkpoint that ships inside a package; ``locate`` gives its directory."""
+    """A short name for a checkpoint that ships inside a package; ``locate`` gives its directory.
+
+    ``held_out`` takes a number of questions and a seed and gives that many questions, as ``lsv eval`` reads them, and a
+    text: nothing of both was trained on.
+    """
 
     name: str
     locate: Callable[[], str]
     default: bool = False
+    held_out: Callable[[int, int], tuple[Sequence[Mapping[str, Any]], str]] | None = None
 
 
 class CommandOffer(msgspec.Struct, frozen=True):

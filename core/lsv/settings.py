@@ -111,6 +111,10 @@ class Settings(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.declared.by_name)
 
+    def replaced(self, name: str, value: Any, source: str) -> Settings:
+        """The same with another value for one setting."""
+        return Settings(self.declared, {**self._given, name: Given(value, source)}, self.positional)
+
     def source(self, name: str) -> str:
         """Where a value came from: ``"flag --port"``, ``"LSV_PORT"``, ``"file x.yaml"``, ``"default"`` …"""
         return self._given[name].source if name in self._given else "default"

@@ -17,7 +17,16 @@ print("MODULES", json.dumps([code, [name for name in {heavy!r} if name in sys.mo
 
 @pytest.mark.parametrize(
     "command",
-    ["--help", "--version", "plugins", "plugins --offers --json", "serve --help", "models --help", "new --help"],
+    [
+        "--help",
+        "--version",
+        "plugins",
+        "plugins --offers --json",
+        "serve --help",
+        "eval --help",
+        "models --help",
+        "new --help",
+    ],
 )
 def test_light(command: str) -> None:
     script = SCRIPT.format(arguments=command.split(), heavy=HEAVY)

@@ -62,8 +62,8 @@ def label(point: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
-def write_result(result: Result, path: str) -> None:
-    """Raises ``ConfigError`` where the file can't be written."""
+def write_result(result: msgspec.Struct, path: str) -> None:
+    """A document as JSON. Raises ``ConfigError`` where the file can't be written."""
     data = msgspec.json.format(msgspec.json.encode(result), indent=2)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ COMMANDS = {
     "chat": ("lsv.cli.chat", "talk to a running server"),
     "complete": ("lsv.cli.complete", "let a running server complete text"),
     "bench": ("lsv.cli.bench", "measure latency, throughput or a server"),
+    "eval": ("lsv.cli.eval", "measure quality, of one weight format or of several side by side"),
     "plan": ("lsv.cli.plan", "show what would run, and why, without loading it"),
     "models": ("lsv.cli.models", "list model architectures"),
     "kernels": ("lsv.cli.kernels", "show which kernel serves each op, and why"),

@@ -5,21 +5,22 @@ sums, comparisons and counts the operands; for repeat, reverse, translate and me
 for facts of the world the fact *and* the phrasing together, so that a held-out question asks for a fact seen
 in training in a phrasing that was never seen with that fact. A key falls wholly on one side.
 
-`python -m lsv_demo.questions > held_out.jsonl` writes the held-out questions, one JSON object a line.
+`python -m lsv_demo.questions > held_out.jsonl` writes the held-out questions, one JSON object a line, as
+`lsv eval --questions held_out.jsonl` takes them.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from random import Random
+from typing import Any
 
 from lsv_demo.chat import dress
 from lsv_demo.question import Question, Split, correct
 from lsv_demo.skills import SKILLS, draw
 
-__all__ = ["Question", "correct", "questions", "stream"]
+__all__ = ["Question", "as_record", "correct", "questions", "stream"]
 
 
 def stream(split: Split, rng: Random, late: bool = False) -> Iterator[Question]:
@@ -49,6 +50,16 @@ def questions(split: Split, count: int, seed: int) -> list[Question]:
     return found
 
 
+def as_record(question: Question) -> dict[str, Any]:
+    """The question as `lsv eval --questions` reads it; its skill is its category."""
+    return {
+        "category": question.skill,
+        "messages": list(question.messages),
+        "answer": question.answer,
+        "key": question.key,
+    }
+
+
 def main() -> None:
     """Write held-out questions as JSON lines on standard output."""
     parser = argparse.ArgumentParser(prog="python -m lsv_demo.questions", description=main.__doc__)
@@ -56,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for question in questions("test", options.count, options.seed):
-        sys.stdout.write(json.dumps(asdict(question), ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(as_record(question), ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

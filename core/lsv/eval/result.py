@@ -1,0 +1,103 @@
+"""What an evaluation leaves behind: one versioned JSON document, and reading it again as a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lsv.bench.figures import Figures
+from lsv.bench.machine import Machine
+from lsv.config import BoundOp
+from lsv.errors import ConfigError
+from lsv.eval.accuracy import Accuracy
+from lsv.eval.paired import Paired
+from lsv.eval.perplexity import Perplexity
+
+FORMAT = 1
+"""Grows when a reader of the last format would misread a document."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured on: a file or a model's own set, ``size`` questions or bytes, and a digest of them."""
+
+    name: str
+    size: int
+    digest: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One weight format. ``weight_bytes`` are as the weights are held; ``ops`` says what serves each op.
+
+    ``paired`` compares with the baseline; None for the baseline itself.
+    """
+
+    format: str
+    dtype: str
+    kv_dtype: str
+    weight_bytes: int
+    ops: Sequence[BoundOp] = ()
+    perplexity: Perplexity | None = None
+    accuracy: Accuracy | None = None
+    speed: Figures = {}
+    paired: Paired | None = None
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """``time`` is UTC, ISO 8601. Runs are compared with ``baseline``, or with the first where that is None."""
+
+    lsv_eval: int = FORMAT
+    model: str
+    command: str
+    time: str
+    machine: Machine
+    questions: Source | None = None
+    text: Source | None = None
+    baseline: Run | None = None
+    runs: list[Run] = []
+
+
+def read_baseline(path: str, *, questions: Source | None, text: Source | None, windows: tuple[int, int] | None) -> Run:
+    """The first run of an earlier evaluation.
+
+    Raises ``ConfigError`` for a file that is missing or no evaluation, or that measured on other questions, another
+    text, or the text in other ``windows`` (context, stride).
+    """
+    found = _read(path)
+    if not found.runs:
+        raise ConfigError(f"baseline {path} holds no run", param="baseline")
+    first = found.runs[0]
+    for what, mine, other in (("questions", questions, found.questions), ("text", text, found.text)):
+        if mine is not None and (other is None or other.digest != mine.digest):
+            theirs = f"{other.name} ({other.size})" if other else "none"
+            raise ConfigError(
+                f"baseline {path} was measured on other {what} ({theirs}) than {mine.name} ({mine.size}): "
+                "only the same compare",
+                param="baseline",
+            )
+    scored = first.perplexity
+    if text is not None and scored is not None and (scored.context, scored.stride) != windows:
+        raise ConfigError(
+            f"baseline {path} has context={scored.context} and stride={scored.stride}: give the same", param="baseline"
+        )
+    return first
+
+
+def _read(path: str) -> Evaluation:
+    try:
+        data = Path(path).read_bytes()
+        found = msgspec.json.decode(data, type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as cause:
+        raise ConfigError(f"{path} can't be read as a result of lsv eval: {cause}", param="baseline") from cause
+    if found.get("lsv_eval") != FORMAT:
+        raise ConfigError(
+            f"{path} is no result that this version of lsv eval can read: lsv_eval must be {FORMAT}, "
+            f"got {found.get('lsv_eval')!r}; write one with --json FILE",
+            param="baseline",
+        )
+    try:
+        return msgspec.convert(found, Evaluation)
+    except msgspec.ValidationError as cause:
+        raise ConfigError(f"{path} is damaged: {cause}", param="baseline") from cause
