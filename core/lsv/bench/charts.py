@@ -12,6 +12,13 @@ from lsv.errors import ConfigError
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "prefill_tokens_per_s", "decode_tokens_per_s")
 _STAGE = "stage_"
+_TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Inter-token latency",
+    "e2el": "End-to-end latency",
+}
+"""Chart titles of the metrics that tables shorten; of any other, the name itself."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -59,13 +66,13 @@ def _groups(measured: Sequence[tuple[Point, Figures]]) -> list[_Group]:
     spreads = {name: part for name in names if (part := split(name))}
     groups = [
         _Group(
-            "throughput", "tokens/s", {name: name.removesuffix("_tokens_per_s") for name in names if name in _RATES}
+            "Throughput", "tokens/s", {name: name.removesuffix("_tokens_per_s") for name in names if name in _RATES}
         ),
-        _Group("start by stage", "s", {name: name[len(_STAGE) : -2] for name in names if name.startswith(_STAGE)}),
+        _Group("Start by stage", "s", {name: name[len(_STAGE) : -2] for name in names if name.startswith(_STAGE)}),
     ]
     for metric in dict.fromkeys(metric for metric, _ in spreads.values()):
         statistics = {name: statistic for name, (found, statistic) in spreads.items() if found == metric}
-        groups.append(_Group(metric, "ms", statistics))
+        groups.append(_Group(_TITLES.get(metric, metric.replace("_", " ").capitalize()), "ms", statistics))
     return [group for group in groups if group.names]
 
 

@@ -14,12 +14,20 @@ from lsv.bench.result import Result, label
 from lsv.bench.svg import COLOURS, draw
 from lsv.errors import ConfigError
 
-_STYLE = """body { font-family: system-ui, sans-serif; max-width: 65em;
-  margin: 2em auto; padding: 0 1em; color: #222; }
-h1 { font-size: 1.3em; } code { background: #f3f3f3; padding: 0.1em 0.3em; } p { color: #555; font-size: 0.9em; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1em; }
-table { border-collapse: collapse; font-size: 0.85em; margin-top: 2em; display: block; overflow-x: auto; }
-td, th { padding: 0.2em 0.7em; text-align: right; border-bottom: 1px solid #e5e5e5; }
+_STYLE = """body { font-family: system-ui, sans-serif; line-height: 1.45; max-width: 72em;
+  margin: 0 auto; padding: 2.5em 1.5em 4em; color: #1a2530; background: #f5f7f8; }
+h1 { font-size: 1.5em; margin: 0 0 0.6em; overflow-wrap: anywhere; }
+code { display: inline-block; background: #e6eaed; border-radius: 4px; padding: 0.2em 0.6em; overflow-wrap: anywhere; }
+p { color: #55626c; font-size: 0.85em; margin: 0.3em 0; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 28em), 1fr)); gap: 1.2em;
+  margin: 1.8em 0; }
+.charts div, table { background: #fff; border: 1px solid #e0e5e9; border-radius: 8px; padding: 1em; }
+svg { display: block; width: 100%; }
+table { border-collapse: collapse; font-size: 0.85em; width: fit-content; max-width: 100%; box-sizing: border-box;
+  display: block; overflow-x: auto; font-variant-numeric: tabular-nums; }
+td, th { padding: 0.3em 0.9em; text-align: right; border-bottom: 1px solid #edf0f2; white-space: nowrap; }
+tr:last-child td { border-bottom: none; }
+th { color: #55626c; font-weight: 600; }
 th:first-child, td:first-child { text-align: left; }"""
 
 

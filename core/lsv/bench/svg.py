@@ -11,10 +11,16 @@ from lsv.bench.charts import Chart
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 """Told apart by colour-blind eyes, too (Okabe and Ito)."""
 _WIDTH, _HEIGHT = 480, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 52, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 60, 46
+_ROOM_FOR_VALUE = 40
+"""The narrowest bar that bears its value, in units of the drawing."""
 _LOG_FROM = 30.0
 """Lines whose values span more than this factor get a logarithmic axis."""
 _MOST_LABELS = 12
+_GRID, _BASE = "#e6eaed", "#9aa5ad"
+"""Lines at the marked values, and the one at zero."""
+_VALUE = 'text-anchor="middle" fill="#33414b" stroke="#fff" stroke-width="3" paint-order="stroke"'
+"""Of a bar, which a line must not cross out."""
 
 Scale = Callable[[float], float]
 """A value as its y in the drawing."""
@@ -26,13 +32,13 @@ def draw(chart: Chart) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label={quoteattr(chart.title)} font-family="system-ui, sans-serif" font-size="11">',
-        _text(_LEFT, 18, chart.title, 'font-size="13" font-weight="600"'),
-        _text(_WIDTH - _RIGHT, 18, chart.unit, 'text-anchor="end" fill="#666"'),
+        _text(_LEFT, 18, chart.title, 'font-size="14" font-weight="600" fill="#1a2530"'),
+        _text(_WIDTH - _RIGHT, 18, chart.unit, 'text-anchor="end" fill="#6b7780"'),
         *_legend(chart),
     ]
     for value in ticks:
-        y = scale(value)
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        y, colour = scale(value), _GRID if value else _BASE
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}"/>')
         parts.append(_text(_LEFT - 6, y + 4, f"{value:,g}", 'text-anchor="end" fill="#444"'))
     every = math.ceil(len(chart.labels) / _MOST_LABELS)
     for index, name in enumerate(chart.labels):
@@ -78,8 +84,8 @@ def _legend(chart: Chart) -> list[str]:
         return []
     parts, x = [], float(_LEFT)
     for index, series in enumerate(chart.series):
-        parts.append(f'<rect x="{x:.0f}" y="28" width="9" height="9" fill="{_colour(index)}"/>')
-        parts.append(_text(x + 13, 36, series.name, 'fill="#444"'))
+        parts.append(f'<rect x="{x:.0f}" y="30" width="9" height="9" rx="2" fill="{_colour(index)}"/>')
+        parts.append(_text(x + 13, 38, series.name, 'fill="#444"'))
         x += 27 + 6.2 * len(series.name)
     return parts
 
@@ -111,6 +117,9 @@ def _bars(chart: Chart, scale: Scale) -> list[str]:
                     f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, width - 1):.1f}" height="{scale(0) - y:.1f}" '
                     f'fill="{_colour(index)}">{_hint(chart.labels[n], series.name, value, chart.unit)}</rect>'
                 )
+                if width >= _ROOM_FOR_VALUE:
+                    at = x + (width - 1) / 2
+                    parts.append(_text(at, y - 5, f"{value:,.4g}", _VALUE))
     return parts
 
 

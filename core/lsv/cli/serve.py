@@ -38,19 +38,26 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
     process = EngineProcess(
         config, log_level=settings["log_level"].upper(), restarts=_RESTARTS if settings["restart_engine"] else 0
     )
-    client = SocketClient(process, Tokenizer.load(config.tokenizer), plugins=plugins)
-    await client.start()
-    service = Service(dict.fromkeys(config.served_names, client))
-    running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
-    if not settings["disable_log_stats"]:
-        running.append(log_stats(client))
+    process.start()  # before all that this process has to load: the engine needs longer
+    try:
+        client = SocketClient(process, Tokenizer.load(config.tokenizer), plugins=plugins)
+        await client.start()
+        service = Service(dict.fromkeys(config.served_names, client))
+        running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
+        if not settings["disable_log_stats"]:
+            running.append(log_stats(client))
+        await _run(running, client)
+    finally:
+        process.stop()
+
+
+async def _run(running: Sequence[Coroutine[Any, Any, None]], client: SocketClient) -> None:
+    """Run until one ends; raises what the engine's start failed with, which says more than that the engine is gone."""
     try:
         await _first_to_end(running)
     except LsvError:
-        # A frontend only sees that the engine is gone; what ended its start says more.
-        failure = client.failure
-        if failure is not None:
-            raise failure from None
+        if client.failure is not None:
+            raise client.failure from None
         raise
     finally:
         await client.close()

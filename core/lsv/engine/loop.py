@@ -6,6 +6,7 @@ the process. Clients come through the listener. Everything happens in one thread
 
 from __future__ import annotations
 
+import gc
 import logging
 import selectors
 import signal
@@ -248,6 +249,7 @@ class EngineLoop:
 
 def main(listener: int, lifeline: int, parent: int) -> int:
     """Run an engine process; exit codes: 0 told to stop, 1 failed, 2 could not start."""
+    gc.disable()  # nearly everything that a start makes stays, and looking through it takes a tenth of the time
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and tells us
     signal.signal(signal.SIGTERM, _exit)
@@ -271,6 +273,8 @@ def _serve(loop: EngineLoop, config: EngineConfig, loaded: Plugins) -> int:
     try:
         report.log_config(config)
         fit = loop.load()
+        gc.freeze()  # from now on only what is new is looked through
+        gc.enable()
         report.log_fit(config, fit)
         loaded.call("lsv_engine_started", config=config)
         loop.run()

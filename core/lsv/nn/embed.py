@@ -16,7 +16,10 @@ from lsv.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 
 class Embed(Bindable):
-    """ids int64 [T] -> [T, size]. Each rank holds as many rows, the last ones padded with zeros."""
+    """ids int64 [T] -> [T, size]. Each rank holds as many rows, the last ones padded with zeros.
+
+    ``head`` is the plain linear layer that shares the rows, where there is one.
+    """
 
     op: ClassVar[str] = "embed"
     row_invariant: ClassVar[bool] = True
@@ -26,10 +29,12 @@ class Embed(Bindable):
         start, stop, width = w.shard.cut_padded(vocab_size)
         self.vocab_size, self.start, self.communicator = vocab_size, start, w.communicator
         self.weight: nn.Parameter = _vocabulary(w, vocab_size, size, (start, stop, width))
+        self.head: PlainLinear | None = None
 
     def spec(self) -> OpSpec:
         rows, size = self.weight.shape
-        flags = frozenset() if self.communicator is None else frozenset({"cut"})
+        facts = {"cut": self.communicator is not None, "tied": self.head is not None}
+        flags = frozenset(name for name, holds in facts.items() if holds)
         return OpSpec(self.op, dtype_name(self.weight.dtype), shape={"rows": rows, "size": size}, flags=flags)
 
     def reference(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
@@ -58,6 +63,8 @@ class Head(nn.Module):
         else:
             weight = tied.weight if tied else _vocabulary(w, vocab_size, size, (start, stop, width))
             self.linear = _of_plain_weight(w, LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight)
+            if tied is not None and isinstance(self.linear, PlainLinear):
+                tied.head = self.linear
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         logits: torch.Tensor = self.linear(x)

@@ -141,8 +141,8 @@ def test_tables() -> None:
 def test_a_sweep_charts_lines_and_others_bars() -> None:
     drawn = charts(sweep())
     assert [(c.title, c.labels, c.lines) for c in drawn] == [
-        ("throughput by request rate", ["1", "4", "inf"], True),
-        ("ttft by request rate", ["1", "4", "inf"], True),
+        ("Throughput by request rate", ["1", "4", "inf"], True),
+        ("Time to first token by request rate", ["1", "4", "inf"], True),
     ]
     assert [(s.name, s.values) for s in drawn[1].series] == [("p50", [5.0, 9.0, 900.0]), ("p99", [10.0, 18.0, 1800.0])]
     cold, warm = run({"start": "cold"}, stage_weights_s=2.0), run({"start": "warm"}, stage_weights_s=1.0)
@@ -177,6 +177,16 @@ def test_higher_values_are_drawn_higher() -> None:
         heights = [float(circle.get("cy", 0)) for circle in root.iter(f"{SVG}circle")]
         assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
         assert heights[0] > heights[2]
+
+
+def test_bars_bear_their_values_where_there_is_room() -> None:
+    def texts(series: int) -> set[str | None]:
+        rows = [Series(f"s{n}", [1234.0, 0.5]) for n in range(series)]
+        chart = Chart(title="t", unit="", x="", labels=["a", "b"], series=rows)
+        return {text.text for text in ET.fromstring(svg.draw(chart)).iter(f"{SVG}text")}
+
+    assert {"1,234", "0.5"} <= texts(2)
+    assert "1,234" not in texts(12)
 
 
 def test_ticks() -> None:
