@@ -178,15 +178,17 @@ def test_rows_apart(library: ctypes.CDLL, format: int, group: int) -> None:
     assert torch.equal(packed(wide[:, 20:148]), packed(wide[:, 20:148].contiguous()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("format", "group"), FORMATS)
-def test_unusual_rows(library: ctypes.CDLL, format: int, group: int) -> None:
+def test_unusual_rows(library: ctypes.CDLL, format: int, group: int, dtype: torch.dtype) -> None:
     """Zeros give the bias, outliers do not overflow, and what is not finite stays so in its own row."""
     layer = Layer.random(format, group, 32, 256)
     x = torch.stack([torch.zeros(256), torch.full((256,), 3e36), rows_of(1, 256)[0], rows_of(1, 256)[0]])
     x[2, 70], x[3, 70] = torch.nan, torch.inf
-    packed = Packed(library, layer, torch.float32)
+    x = x.to(dtype)
+    packed = Packed(library, layer, dtype)
     found = packed(x)
-    assert layer.bias is not None
-    assert torch.equal(found[0], layer.bias)
+    assert packed.bias is not None
+    assert torch.equal(found[0], packed.bias)
     assert not found[2:].isfinite().any()
     assert torch.equal(found[:2], packed(x[:2]))

@@ -1,6 +1,7 @@
 // Rows times a panel of int4 weights: exact within a group of inputs, the groups added up in order in float.
 #include <utility>
 
+#include "dot.h"
 #include "gemm_integer.h"
 #include "products.h"
 
@@ -8,82 +9,109 @@ namespace lsv {
 namespace integer {
 namespace {
 
-constexpr int kLines = 8;  // of an int4 tile
+constexpr int kLines = 8;          // of an int4 tile
 constexpr int kScalesAhead = 512;  // floats between the scales in use and those being fetched
 
-// One group's sums of kRows rows, begun with -8 times the sum of the row's codes: nibbles are values + 8.
-template <int kRows> struct GroupSums {
-  Ints sums[kRows][kVectors];
-
-  void begin(const int32_t* starts) {
+// The sums of kRows rows, both those of a group in whole numbers and those of all groups in float: that leaves room
+// in registers for half as many rows as with int8, and nothing is loaded or stored between groups.
+template <int kRows> class Sums {
+ public:
+  // A group begins with -8 times the sum of the row's codes: nibbles are values + 8.
+  void begin_group(const int32_t* starts) {
+#pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row)
-      for (int v = 0; v < kVectors; ++v) sums[row][v] = Ints{} + starts[row];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) group_[row][v] = Ints{} + starts[row];
   }
 
   // The nibbles of a block of 64 inputs: low ones are inputs 0-31, high ones 32-63.
-  template <bool kLow, bool kHigh> void add(const char* lines, const int8_t* codes) {
+  template <bool kLow, bool kHigh> void add(const char* lines, const int8_t* codes, Ahead& ahead) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kLines; ++i, codes += kRows * 4) {
-      Bytes low[kVectors], high[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        Bytes both = load_as<Bytes>(lines + i * 64 + line_offset(v, kTileBytes / 2));
-        low[v] = low_nibbles(both);
-        high[v] = high_nibbles(both);
+    for (int first = 0; first < kVectors; first += kTogether)
+#pragma GCC unroll 4
+      for (int i = 0; i < kLines; ++i) {
+        const int8_t *low = codes + i * kRows * 4, *high = low + kLines * kRows * 4;
+        Bytes both[kTogether], nibbles[kTogether];
+#pragma GCC unroll 4
+        for (int v = 0; v < kTogether; ++v) {
+          both[v] = load_as<Bytes>(lines + i * kLine + line_offset(first + v, kTileBytes / 2));
+          if (kLow && v % kVectorsOfLine == 0) ahead.fetch();
+        }
+        if (kLow) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kTogether; ++v) nibbles[v] = low_nibbles(both[v]);
+          add_line(nibbles, low, first);
+        }
+        if (kHigh) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kTogether; ++v) nibbles[v] = high_nibbles(both[v]);
+          add_line(nibbles, high, first);
+        }
       }
-#pragma GCC unroll 16
-      for (int row = 0; row < kRows; ++row) {
-        if (kLow) add_line(row, low, codes + row * 4);
-        if (kHigh) add_line(row, high, codes + (kLines * kRows + row) * 4);
-      }
-    }
   }
 
-  void add_line(int row, const Bytes* nibbles, const int8_t* codes) {
-    Bytes quad = broadcast_quad(codes);
-    for (int v = 0; v < kVectors; ++v) sums[row][v] = add_int4(sums[row][v], nibbles[v], quad);
-  }
-
-  void add_to(const float* scales, const float* row_scales, float* result) const {
+  void end_group(const float* scales, const float* row_scales) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       Floats scale = load(scales + v * kLanes);
+#pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
-        float* to = result + row * kPanel + v * kLanes;
-        store(to, load(to) + __builtin_convertvector(sums[row][v], Floats) * row_scales[row] * scale);
+        Floats sums = __builtin_convertvector(group_[row][v], Floats) * row_scales[row];
+        total_[row][v] = multiply_add(sums, scale, total_[row][v]);
       }
     }
   }
+
+  void store_to(float* result) const {
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) store(result + row * kPanel + v * kLanes, total_[row][v]);
+  }
+
+ private:
+  static constexpr int kTogether = vectors_together(kRows);
+
+  void add_line(const Bytes* nibbles, const int8_t* codes, int first) {
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      Bytes quad = broadcast_quad(codes + row * 4);
+#pragma GCC unroll 4
+      for (int v = 0; v < kTogether; ++v) group_[row][first + v] = add_int4(group_[row][first + v], nibbles[v], quad);
+    }
+  }
+
+  Ints group_[kRows][kVectors];
+  Floats total_[kRows][kVectors] = {};
 };
 
 template <int kRows, int kGroup> void multiply_rows(const Product& p, float* result) {
-  for (int i = 0; i < kRows * kPanel; i += kLanes) store(result + i, Floats{});
-  const char *lines = p.panel, *ahead = p.ahead;
+  const char* lines = p.panel;
   const int8_t* codes = p.codes;
   const float *scales = p.scales, *row_scales = p.row_scales;
   const int32_t* starts = p.starts;
-  GroupSums<kRows> sums;
-  auto begin = [&] { sums.begin(starts); };
+  Ahead ahead = p.ahead;
+  Sums<kRows> sums;
+  auto begin = [&] { sums.begin_group(starts); };
   auto end = [&] {
-    sums.add_to(scales, row_scales, result);
+    sums.end_group(scales, row_scales);
     __builtin_prefetch(scales + kScalesAhead);
     __builtin_prefetch(scales + kScalesAhead + 16);
     scales += kPanel, row_scales += kRows, starts += kRows;
   };
   for (int64_t at = 0; at < p.inputs; at += kBlockInputs, lines += kTileBytes, codes += kBlockInputs * kRows) {
-    for (int i = 0; i < kLines; ++i, ahead += p.step) {
-      __builtin_prefetch(ahead);
-      __builtin_prefetch(ahead + 64);
-    }
     if (at % kGroup == 0) begin();
     if constexpr (kGroup < kBlockInputs) {
-      sums.template add<true, false>(lines, codes);
+      sums.template add<true, false>(lines, codes, ahead);
       end();
       begin();
-      sums.template add<false, true>(lines, codes);
+      sums.template add<false, true>(lines, codes, ahead);
     } else {
-      sums.template add<true, true>(lines, codes);
+      sums.template add<true, true>(lines, codes, ahead);
     }
     if ((at + kBlockInputs) % kGroup == 0) end();
   }
+  sums.store_to(result);
 }
 
 template <int kGroup, int... kLess> Kernel kernel_for(int rows, std::integer_sequence<int, kLess...>) {
@@ -94,7 +122,7 @@ template <int kGroup, int... kLess> Kernel kernel_for(int rows, std::integer_seq
 }  // namespace
 
 Kernel int4_kernel(int rows, int group) {
-  auto less = std::make_integer_sequence<int, kMostRows>();
+  auto less = std::make_integer_sequence<int, kMostRowsInt4>();
   if (group == 32) return kernel_for<32>(rows, less);
   return group == 64 ? kernel_for<64>(rows, less) : kernel_for<128>(rows, less);
 }

@@ -8,24 +8,32 @@ namespace lsv {
 namespace integer {
 namespace {
 
+constexpr int kLines = 16;  // of an int8 tile
+
 template <int kRows> void multiply_rows(const Product& p, float* result) {
+  constexpr int kTogether = vectors_together(kRows);
   Ints sums[kRows][kVectors] = {};
-  const char *lines = p.panel, *ahead = p.ahead;
+  const char* lines = p.panel;
   const int8_t* codes = p.codes;
-  for (int64_t at = 0; at < p.inputs; at += kBlockInputs, lines += 2 * kTileBytes) {
+  Ahead ahead = p.ahead;
+  for (int64_t at = 0; at < p.inputs; at += kBlockInputs, lines += 2 * kTileBytes, codes += kBlockInputs * kRows)
 #pragma GCC unroll 4
-    for (int i = 0; i < 16; ++i, ahead += p.step, codes += kRows * 4) {
-      __builtin_prefetch(ahead);
-      __builtin_prefetch(ahead + 64);
-      Bytes weights[kVectors];
-      for (int v = 0; v < kVectors; ++v) weights[v] = load_as<Bytes>(lines + i * 64 + line_offset(v, kTileBytes));
+    for (int first = 0; first < kVectors; first += kTogether)
+#pragma GCC unroll 4
+      for (int i = 0; i < kLines; ++i) {
+        Bytes weights[kTogether];
+#pragma GCC unroll 4
+        for (int v = 0; v < kTogether; ++v) {
+          weights[v] = load_as<Bytes>(lines + i * kLine + line_offset(first + v, kTileBytes));
+          if (v % kVectorsOfLine == 0) ahead.fetch();
+        }
 #pragma GCC unroll 16
-      for (int row = 0; row < kRows; ++row) {
-        Bytes quad = broadcast_quad(codes + row * 4);
-        for (int v = 0; v < kVectors; ++v) sums[row][v] = add_int8(sums[row][v], weights[v], quad);
+        for (int row = 0; row < kRows; ++row) {
+          Bytes quad = broadcast_quad(codes + (i * kRows + row) * 4);
+#pragma GCC unroll 4
+          for (int v = 0; v < kTogether; ++v) sums[row][first + v] = add_int8(sums[row][first + v], weights[v], quad);
+        }
       }
-    }
-  }
   for (int v = 0; v < kVectors; ++v) {
     Ints shifted = load_as<Ints>(p.sums + v * kLanes) * kRowFlip;
     Floats scale = load(p.scales + v * kLanes);
@@ -42,7 +50,7 @@ template <int... kLess> Kernel kernel_for(int rows, std::integer_sequence<int, k
 
 }  // namespace
 
-Kernel int8_kernel(int rows) { return kernel_for(rows, std::make_integer_sequence<int, kMostRows>()); }
+Kernel int8_kernel(int rows) { return kernel_for(rows, std::make_integer_sequence<int, kMostRowsInt8>()); }
 
 }  // namespace integer
 }  // namespace lsv

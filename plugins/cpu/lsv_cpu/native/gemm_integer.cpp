@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kRowsCached = 384 << 10;  // bytes of rows that stay in the second-level cache beside a panel
 constexpr int64_t kStreamAhead = 4096;      // bytes between a panel's line in use and the one being fetched
-constexpr int kLine = 64;
 
 // The output in lane `lane` of a panel; -1 where the panel is padded.
 int64_t output_at(const Linear& linear, int64_t panel, int lane) {
@@ -165,9 +164,8 @@ __attribute__((noinline)) void store_tile(const Epilogue<T>& epilogue, int64_t r
 
 // What a block of rows prefetches while it reads a panel: where one block is all there is, the panel itself a little
 // ahead; else its part of the next panel, since this one is in the cache after the first block.
-void look_ahead(Product& product, int64_t bytes, int64_t block, int64_t blocks) {
-  product.ahead = blocks == 1 ? product.panel + kStreamAhead : product.panel + bytes + bytes * block / blocks;
-  product.step = 2 * kLine / blocks;
+Ahead look_ahead(const char* panel, int64_t bytes, int64_t block, int64_t blocks) {
+  return {blocks == 1 ? panel + kStreamAhead : panel + bytes + bytes * block / blocks, kLine / blocks};
 }
 
 }  // namespace
@@ -221,7 +219,7 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
   const Blocks& blocks = operand.blocks;
   Range mine = me.share(panels_of(linear));
   int64_t bytes = panel_bytes(linear), groups = operand.groups;
-  int64_t cached = std::max<int64_t>(1, kRowsCached / (operand.inputs * kMostRows));  // blocks
+  int64_t cached = std::max<int64_t>(1, kRowsCached / (operand.inputs * most_rows(linear)));  // blocks
   with_type(linear.dtype, [&](auto type) {
     Epilogue<decltype(type)> epilogue(linear, out, residual);
     alignas(64) float tile[kMostRows * kPanel];
@@ -231,11 +229,11 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
         for (int64_t block = begin; block < end; ++block) {
           int64_t first = blocks.first(block);
           int count = blocks.rows_of(block);
-          Product product = {(char*)linear.panels + panel * bytes, linear.scales + panel * groups * kPanel,
-                             linear.sums + panel * kPanel, operand.codes + first * operand.inputs,
-                             operand.scales + first * groups, operand.starts + first * groups, operand.inputs,
-                             nullptr, 0};
-          look_ahead(product, bytes, block - begin, end - begin);
+          const char* weights = (char*)linear.panels + panel * bytes;
+          Product product = {weights, linear.scales + panel * groups * kPanel, linear.sums + panel * kPanel,
+                             operand.codes + first * operand.inputs, operand.scales + first * groups,
+                             operand.starts + first * groups, operand.inputs,
+                             look_ahead(weights, bytes, block - begin, end - begin)};
           Kernel kernel = linear.group ? int4_kernel(count, linear.group) : int8_kernel(count);
           kernel(product, tile);
           store_tile(epilogue, first, count, panel, tile);

@@ -8,18 +8,31 @@ namespace lsv {
 namespace integer {
 
 #if defined(__AVX512F__)
-constexpr int kMostRows = 12;  // rows a kernel takes at once: 12 x 2 accumulators of the 32 registers
+constexpr int kMostRowsInt8 = 12;  // rows a kernel takes at once: 12 x 2 accumulators of the 32 registers
+constexpr int kMostRowsInt4 = 6;   // 6 x 2 of a group, and as many of all groups
 #else
-constexpr int kMostRows = 2;
+constexpr int kMostRowsInt8 = 2;
+constexpr int kMostRowsInt4 = 2;
 #endif
+constexpr int kMostRows = kMostRowsInt8;
+constexpr int kFewRows = 4;
 constexpr int kVectors = kPanel / kLanes;
+constexpr int kVectorsOfLine = 16 / kLanes;
 constexpr int kBlockInputs = 64;  // of a tile
+constexpr int kLine = 64;         // bytes of a line of the cache
 
 inline int64_t groups_of(const Linear& linear) { return linear.group ? inputs_padded(linear) / linear.group : 1; }
 
-// Rows fall into as few blocks of at most kMostRows as possible, as even as possible.
+inline int most_rows(const Linear& linear) { return linear.group ? kMostRowsInt4 : kMostRowsInt8; }
+
+// Vectors of a panel that are multiplied side by side. With many rows both tiles are: what is loaded of a row serves
+// both. With few, which wait for the memory, one comes after the other as they lie: processors fetch one stream ahead
+// far better than two that alternate.
+constexpr int vectors_together(int rows) { return rows > kFewRows ? kVectors : kVectors / 2; }
+
+// Rows fall into as few blocks of at most `most` as possible, as even as possible.
 struct Blocks {
-  explicit Blocks(int64_t rows) : rows(rows), count((rows + kMostRows - 1) / kMostRows) {}
+  Blocks(int64_t rows, int64_t most) : rows(rows), count((rows + most - 1) / most) {}
 
   int64_t first(int64_t block) const { return rows * block / count; }
   int rows_of(int64_t block) const { return (int)(first(block + 1) - first(block)); }
@@ -31,9 +44,9 @@ struct Blocks {
 // for each group, and for int4 the sums that take back the 8 in nibbles.
 struct Operand {
   Operand(const Linear& linear, int64_t rows, void* data)
-      : blocks(rows), groups(groups_of(linear)), inputs(inputs_padded(linear)), codes((int8_t*)data),
+      : blocks(rows, most_rows(linear)), groups(groups_of(linear)), inputs(inputs_padded(linear)), codes((int8_t*)data),
         scales((float*)(codes + rows * inputs)), starts((int32_t*)(scales + rows * groups)),
-        spare((char*)(starts + rows * groups)), spare_bytes(kMostRows * inputs * (int64_t)sizeof(float)) {}
+        spare((char*)(starts + rows * groups)), spare_bytes(most_rows(linear) * inputs * (int64_t)sizeof(float)) {}
 
   int64_t bytes() const { return spare + spare_bytes * team_size() - (char*)codes; }
 
@@ -46,6 +59,17 @@ struct Operand {
   int64_t spare_bytes;
 };
 
+// What to fetch into the cache meanwhile: a line for each line that is read, and on by `step` bytes.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void fetch() {
+    __builtin_prefetch(at);
+    at += step;
+  }
+};
+
 // A block of rows times a panel, before bias and gate.
 struct Product {
   const char* panel;
@@ -55,12 +79,11 @@ struct Product {
   const float* row_scales;
   const int32_t* starts;
   int64_t inputs;
-  const char* ahead;     // what to prefetch: two lines of the cache for each two that are read, and on by `step` bytes
-  int64_t step;
+  Ahead ahead;
 };
 
 using Kernel = void (*)(const Product&, float* result);  // result: [rows][kPanel]
-Kernel int8_kernel(int rows);                             // for 1 to kMostRows rows
+Kernel int8_kernel(int rows);                             // for 1 to kMostRowsInt8 rows
 Kernel int4_kernel(int rows, int group);
 
 }  // namespace integer

@@ -51,6 +51,20 @@ template <class T> float largest_of(const T* x, int size) {
   return load_as<float>(&largest);
 }
 
+// The same for whole vectors of pairs, compared before they are widened.
+inline float largest_of(const BFloat16* x, int size) {
+  typedef uint16_t Pairs __attribute__((vector_size(4 * kLanes)));
+  if (size % (2 * kLanes)) return largest_of<BFloat16>(x, size);
+  Pairs most = {};
+  for (int at = 0; at < size; at += 2 * kLanes) {
+    Pairs magnitude = load_as<Pairs>(x + at) & 0x7fff;
+    most = magnitude > most ? magnitude : most;
+  }
+  Words even = (Words)most << 16, odd = (Words)most & 0xffff0000u;
+  uint32_t largest = largest_lane(even > odd ? even : odd);
+  return load_as<float>(&largest);
+}
+
 inline Scales scales_of(Floats largest) {
   Floats one = broadcast(1);
   return {largest < kNothing ? one : largest / 127, largest < kNothing ? one : 127 / largest};
