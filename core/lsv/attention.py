@@ -28,6 +28,7 @@ class AttentionLayer:
     in the softmax and carry no value; ``alibi`` [heads] are slopes of a penalty on the
     distance to either side. ``group`` and ``place`` say where the layer's
     cache is: which block table, and which position among the layers of that group.
+    ``key_scale`` and ``value_scale`` are what a cache of 8-bit floats holds K and V in units of.
     """
 
     index: int
@@ -42,6 +43,14 @@ class AttentionLayer:
     alibi: torch.Tensor | None = None
     group: int = 0
     place: int = 0
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+
+
+def token_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
+    """One token's K and V in a cache of ``dtype``; integers have a float32 scale a token and head beside them."""
+    scale = 0 if dtype.is_floating_point else 4
+    return 2 * layer.kv_heads * (layer.head_dim * dtype.itemsize + scale)
 
 
 @dataclass(frozen=True, slots=True)

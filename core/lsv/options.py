@@ -78,7 +78,11 @@ _MEMORY = _grouped(
     ),
     Setting(name="block_size", type="int", low=1, help="tokens in a cache block (default: the attention backend's)"),
     Setting(name="num_gpu_blocks_override", type="int", low=2, help="number of cache blocks, instead of measuring"),
-    Setting(name="kv_cache_dtype", default="auto", help="type of the KV cache; auto is the model's"),
+    Setting(
+        name="kv_cache_dtype", default="auto",
+        help="type of the KV cache: fp8 (that is fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 where the "
+        "checkpoint was made for it",
+    ),
     Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
     Setting(
         name="preemption_mode", default="recompute", choices=("recompute",),

@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from lsv import ops
-from lsv.attention import AttentionLayer
+from lsv.attention import AttentionLayer, token_bytes
 from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVSpec, group_specs
+from lsv.kv.spec import KVGroup, KVKind, KVSpec, group_specs
 from lsv.locate import read_config
+from lsv.nn import kv_scales
 from lsv.nn.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
+from lsv.nn.dtypes import cache_dtype
 from lsv.nn.fill import Filler, Report
 from lsv.nn.model import Model
 from lsv.nn.sampling import Sampling
@@ -70,8 +72,8 @@ def declare(
     declaration = Declaration(dtype, torch.device(torch_device), quantizer, shard, communicator)
     build = catalog.load(catalog.find(ModelOffer, config.model_offer))
     model: Model = build(Weights(declaration), json, config.max_model_len)
-    itemsize = dtype.itemsize if config.kv_dtype == "auto" else _kv_itemsize(config.kv_dtype)
-    specs = tuple(_spec(layer, itemsize) for layer in model.attention_layers())
+    kv_dtype = cache_dtype(config.kv_dtype, dtype)
+    specs = tuple(_spec(layer, kv_dtype) for layer in model.attention_layers())
     groups = group_specs(specs)
     model.place_layers(_place(model.attention_layers(), groups))
     slots = tuple(declaration.slots)
@@ -86,7 +88,7 @@ def declare(
         slots=slots,
         device=declaration.device,
         vocab_size=model.vocab_size,
-        filler=Filler(module, slots, model.ignores),
+        filler=Filler(module, slots, (*model.ignores, kv_scales.NAMES)),
     )
 
 
@@ -103,7 +105,10 @@ def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda
     the checkpoint does not fit.
     """
     declared.model.eval()
-    declared.filler.fill(RenamedSource(source, declared.model.rename), declared.device, progress)
+    source = RenamedSource(source, declared.model.rename)
+    declared.filler.fill(source, declared.device, progress)
+    declared.layers = tuple(kv_scales.with_scales(declared.layers, source))
+    declared.model.place_layers(declared.layers)
     declared.filled = True
 
 
@@ -133,15 +138,9 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
     return Skipping(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
 
 
-def _kv_itemsize(name: str) -> int:
-    """Bytes of one cached number: a torch dtype by name, or one of the ``fp8`` spellings."""
-    dtype = getattr(torch, name, None)
-    return dtype.itemsize if isinstance(dtype, torch.dtype) else 1
-
-
-def _spec(layer: AttentionLayer, itemsize: int) -> KVSpec:
-    token_bytes = 2 * layer.kv_heads * layer.head_dim * itemsize
-    return KVSpec(layer.index, "full" if layer.window is None else "window", token_bytes, window=layer.window)
+def _spec(layer: AttentionLayer, dtype: torch.dtype) -> KVSpec:
+    kind: KVKind = "full" if layer.window is None else "window"
+    return KVSpec(layer.index, kind, token_bytes(layer, dtype), window=layer.window)
 
 
 def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout
+from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, token_bytes
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 
@@ -29,21 +29,28 @@ HEAD_DIMS = (64, 128, 80, 32, 96, 256)
 RATIOS = (7, 1, 4, 2, 8)
 FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap")
 _TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
+_COARSENESS = {torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6, torch.int8: 0.05}
+"""How far a quantised cache may take outputs from those of the cache it stands for."""
 _KV_HEADS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """One combination to check. ``ratio`` is query heads per KV head; ``feature`` one of ``FEATURES``."""
+    """One combination to check. ``ratio`` is query heads per KV head; ``feature`` one of ``FEATURES``.
+
+    ``kv_dtype`` is that of the cache, by torch's name; ``"auto"`` the same as ``dtype``.
+    """
 
     dtype: str
     head_dim: int
     ratio: int
     block_size: int
     feature: str
+    kv_dtype: str = "auto"
 
     def __str__(self) -> str:
-        return f"{self.dtype}-dim{self.head_dim}-gqa{self.ratio}-block{self.block_size}-{self.feature}"
+        kv = "" if self.kv_dtype == "auto" else f"-kv_{self.kv_dtype}"
+        return f"{self.dtype}-dim{self.head_dim}-gqa{self.ratio}-block{self.block_size}-{self.feature}{kv}"
 
 
 def attention_cases(
@@ -53,9 +60,10 @@ def attention_cases(
     head_dims: Sequence[int] = HEAD_DIMS,
     ratios: Sequence[int] = RATIOS,
     features: Sequence[str] = FEATURES,
+    kv_dtypes: Sequence[str] = ("auto",),
 ) -> tuple[AttentionCase, ...]:
     """Cases in which every two values of different factors meet at least once."""
-    factors: tuple[Sequence[Any], ...] = (dtypes, head_dims, ratios, block_sizes, features)
+    factors: tuple[Sequence[Any], ...] = (dtypes, head_dims, ratios, block_sizes, features, kv_dtypes)
     return tuple(AttentionCase(*values) for values in cover_pairs(factors))
 
 
@@ -140,11 +148,11 @@ class _Cached:
         requests: Sequence[_Request],
     ) -> None:
         self.backend, self.layer, self.block_size = backend, layer, case.block_size
-        self.token_bytes = 2 * layer.kv_heads * layer.head_dim * _dtype(case).itemsize
+        self.token_bytes = token_bytes(layer, _kv_dtype(case))
         self.group = KVGroup(0, "full" if layer.window is None else "window", (0, 1), self.token_bytes, layer.window)
         pages = 2 + max(int(request.blocks.max()) for request in requests)
         layers = [replace(layer, index=0, place=0), layer]
-        self.cache = backend.allocate([self.group], layers, pages, case.block_size, _dtype(case), device)
+        self.cache = backend.allocate([self.group], layers, pages, case.block_size, _kv_dtype(case), device)
         for one in layers:
             self._spoil(one, pages, device, _dtype(case))
 
@@ -192,8 +200,11 @@ def _check_cached(backend: AttentionBackend, device: Device, case: AttentionCase
     for number, (begin, end) in enumerate(itertools.pairwise(borders), start=1):
         rows = [(r, begin(r.length), end(r.length)) for r in requests if begin(r.length) < end(r.length)]
         for (request, start, stop), got in zip(rows, cached.step(rows), strict=True):
-            wanted = _attend(request, np.arange(start, stop), stop, layer)
-            _compare(got, wanted, f"{case}: step {number}, tokens {start} to {stop} of {request.length}", case)
+            what = f"{case}: step {number}, tokens {start} to {stop} of {request.length}"
+            places = np.arange(start, stop)
+            _compare(got, _attend(_kept(request, layer, case), places, stop, layer), what, _TOLERANCE[case.dtype])
+            loose = _TOLERANCE[case.dtype] + _COARSENESS.get(_kv_dtype(case), 0.0)
+            _compare(got, _attend(request, places, stop, layer), f"{what}, from unquantised keys and values", loose)
 
 
 def _check_reading(backend: AttentionBackend, device: Device, case: AttentionCase, layer: AttentionLayer) -> None:
@@ -207,8 +218,8 @@ def _check_reading(backend: AttentionBackend, device: Device, case: AttentionCas
         if backend.supports(reader) is not None:
             continue
         for (request, start, stop), got in zip(last, cached.step(last, layer=reader, write=False), strict=True):
-            wanted = _attend(request, np.arange(start, stop), stop, reader)
-            _compare(got, wanted, f"{case}: reading {stop} tokens, causal={reader.causal}", case)
+            wanted = _attend(_kept(request, layer, case), np.arange(start, stop), stop, reader)
+            _compare(got, wanted, f"{case}: reading {stop} tokens, causal={reader.causal}", _TOLERANCE[case.dtype])
 
 
 def _check_without_cache(backend: AttentionBackend, device: Device, case: AttentionCase, layer: AttentionLayer) -> None:
@@ -224,7 +235,8 @@ def _check_without_cache(backend: AttentionBackend, device: Device, case: Attent
         out = backend.attend(q, k, v, reader, None, plan)
         for request, got in zip(requests, torch.split(out, lengths.tolist()), strict=True):
             wanted = _attend(request, np.arange(request.length), request.length, reader)
-            _compare(got, wanted, f"{case}: without a cache, causal={causal}, {request.length} tokens", case)
+            what = f"{case}: without a cache, causal={causal}, {request.length} tokens"
+            _compare(got, wanted, what, _TOLERANCE[case.dtype])
 
 
 def _attend(request: _Request, positions: Int64s, length: int, layer: AttentionLayer) -> Floats:
@@ -250,9 +262,25 @@ def _attend(request: _Request, positions: Int64s, length: int, layer: AttentionL
     return out
 
 
-def _compare(got: torch.Tensor, wanted: Floats, what: str, case: AttentionCase) -> None:
+def _kept(request: _Request, layer: AttentionLayer, case: AttentionCase) -> _Request:
+    """The request with K and V as a cache of the case's dtype gives them back."""
+    dtype = _kv_dtype(case)
+
+    def keep(x: torch.Tensor, scale: float) -> torch.Tensor:
+        if dtype == torch.int8:
+            scales = x.float().abs().amax(-1, keepdim=True) / 127
+            return (x.float() / scales).round() * scales
+        if dtype.itemsize > 1:
+            return x
+        largest = torch.finfo(dtype).max
+        return (x.float() / scale).clamp(-largest, largest).to(dtype).float() * scale
+
+    return replace(request, k=keep(request.k, layer.key_scale), v=keep(request.v, layer.value_scale))
+
+
+def _compare(got: torch.Tensor, wanted: Floats, what: str, tolerance: float) -> None:
     error = np.abs(got.double().cpu().numpy() - wanted).max(initial=0.0)
-    assert error <= _TOLERANCE[case.dtype], f"{what}: off by {error:.3g}"
+    assert error <= tolerance, f"{what}: off by {error:.3g}"
 
 
 def _layer(case: AttentionCase, device: Device) -> AttentionLayer:
@@ -270,6 +298,8 @@ def _layer(case: AttentionCase, device: Device) -> AttentionLayer:
         sinks=spread if "sinks" in parts else None,
         alibi=2.0 ** (-4 - 2 * spread) if "alibi" in parts else None,
         place=1,
+        key_scale=0.5 if case.kv_dtype != "auto" else 1.0,
+        value_scale=0.25 if case.kv_dtype != "auto" else 1.0,
     )
 
 
@@ -295,5 +325,11 @@ def _requests(
 
 def _dtype(case: AttentionCase) -> torch.dtype:
     dtype = getattr(torch, case.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _kv_dtype(case: AttentionCase) -> torch.dtype:
+    dtype = _dtype(case) if case.kv_dtype == "auto" else getattr(torch, case.kv_dtype)
     assert isinstance(dtype, torch.dtype)
     return dtype

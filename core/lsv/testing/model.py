@@ -55,10 +55,11 @@ class Sequences:
         *,
         block_size: int = 8,
         pages: int = 256,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         self.declared, self.block_size = declared, block_size
         self.backend = backend or DenseAttention()
-        dtype = next(declared.model.parameters()).dtype
+        dtype = kv_dtype or next(declared.model.parameters()).dtype
         device: Any = None
         self.cache = self.backend.allocate(declared.groups, declared.layers, pages, block_size, dtype, device)
         self.free = list(range(1, pages))

@@ -16,9 +16,9 @@ from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn import build
 from lsv.nn.build import Declared
+from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer
 from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
-from lsv.worker.dtypes import cache_dtype, model_dtype
 from lsv.worker.memory import after_weights, plan_memory
 
 

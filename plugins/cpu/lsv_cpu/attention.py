@@ -13,7 +13,8 @@ from lsv.attention import AttentionLayer, BatchLayout, Int32s
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv_cpu import native, reference
-from lsv_cpu.cache import KVCache, block_elements, make_cache
+from lsv_cpu.cache import KVCache, make_cache
+from lsv_cpu.codes import FORMS
 
 MAX_HEAD_DIM = 512
 
@@ -27,6 +28,7 @@ class LayerRecord(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "dim", "window", "causal")),
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
         *((name, _Address) for name in ("sinks", "alibi")),
+        *((name, ctypes.c_float) for name in ("key_scale", "value_scale")),
         *((name, ctypes.c_int64) for name in ("key_offset", "value_offset")),
     ]
 
@@ -43,7 +45,11 @@ class _Plan(ctypes.Structure):
 class _Cache(ctypes.Structure):
     """``Cache`` of native/attention.h."""
 
-    _fields_ = [("data", _Address), ("page", ctypes.c_int64), ("block", ctypes.c_int32)]
+    _fields_ = [
+        ("data", _Address),
+        ("page", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("block", "form")),
+    ]
 
 
 class _Tensors(ctypes.Structure):
@@ -88,7 +94,8 @@ class _Known:
 
 
 class CpuAttention:
-    """Paged attention over one pool of pages. ``library`` None chooses what is selected for the process.
+    """Paged attention over one pool of pages, in the step's dtype or 8 bits. ``library`` None chooses what is selected
+    for the process.
 
     Row-invariant in native code: an output depends on the request's own tokens only. For layers that are not causal,
     ``window`` is taken to both sides.
@@ -145,7 +152,7 @@ class CpuAttention:
     ) -> torch.Tensor:
         if self._library is None:
             return reference.attend(q, k, v, layer, cache, plan.starts, plan.context, plan.tables)
-        assert cache is None or cache.pages.dtype == q.dtype, "the cache has another dtype than the step"
+        assert cache is None or cache.dtype in (q.dtype, *FORMS), "the cache has another dtype than the step"
         q = _dense_heads(q)
         out = torch.empty(q.shape, dtype=q.dtype)
         tensors = _Tensors(q=q.data_ptr(), out=out.data_ptr(), q_stride=q.stride(0))
@@ -172,14 +179,15 @@ class CpuAttention:
     def cache_record(self, cache: KVCache) -> _Cache:
         """The cache as native code reads it."""
         if self._cache is None or self._cache[0] is not cache:
-            self._cache = (cache, _Cache(cache.pages.data_ptr(), cache.pages.shape[1], cache.block_size))
+            form = FORMS.get(cache.dtype, 0)
+            self._cache = (cache, _Cache(cache.pages.data_ptr(), cache.pages.shape[1], cache.block_size, form))
         return self._cache[1]
 
 
 def _describe_layer(layer: AttentionLayer, cache: KVCache | None) -> _Known:
     sinks, alibi = _floats(layer.sinks), _floats(layer.alibi)
-    keys = 0 if cache is None else cache.offsets[layer.group, layer.place]
-    values = keys if cache is None else keys + block_elements(layer, cache.block_size) // 2
+    keys = 0 if cache is None else cache.start(layer)
+    values = keys if cache is None else keys + cache.half(layer)
     record = LayerRecord(
         heads=layer.heads,
         kv_heads=layer.kv_heads,
@@ -190,6 +198,8 @@ def _describe_layer(layer: AttentionLayer, cache: KVCache | None) -> _Known:
         soft_cap=layer.soft_cap or 0.0,
         sinks=None if sinks is None else sinks.data_ptr(),
         alibi=None if alibi is None else alibi.data_ptr(),
+        key_scale=layer.key_scale,
+        value_scale=layer.value_scale,
         key_offset=keys,
         value_offset=values,
     )

@@ -1,7 +1,8 @@
 """How the KV cache lies in memory: see native/attention_pages.h.
 
 One tensor [pages, elements of a page]. A page holds a block of every layer of the group that owns it, layer by layer:
-the keys of all KV heads, then their values. A pair, of features in keys and of tokens in values, fills 4 bytes.
+the keys of all KV heads, then their values. A pair, of features in keys and of tokens in values, fills 4 bytes, or is
+two codes. Behind them int8 has the scales of all keys, then of all values.
 """
 
 from __future__ import annotations
@@ -11,33 +12,54 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer
+from lsv.attention import AttentionLayer, token_bytes
 from lsv.kv.spec import KVGroup
 from lsv_cpu.arena import Arena
+from lsv_cpu.codes import FORMS
 
 _SLACK = 64  # bytes that may be read behind a line of values
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """``offsets`` says where in a page of its group a layer's block begins: by (group, place), in elements."""
+    """``offsets`` says where in a page of its group a layer's block begins: by (group, place), in elements.
+
+    ``pages`` is of ``dtype`` or, where that has 8 bits, of the codes (uint8).
+    """
 
     pages: torch.Tensor
+    dtype: torch.dtype
     block_size: int
     offsets: Mapping[tuple[int, int], int]
 
     @property
     def pair(self) -> int:
-        return 4 // self.pages.itemsize
+        return 2 if self.dtype in FORMS else 4 // self.dtype.itemsize
+
+    def start(self, layer: AttentionLayer) -> int:
+        """Where the keys of a layer begin in a page, in elements."""
+        return self.offsets[layer.group, layer.place]
+
+    def half(self, layer: AttentionLayer) -> int:
+        """Elements of a block's keys, or of its values."""
+        return layer.kv_heads * layer.head_dim * self.block_size
 
     def keys(self, layer: AttentionLayer) -> torch.Tensor:
         """[pages, kv_heads, head_dim * block], a view; ``key_order`` says what is where."""
-        return self._blocks(layer, 0)
+        return self._heads(layer, self.start(layer), self.half(layer))
 
     def values(self, layer: AttentionLayer) -> torch.Tensor:
         """[pages, kv_heads, block / pair, head_dim, pair], a view."""
-        blocks = self._blocks(layer, block_elements(layer, self.block_size) // 2)
-        return blocks.unflatten(2, (self.block_size // self.pair, layer.head_dim, self.pair))
+        values = self._heads(layer, self.start(layer) + self.half(layer), self.half(layer))
+        return values.unflatten(2, (self.block_size // self.pair, layer.head_dim, self.pair))
+
+    def scales(self, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+        """Of int8 keys and values, float32 [pages, kv_heads, block] each, views."""
+        if self.dtype != torch.int8:
+            return None, None
+        first, size = self.start(layer) + 2 * self.half(layer), layer.kv_heads * self.block_size * 4
+        keys, values = (self._heads(layer, at, size).view(torch.float32) for at in (first, first + size))
+        return keys, values
 
     def key_order(self, head_dim: int) -> torch.Tensor:
         """Where a block of keys has each feature of each token: int64 [block, head_dim]."""
@@ -46,14 +68,8 @@ class KVCache:
         whole = head_dim // self.pair * self.pair
         return torch.where(feature < whole, paired, feature * self.block_size + token)
 
-    def _blocks(self, layer: AttentionLayer, offset: int) -> torch.Tensor:
-        start = self.offsets[layer.group, layer.place] + offset
-        shape = (layer.kv_heads, layer.head_dim * self.block_size)
-        return self.pages[:, start : start + shape[0] * shape[1]].unflatten(1, shape)
-
-
-def block_elements(layer: AttentionLayer, block_size: int) -> int:
-    return 2 * layer.kv_heads * layer.head_dim * block_size
+    def _heads(self, layer: AttentionLayer, start: int, size: int) -> torch.Tensor:
+        return self.pages[:, start : start + size].unflatten(1, (layer.kv_heads, -1))
 
 
 def make_cache(
@@ -66,8 +82,9 @@ def make_cache(
         size = 0
         own = {layer.place: layer for layer in layers if layer.group == group.index}
         for place in range(len(group.layers)):
-            offsets[group.index, place] = size
-            size += block_elements(own[place], block_size)
+            offsets[group.index, place] = size // dtype.itemsize
+            size += token_bytes(own[place], dtype) * block_size
         largest = max(largest, size)
-    memory = Arena().take(pages * largest * dtype.itemsize + _SLACK)[:-_SLACK].view(dtype)
-    return KVCache(memory.view(pages, largest), block_size, offsets)
+    memory = Arena().take(pages * largest + _SLACK)[:-_SLACK]
+    stored = torch.uint8 if dtype in FORMS else dtype
+    return KVCache(memory.view(stored).view(pages, -1), dtype, block_size, offsets)

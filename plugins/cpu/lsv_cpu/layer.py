@@ -74,6 +74,7 @@ class FusedLayer:
             rotary=attn.rope.rope.rotary_dim,
         )
         self._address = ctypes.addressof(record)
+        self._cache = None  # the attention layer gets the scales of its cache with the weights
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         backend = step.backend

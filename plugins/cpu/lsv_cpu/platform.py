@@ -28,7 +28,11 @@ class CpuPlatform(Platform):
         return (Machine().device_info(),)
 
     def capabilities(self, info: DeviceInfo) -> Capabilities:
-        return Capabilities(dtypes=("bfloat16", "float32", "float16"), mixed_batches=True)
+        return Capabilities(
+            dtypes=("bfloat16", "float32", "float16"),
+            kv_dtypes=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"),
+            mixed_batches=True,
+        )
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """``index`` is this process's rank on the machine: it picks the list of cores in ``cpu.bind``."""

@@ -7,6 +7,7 @@ import torch
 
 from lsv.attention import AttentionLayer, Int32s
 from lsv_cpu.cache import KVCache
+from lsv_cpu.codes import FORMS, decode, encode
 
 _QUERIES = 256  # tokens whose scores are held at a time
 
@@ -53,6 +54,12 @@ def _write(
     pages = torch.from_numpy(table[positions // cache.block_size].astype(np.int64))[:, None]
     places = torch.from_numpy(positions % cache.block_size)
     heads = torch.arange(layer.kv_heads)
+    if cache.dtype in FORMS:
+        found = (encode(k, cache.dtype, layer.key_scale), encode(v, cache.dtype, layer.value_scale))
+        (k, key_scales), (v, value_scales) = found
+        for into, scales in zip(cache.scales(layer), (key_scales, value_scales), strict=True):
+            if into is not None and scales is not None:
+                into[pages, heads, places[:, None]] = scales
     cells = cache.key_order(layer.head_dim)[places]
     cache.keys(layer)[pages[..., None], heads[:, None], cells[:, None]] = k
     pair = cache.pair
@@ -64,6 +71,12 @@ def _read(layer: AttentionLayer, cache: KVCache, table: Int32s, length: int) -> 
     pages = torch.from_numpy(table[: -(-length // cache.block_size)].astype(np.int64))
     keys = cache.keys(layer)[pages][:, :, cache.key_order(layer.head_dim)].transpose(1, 2).flatten(0, 1)
     values = cache.values(layer)[pages].permute(0, 2, 4, 1, 3).flatten(0, 2)
+    if cache.dtype in FORMS:
+        key_scales, value_scales = (
+            None if scales is None else scales[pages].transpose(1, 2).flatten(0, 1) for scales in cache.scales(layer)
+        )
+        keys = decode(keys.contiguous(), cache.dtype, layer.key_scale, key_scales)
+        values = decode(values.contiguous(), cache.dtype, layer.value_scale, value_scales)
     return keys[:length], values[:length]
 
 

@@ -11,22 +11,24 @@
 namespace lsv {
 namespace {
 
-constexpr int kMaxDim = 512;
-constexpr int kWeighKeys = 128;  // keys whose values stay in the first cache while all rows weigh them
 constexpr int64_t kLine = 64;
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 int64_t whole_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// Softmax-weighted sums over some keys, not yet divided: of exp2(score - peak), with and without values.
+// Softmax-weighted sums over some keys, not yet divided: of exp2(score - peak), with values and, behind these in a row,
+// without: one sum for each lane.
 struct Partial {
-  float *sums, *peak, *mass;  // [rows][stride], [rows], [rows]
+  float *sums, *peak;  // [rows][stride], [rows]
 
-  static int64_t floats(int64_t rows, int stride) { return rows * (stride + 2); }
-  static Partial at(float* place, int64_t rows, int stride) {
-    return {place, place + rows * stride, place + rows * (stride + 1)};
-  }
+  static int stride(const Layer& layer) { return round_up(layer.dim, kLanes) + kLanes; }
+  static int64_t floats(int64_t rows, int stride) { return rows * (stride + 1); }
+  static Partial at(float* place, int64_t rows, int stride) { return {place, place + rows * stride}; }
 };
+
+void rescale(float* sums, int stride, float factor) {
+  for (int d = 0; d < stride; d += kLanes) store(sums + d, load(sums + d) * factor);
+}
 
 // Adds one row's sums over later keys.
 void merge(Partial into, int to, Partial part, int from, int stride) {
@@ -35,39 +37,47 @@ void merge(Partial into, int to, Partial part, int from, int stride) {
   float *sums = into.sums + (int64_t)to * stride, *more = part.sums + (int64_t)from * stride;
   for (int d = 0; d < stride; d += kLanes)
     store(sums + d, multiply_add(load(more + d), broadcast(b), load(sums + d) * a));
-  into.mass[to] = into.mass[to] * a + part.mass[from] * b;
   into.peak[to] = peak;
 }
 
 // Places in the working memory of a call: own pages, parts, then what each member has for itself.
 struct Places {
-  int64_t parts, member, member_bytes, q, scores, total, part;
+  int64_t parts, member, member_bytes, q, scores, widened, total, part;
 
   Places(const Layer& layer, const Tiles& tiles, int64_t own_bytes) {
-    int stride = round_up(layer.dim, kLanes);
+    int stride = Partial::stride(layer);
     parts = whole_lines(own_bytes + kLine);  // the last line of values is read past its end
     member = parts + whole_lines(Partial::floats(tiles.parts, stride) * 4);
     q = 0;
     scores = q + whole_lines((int64_t)tiles.max_rows * round_up(layer.dim, 2) * 4);
-    total = scores + (int64_t)tiles.max_rows * kScoreStride * 4;
+    widened = scores + (int64_t)tiles.max_rows * kScoreStride * 4;
+    total = widened + whole_lines((int64_t)kPanelKeys * layer.dim * sizeof(BFloat16) + kLine);
     part = total + whole_lines(Partial::floats(tiles.max_rows, stride) * 4);
     member_bytes = part + part - total + kLine;
   }
 };
 
-template <class T> class Attention {
-  using D = Dot<T>;
+// T: of the tensors; S: what the cache stores.
+template <class T, class S> class Attention {
+  static constexpr bool kCoded = Pages<S>::kCoded;
+  using Line = std::conditional_t<kCoded, BFloat16, T>;  // what keys and values are multiplied as
+  using D = std::conditional_t<std::is_same_v<Line, T>, Dot<T>, WideDot>;
   using Input = typename D::Input;
 
  public:
   Attention(const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors, const Tiles& tiles,
             const Places& places, char* scratch, int rank)
       : layer_(layer), plan_(plan), tensors_(tensors), tiles_(tiles), pages_(layer, plan, cache, scratch),
-        stride_(round_up(layer.dim, kLanes)), plain_(!layer.soft_cap && !layer.alibi && layer.scale > 0) {
+        stride_(Partial::stride(layer)), scaled_(pages_.form == kScaledInt8),
+        plain_(!layer.soft_cap && !layer.alibi && layer.scale > 0 && !scaled_) {
+    const bool floats = pages_.form == kE4M3 || pages_.form == kE5M2;
+    scale_ = floats ? layer.scale * layer.key_scale : layer.scale;
+    value_factor_ = floats ? layer.value_scale : 1.0f;
     char* own = scratch + places.member + rank * places.member_bytes;
     parts_ = Partial::at((float*)(scratch + places.parts), tiles.parts, stride_);
     q_ = (Input*)(own + places.q);
     scores_ = (float*)(own + places.scores);
+    widened_ = (BFloat16*)(own + places.widened);
     total_ = Partial::at((float*)(own + places.total), tiles.max_rows, stride_);
     part_ = Partial::at((float*)(own + places.part), tiles.max_rows, stride_);
   }
@@ -78,8 +88,9 @@ template <class T> class Attention {
       while (token >= plan_.starts[request + 1]) ++request;
       for (int head = 0; head < layer_.kv_heads; ++head) {
         int at = (int)token - plan_.starts[request];
-        pages_.write_key(request, head, at, (const T*)tensors_.k + token * tensors_.k_stride + (int64_t)head * layer_.dim);
-        pages_.write_values(request, head, at, tensors_, token);
+        const T* k = (const T*)tensors_.k + token * tensors_.k_stride + (int64_t)head * layer_.dim;
+        pages_.write_key(request, head, at, k);
+        pages_.template write_values<T>(request, head, at, tensors_, token);
       }
     }
   }
@@ -105,12 +116,13 @@ template <class T> class Attention {
   // One row of a tile whose splits members have shared.
   void finish(const Cut& cut, int row) {
     Partial total = part_at(cut.part);
-    for (int split = 1; split < cut.splits; ++split) merge(total, row, total, row + split * tiles_.rows(cut.tile), stride_);
+    const int rows = tiles_.rows(cut.tile);
+    for (int split = 1; split < cut.splits; ++split) merge(total, row, total, row + split * rows, stride_);
     finish(cut.tile, row, total, row);
   }
 
  private:
-  Partial part_at(int64_t row) const { return {parts_.sums + row * stride_, parts_.peak + row, parts_.mass + row}; }
+  Partial part_at(int64_t row) const { return {parts_.sums + row * stride_, parts_.peak + row}; }
 
   void read_queries(const Tile& tile) {
     const int rows = tiles_.rows(tile), pairs = (layer_.dim + D::kInputs - 1) / D::kInputs;
@@ -133,59 +145,115 @@ template <class T> class Attention {
 
   // Everything a tile's rows see of keys [split * kSplit, (split + 1) * kSplit).
   void attend(const Tile& tile, int split, Partial to) {
-    const int rows = tiles_.rows(tile), start = split * kSplit;
-    Span seen = tiles_.span(tile);
-    seen = {std::max(0, seen.first - start), std::min(kSplit, seen.last - start)};
-    find_lines(tile, start, seen);
-    for (int at = seen.first / kPanelKeys * kPanelKeys; at < seen.last; at += kPanelKeys) score_panel(rows, at);
-    for (int r = 0; r < rows; ++r) soften_row(tile, r, start, seen, to);
-    std::fill_n(to.sums, rows * stride_, 0.0f);
-    for (int from = seen.first; from < seen.last; from = (from / kWeighKeys + 1) * kWeighKeys)
-      weigh_panel(rows, from / D::kInputs * D::kInputs, std::min(seen.last, (from / kWeighKeys + 1) * kWeighKeys), to.sums);
-  }
-
-  // Where the lines of the keys and values that are seen begin; what a panel has beside them repeats others.
-  void find_lines(const Tile& tile, int start, Span seen) {
-    for (int group = seen.first / kGroup; group * kGroup < seen.last; ++group)
-      values_[group] = pages_.values(tile.request, tile.kv_head, start + group * kGroup);
-    const int first = seen.first / kLanes, last = (seen.last - 1) / kLanes, panel = kBlockVectors;
-    for (int n = first / panel * panel; n < round_up(last + 1, panel); ++n) {
-      int at = start + std::clamp(n, first, last) * kLanes;
-      keys_[n] = pages_.key(tile.request, tile.kv_head, at);
-      if (layer_.dim % D::kInputs) odd_keys_[n] = pages_.odd_key(tile.request, tile.kv_head, at);
+    const Span all = tiles_.span(tile);
+    const Span seen = {std::max(all.first, split * kSplit), std::min(all.last, (split + 1) * kSplit)};
+    std::fill_n(to.sums, (int64_t)tiles_.rows(tile) * stride_, 0.0f);
+    std::fill_n(to.peak, tiles_.rows(tile), kMinusInfinity);
+    for (int start = seen.first / kPanelKeys * kPanelKeys; start < seen.last; start += kPanelKeys) {
+      const Span panel = {std::max(seen.first - start, 0), std::min(seen.last - start, kPanelKeys)};
+      look_ahead_to_values(tile, start, panel);
+      if (scaled_) read_scales(tile, start, panel);
+      score_panel(tile, start, panel);
+      for (int r = 0; r < tiles_.rows(tile); ++r) soften_row(tile, r, start, panel, to);
+      look_ahead_to_keys(tile, start + kPanelKeys, all.last);
+      weigh_panel(tile, start, panel, to.sums);
     }
   }
 
-  void score_panel(int rows, int at) {
-    const T* const* odd = layer_.dim % D::kInputs ? odd_keys_ + at / kLanes : nullptr;
-    for_row_blocks(rows, [&](auto block, int r) {
-      score<T, block>(q_ + r * D::kInputs, rows, keys_ + at / kLanes, odd, layer_.dim / D::kInputs, pages_.key_line(),
-                      scores_ + r * kScoreStride + at);
-    });
+  // Where the lines of the keys that are seen begin; what a panel has beside them repeats others.
+  void find_keys(const Tile& tile, int start, Span panel) {
+    const int first = panel.first / kLanes, last = (panel.last - 1) / kLanes;
+    if constexpr (kCoded)
+      widen_blocks(start, panel, [&](int at) { return pages_.key(tile.request, tile.kv_head, at); });
+    for (int n = first / kBlockVectors * kBlockVectors; n < round_up(last + 1, kBlockVectors); ++n) {
+      const int at = std::clamp(n, first, last) * kLanes, slot = pages_.slot(at);
+      if constexpr (kCoded) {
+        const Line* block = widened_ + (int64_t)(at - slot) * layer_.dim;
+        keys_[n] = block + slot * D::kInputs;
+        odd_keys_[n] = block + layer_.dim / D::kInputs * pages_.key_line() + slot;
+      } else {
+        keys_[n] = pages_.key(tile.request, tile.kv_head, start + at);
+        if (layer_.dim % D::kInputs) odd_keys_[n] = pages_.odd_key(tile.request, tile.kv_head, start + at);
+      }
+    }
   }
 
-  void weigh_panel(int rows, int from, int to, float* sums) {
-    for_row_blocks(rows, [&](auto block, int r) {
-      weigh_features<T, block>((const Input*)(scores_ + r * kScoreStride), values_, layer_.dim, from, to,
-                               pages_.value_line(), sums + (int64_t)r * stride_, stride_);
+  // What scoring fetches meanwhile: the values of the same keys.
+  void look_ahead_to_values(const Tile& tile, int start, Span panel) {
+    const int first = panel.first / kLanes, last = (panel.last - 1) / kLanes;
+    for (int n = first / kBlockVectors * kBlockVectors; n < round_up(last + 1, kBlockVectors); ++n)
+      ahead_[n] = (const char*)pages_.values(tile.request, tile.kv_head, start + std::clamp(n, first, last) * kLanes);
+  }
+
+  // What weighing fetches meanwhile: the keys of the panel at `start`, or anything where the tile sees none there.
+  void look_ahead_to_keys(const Tile& tile, int start, int last) {
+    for (int n = 0; n < kPanelKeys / kLanes; ++n)
+      ahead_[n] = (const char*)pages_.key(tile.request, tile.kv_head, std::min(start + n * kLanes, last - 1));
+  }
+
+  void read_scales(const Tile& tile, int start, Span panel) {
+    for (int at = panel.first / kGroup * kGroup; at < panel.last; at += kGroup) {
+      std::memcpy(key_scales_ + at, pages_.key_scales(tile.request, tile.kv_head, start + at), kGroup * 4);
+      std::memcpy(value_scales_ + at, pages_.value_scales(tile.request, tile.kv_head, start + at), kGroup * 4);
+    }
+  }
+
+  // Codes as numbers, in the same order: the blocks of a panel one after the other. `block_at` says where one lies.
+  template <class F> void widen_blocks(int start, Span panel, F&& block_at) {
+    const int64_t size = (int64_t)pages_.block * layer_.dim;
+    for (int at = panel.first / pages_.block * pages_.block; at < panel.last; at += pages_.block)
+      widen(pages_.form, block_at(start + at), size, widened_ + (int64_t)at * layer_.dim);
+  }
+
+  void score_panel(const Tile& tile, int start, Span panel) {
+    const int rows = tiles_.rows(tile);
+    find_keys(tile, start, panel);
+    const int64_t line = kLanes * Pages<S>::kPair * sizeof(S);
+    for (int at = panel.first / kScoreKeys * kScoreKeys; at < panel.last; at += kScoreKeys) {
+      const int n = at / kLanes;
+      for_row_blocks(rows, [&](auto block, int r) {
+        score<D, block>(q_ + r * D::kInputs, rows, keys_ + n, layer_.dim % D::kInputs ? odd_keys_ + n : nullptr,
+                        layer_.dim / D::kInputs, pages_.key_line() / Pages<S>::kPair * D::kInputs,
+                        scores_ + r * kScoreStride + at, {r ? nullptr : ahead_ + n, line});
+      });
+    }
+  }
+
+  void weigh_panel(const Tile& tile, int start, Span panel, float* sums) {
+    if constexpr (kCoded)
+      widen_blocks(start, panel, [&](int at) { return pages_.values(tile.request, tile.kv_head, at); });
+    for (int group = panel.first / kGroup; group * kGroup < panel.last; ++group) {
+      if constexpr (kCoded) values_[group] = widened_ + (int64_t)group * kGroup * layer_.dim;
+      else values_[group] = pages_.values(tile.request, tile.kv_head, start + group * kGroup);
+    }
+    const int from = panel.first / D::kInputs * D::kInputs;
+    const int64_t line = pages_.key_line() * sizeof(S);
+    for_row_blocks(tiles_.rows(tile), [&](auto block, int r) {
+      weigh_features<D, block>((const Input*)(scores_ + r * kScoreStride), values_, layer_.dim, from, panel.last,
+                               (int64_t)layer_.dim * D::kInputs, sums + (int64_t)r * stride_, stride_,
+                               {r ? nullptr : ahead_, line});
     });
   }
 
   void soften_row(const Tile& tile, int row, int start, Span panel, Partial to) {
-    const int token = row / tiles_.ratio, from = panel.first / kLanes * kLanes, until = round_up(panel.last, kLanes);
-    float *scores = scores_ + row * kScoreStride, factor = layer_.scale * kLog2E;
+    const int token = row / tiles_.ratio, until = round_up(panel.last, kLanes);
+    float *scores = scores_ + row * kScoreStride, *sums = to.sums + (int64_t)row * stride_, factor = scale_ * kLog2E;
     if (!plain_) {
-      shape(scores, from, until, start, tiles_.position(tile, token), head_of(tile, row));
+      shape(scores, until, start, tiles_.position(tile, token), head_of(tile, row));
       factor = kLog2E;
     }
     Span seen = tiles_.span(tile, token);
-    soften<Input>(scores, from, until, seen.first - start, seen.last - start, factor, to.peak + row, to.mass + row);
+    float* mass = sums + stride_ - kLanes;
+    float shrunk = soften<Input>(scores, until, seen.first - start, seen.last - start, factor,
+                                  scaled_ ? value_scales_ : nullptr, to.peak + row, mass);
+    if (shrunk != 1.0f) rescale(sums, stride_ - kLanes, shrunk);
   }
 
   // What some layers do to scores: soft cap, and a penalty on the distance between key and query.
-  void shape(float* scores, int from, int to, int start, int at, int head) const {
-    for (int i = from; i < to; i += kLanes) {
-      Floats x = load(scores + i) * layer_.scale;
+  void shape(float* scores, int to, int start, int at, int head) const {
+    for (int i = 0; i < to; i += kLanes) {
+      Floats x = load(scores + i) * scale_;
+      if (scaled_) x *= load(key_scales_ + i);
       if (layer_.soft_cap) x = tanh(x / layer_.soft_cap) * layer_.soft_cap;
       if (layer_.alibi) {
         Ints key = lane_numbers() + (start + i), distance = at > key ? at - key : key - at;
@@ -197,15 +265,15 @@ template <class T> class Attention {
 
   void finish(const Tile& tile, int row, Partial total, int at) const {
     const int head = head_of(tile, row), token = tiles_.token_index(tile, row / tiles_.ratio);
-    float mass = total.mass[at], scale = 1.0f;
+    const float* sums = total.sums + (int64_t)at * stride_;
+    float mass = sum(load(sums + stride_ - kLanes)), scale = 1.0f;
     if (layer_.sinks) {
       float sink = layer_.sinks[head] * kLog2E, peak = std::max(total.peak[at], sink);
       scale = shrink(total.peak[at], peak);
       mass = mass * scale + shrink(sink, peak);
     }
-    scale = mass == 0.0f ? 0.0f : scale / mass;
+    scale = mass == 0.0f ? 0.0f : scale * value_factor_ / mass;
     T* out = (T*)tensors_.out + ((int64_t)token * layer_.heads + head) * layer_.dim;
-    const float* sums = total.sums + (int64_t)at * stride_;
     for_vectors(layer_.dim, [&](int d, int n) { store_up_to(out + d, load(sums + d) * scale, n); });
   }
 
@@ -213,13 +281,18 @@ template <class T> class Attention {
   const Plan& plan_;
   const Tensors& tensors_;
   const Tiles& tiles_;
-  const Pages<T> pages_;
+  const Pages<S> pages_;
   const int stride_;
-  const bool plain_;  // scores are only scaled
-  Input* q_;          // [pairs][rows][pair]
-  float* scores_;     // [rows][kScoreStride]; weights take their place
+  const bool scaled_;  // each key and value has a scale of its own
+  const bool plain_;   // scores are only scaled, and all alike
+  float scale_, value_factor_;
+  Input* q_;           // [pairs][rows][pair]
+  float* scores_;      // [rows][kScoreStride]; weights take their place
+  BFloat16* widened_;  // keys, then values of a panel, [kPanelKeys * dim]
   Partial parts_, total_, part_;
-  const T *keys_[kSplit / kLanes], *odd_keys_[kSplit / kLanes], *values_[kGroups];
+  float key_scales_[kPanelKeys], value_scales_[kPanelKeys];
+  const Line *keys_[kPanelKeys / kLanes], *odd_keys_[kPanelKeys / kLanes], *values_[kPanelKeys / kGroup];
+  const char* ahead_[kPanelKeys / kLanes];  // stored lines that are needed next
 };
 
 }  // namespace
@@ -235,14 +308,17 @@ int64_t attention_scratch(int dtype, const Layer& layer, const Plan& plan, int m
 
 void attend(Member& me, int dtype, const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors,
             char* scratch) {
-  with_type(dtype, [&](auto type) {
+  with_types(dtype, cache, [&](auto type, auto stored) {
     using T = decltype(type);
+    using S = decltype(stored);
     Tiles tiles(layer, plan, me.size);
     Places places(layer, tiles, cache ? 0 : Pages<T>::own_bytes(layer, plan));
-    Attention<T> attention(layer, plan, cache, tensors, tiles, places, scratch, me.rank);
-    if (!cache) {
-      attention.write(me.share(plan.starts[plan.requests]));
-      me.barrier();
+    Attention<T, S> attention(layer, plan, cache, tensors, tiles, places, scratch, me.rank);
+    if constexpr (!Pages<S>::kCoded) {
+      if (!cache) {
+        attention.write(me.share(plan.starts[plan.requests]));
+        me.barrier();
+      }
     }
     for (int64_t i = me.claim(); i < (int64_t)tiles.items.size(); i = me.claim()) attention.attend(tiles.items[i]);
     if (tiles.cuts.empty()) return;

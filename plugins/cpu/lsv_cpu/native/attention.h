@@ -14,6 +14,7 @@ struct Layer {
   int32_t causal;
   float scale, soft_cap;  // soft_cap 0: none
   const float *sinks, *alibi;  // [heads] or null
+  float key_scale, value_scale;  // what a code of one stands for in a cache of 8-bit floats
   int64_t key_offset, value_offset;  // within a page
 };
 
@@ -25,7 +26,7 @@ struct Plan {
 struct Cache {
   void* data;
   int64_t page;
-  int32_t block;
+  int32_t block, form;  // Form
 };
 
 struct Tensors {

@@ -10,21 +10,27 @@
 namespace lsv {
 
 constexpr int kSplit = 512;  // keys that are summed on their own, so that members can share a long context
+constexpr int kPanelKeys = 128;  // keys that are scored and weighed before those after them; no block is larger
 constexpr int kGroup = 16;   // keys whose lines lie in one block, whatever its size
-constexpr int kGroups = kSplit / kGroup;
-constexpr int kScoreStride = kSplit + 16;  // floats from row to row: no power of two, for the sake of the cache's sets
+constexpr int kScoreStride = kPanelKeys + 16;  // floats from row to row: no power of two, for the cache's sets
 
 #if defined(__AVX512F__)
-constexpr int kBlockRows = 6;     // a register tile: 6 rows x 4 vectors of sums, of 32 registers
-constexpr int kBlockVectors = 4;
+constexpr int kBlockRows = 12;  // a register tile: 12 rows x 2 vectors of sums, of 32 registers
 #elif defined(__AVX2__)
 constexpr int kBlockRows = 4;
-constexpr int kBlockVectors = 2;
 #else
 constexpr int kBlockRows = 2;
-constexpr int kBlockVectors = 2;
 #endif
-constexpr int kPanelKeys = kBlockVectors * kLanes;  // keys scored at a time
+constexpr int kBlockVectors = 2;
+constexpr int kScoreKeys = kBlockVectors * kLanes;  // keys scored at a time
+
+// Lines of bfloat16 times floats: what codes are widened to where rows have more bits than that.
+struct WideDot : FloatPairs<BFloat16> {
+  static Weights weights(const BFloat16* from) {
+    Words pairs = load_as<Words>(from);
+    return {(Floats)(pairs << 16), (Floats)(pairs & 0xffff0000u)};
+  }
+};
 
 // Calls f(integral_constant R, at) for blocks of rows, all of R <= kBlockRows rows or one less.
 template <int R, class F> void with_rows(int rows, int at, F& f) {
@@ -40,66 +46,94 @@ template <class F> void for_row_blocks(int rows, F&& f) {
   }
 }
 
+// What is fetched meanwhile, into the second-level cache, which has more misses under way than the first: for each vector
+// of keys as many lines as it has pairs of features, or null.
+constexpr int kSecondLevel = 2;  // for __builtin_prefetch
+struct Ahead {
+  const char* const* lines;
+  int64_t line;  // bytes
+};
+
 // The last features of an odd dim, [kLanes], as a line whose second halves are zero.
-template <class T> typename Dot<T>::Weights odd_line(const T* from) {
-  T line[kLanes * Dot<T>::kInputs] = {};
-  for (int i = 0; i < kLanes; ++i) line[i * Dot<T>::kInputs] = from[i];
-  return Dot<T>::weights(line);
+template <class D, class Line> typename D::Weights odd_line(const Line* from) {
+  Line line[kLanes * D::kInputs] = {};
+  for (int i = 0; i < kLanes; ++i) line[i * D::kInputs] = from[i];
+  return D::weights(line);
 }
 
-// scores[r][0..kPanelKeys) = q[r] . keys. q: [pairs][rows][pair]; keys: where each vector of keys has its first line.
-template <class T, int R>
-void score(const typename Dot<T>::Input* q, int rows, const T* const* keys, const T* const* odd, int pairs, int64_t line,
-           float* scores) {
-  using D = Dot<T>;
-  Floats sums[R][kBlockVectors] = {};
+// scores[r][0..kScoreKeys) = q[r] . keys. q: [pairs][rows][pair]; keys: where each vector of keys has its first line.
+template <class D, int R, class Line>
+void score(const typename D::Input* q, int rows, const Line* const* keys, const Line* const* odd, int pairs, int64_t line,
+           float* scores, Ahead ahead) {
+  Floats sums[R][kBlockVectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int n = 0; n < kBlockVectors; ++n) sums[r][n] = Floats{};
   for (int p = 0; p < pairs; ++p) {
-    for (int n = 0; n < kBlockVectors; ++n) {
-      auto weights = D::weights(keys[n] + p * line);
-      for (int r = 0; r < R; ++r) sums[r][n] = D::add(sums[r][n], weights, q + ((int64_t)p * rows + r) * D::kInputs);
-    }
+    if (ahead.lines)
+      for (int n = 0; n < kBlockVectors; ++n) __builtin_prefetch(ahead.lines[n] + p * ahead.line, 0, kSecondLevel);
+    typename D::Weights weights[kBlockVectors];
+    for (int n = 0; n < kBlockVectors; ++n) weights[n] = D::weights(keys[n] + p * line);
+    const typename D::Input* pair = q + (int64_t)p * rows * D::kInputs;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int n = 0; n < kBlockVectors; ++n) sums[r][n] = D::add(sums[r][n], weights[n], pair + r * D::kInputs);
   }
   if (odd)
+#pragma GCC unroll 2
     for (int n = 0; n < kBlockVectors; ++n)
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r)
-        sums[r][n] = D::add(sums[r][n], odd_line(odd[n]), q + ((int64_t)pairs * rows + r) * D::kInputs);
+        sums[r][n] = D::add(sums[r][n], odd_line<D>(odd[n]), q + ((int64_t)pairs * rows + r) * D::kInputs);
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int n = 0; n < kBlockVectors; ++n) store(scores + r * kScoreStride + n * kLanes, sums[r][n]);
 }
 
 // sums[r] += weights[r][from..to) . values, for N vectors of features. values: where each group of keys has its first line.
-template <class T, int R, int N>
-void weigh(const typename Dot<T>::Input* weights, const T* const* values, int feature, int from, int to, int64_t line,
-           float* sums, int stride) {
-  using D = Dot<T>;
+template <class D, int R, int N, class Line>
+void weigh(const typename D::Input* weights, const Line* const* values, int feature, int from, int to, int64_t line,
+           float* sums, int stride, Ahead ahead) {
   constexpr int kPair = D::kInputs, kStride = kScoreStride * sizeof(float) / sizeof(typename D::Input);
   Floats s[R][N];
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int n = 0; n < N; ++n) s[r][n] = load(sums + r * stride + n * kLanes);
   for (int key = from; key < to;) {
     int end = std::min(to, (key / kGroup + 1) * kGroup);
-    const T* at = values[key / kGroup] + key % kGroup / kPair * line + feature * kPair;
-    for (; key < end; key += kPair, at += line)
-      for (int n = 0; n < N; ++n) {
-        auto vector = D::weights(at + n * kLanes * kPair);
-        for (int r = 0; r < R; ++r) s[r][n] = D::add(s[r][n], vector, weights + r * kStride + key);
-      }
+    const Line* at = values[key / kGroup] + key % kGroup / kPair * line + feature * kPair;
+    for (; key < end; key += kPair, at += line) {
+      if (ahead.lines)
+        for (int n = 0; n < N; ++n) {
+          int row = (feature + n * kLanes + key % kLanes) / kPair;
+          __builtin_prefetch(ahead.lines[key / kLanes] + row * ahead.line, 0, kSecondLevel);
+        }
+      typename D::Weights vectors[N];
+      for (int n = 0; n < N; ++n) vectors[n] = D::weights(at + n * kLanes * kPair);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) s[r][n] = D::add(s[r][n], vectors[n], weights + r * kStride + key);
+    }
   }
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int n = 0; n < N; ++n) store(sums + r * stride + n * kLanes, s[r][n]);
 }
 
 // The same for all features.
-template <class T, int R>
-void weigh_features(const typename Dot<T>::Input* weights, const T* const* values, int features, int from, int to,
-                    int64_t line, float* sums, int stride) {
+template <class D, int R, class Line>
+void weigh_features(const typename D::Input* weights, const Line* const* values, int features, int from, int to,
+                    int64_t line, float* sums, int stride, Ahead ahead) {
   int at = 0;
   for (; at + kBlockVectors * kLanes <= features; at += kBlockVectors * kLanes)
-    weigh<T, R, kBlockVectors>(weights, values, at, from, to, line, sums + at, stride);
-  if constexpr (kBlockVectors > 2)
-    for (; at + 2 * kLanes <= features; at += 2 * kLanes)
-      weigh<T, R, 2>(weights, values, at, from, to, line, sums + at, stride);
-  for (; at < features; at += kLanes) weigh<T, R, 1>(weights, values, at, from, to, line, sums + at, stride);
+    weigh<D, R, kBlockVectors>(weights, values, at, from, to, line, sums + at, stride, ahead);
+  for (; at < features; at += kLanes) weigh<D, R, 1>(weights, values, at, from, to, line, sums + at, stride, ahead);
 }
 
 inline Ints lane_numbers() {
@@ -115,33 +149,41 @@ inline float shrink(float from, float to) {
 
 constexpr float kLog2E = 1.44269504f;
 
-// One row's scores of keys [first, last) of a split to weights, relative to their peak and rounded to what meets the values;
-// those outside [from, to), whole vectors, become 0. `factor` takes scores to base 2. Gives peak and sum, base 2.
+// One row's scores [0, size) of a panel, whole vectors, to weights, relative to the peak of all its panels so far and
+// rounded to what meets the values; keys outside [first, last) get 0. `factor` takes scores to base 2. Adds to the sums
+// of the weights, a lane each; gives what earlier sums shrink by. `scales` are those of the values, or null.
 template <class Weight>
-void soften(float* scores, int from, int to, int first, int last, float factor, float* peak, float* mass) {
+float soften(float* scores, int size, int first, int last, float factor, const float* scales, float* peak,
+             float* mass) {
   Weight* weights = (Weight*)scores;
   auto visible = [&](int at) {
     Ints key = lane_numbers() + at;
     return (key >= first) & (key < last);
   };
-  auto weigh_one = [&](int at) { return exp2(multiply_add(load(scores + at), broadcast(factor), broadcast(-*peak))); };
   auto whole = [&](int at) { return at >= first && at + kLanes <= last; };
   Floats top = broadcast(kMinusInfinity);
-  for (int at = from; at < to; at += kLanes) {
+  for (int at = 0; at < size; at += kLanes) {
     Floats x = load(scores + at);
     if (!whole(at)) x = visible(at) ? x : broadcast(kMinusInfinity);
     top = larger(x, top);
   }
-  *peak = first < last ? maximum(top) * factor : kMinusInfinity;
-  Floats total = {};
-  for (int at = from; at < to; at += kLanes) {
+  const float before = *peak, now = first < last ? std::max(before, maximum(top) * factor) : before;
+  const float scale = shrink(before, now);
+  Floats total = load(mass) * scale;
+  for (int at = 0; at < size; at += kLanes) {
     Floats weight = {};
-    if (whole(at)) weight = weigh_one(at);
-    else if (at < last && at + kLanes > first) weight = visible(at) ? weigh_one(at) : Floats{};
-    total += weight;
+    if (at < last && at + kLanes > first) {
+      weight = exp2(multiply_add(load(scores + at), broadcast(factor), broadcast(-now)));
+      if (!whole(at)) weight = visible(at) ? weight : Floats{};
+      total += weight;
+      if (scales) weight *= load(scales + at);
+      if (scales && !whole(at)) weight = visible(at) ? weight : Floats{};
+    }
     store(weights + at, weight);
   }
-  *mass = sum(total);
+  store(mass, total);
+  *peak = now;
+  return scale;
 }
 
 }  // namespace lsv

@@ -14,7 +14,7 @@ template <class T> void turn_head(const Layer& layer, const HeadTurn& turn, cons
   if (turn.table) rotate_head(x, (const T*)turn.table + turn.positions[token] * 2 * turn.rotary, turn.rotary, x);
 }
 
-template <class T> class HeadPlacement {
+template <class T, class S> class HeadPlacement {
  public:
   HeadPlacement(const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors, const HeadTurn& turn)
       : layer_(layer), plan_(plan), cache_(cache), tensors_(tensors), turn_(turn), pages_(layer, plan, cache, nullptr) {}
@@ -41,7 +41,7 @@ template <class T> class HeadPlacement {
     if (!cache_) return;
     int at = plan_.context[request] - plan_.starts[request + 1] + token;
     pages_.write_key(request, kv_head, at, k);
-    pages_.write_values(request, kv_head, at, tensors_, token);
+    pages_.template write_values<T>(request, kv_head, at, tensors_, token);
   }
 
   const Layer& layer_;
@@ -49,14 +49,16 @@ template <class T> class HeadPlacement {
   const Cache* cache_;
   const Tensors& tensors_;
   const HeadTurn& turn_;
-  Pages<T> pages_;
+  Pages<S> pages_;
 };
 
 }  // namespace
 
 void place_heads(Member& me, int dtype, const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors,
                  const HeadTurn& turn) {
-  with_type(dtype, [&](auto type) { HeadPlacement<decltype(type)>(layer, plan, cache, tensors, turn).place(me); });
+  with_types(dtype, cache, [&](auto type, auto stored) {
+    HeadPlacement<decltype(type), decltype(stored)>(layer, plan, cache, tensors, turn).place(me);
+  });
 }
 
 }  // namespace lsv

@@ -1,0 +1,206 @@
+"""Keys and values in 8 bits: what is written, what is read, where the scales come from, and whole engines over them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lsv_models.plugin
+from lsv import LLM, SamplingParams
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.capabilities import Capabilities
+from lsv.errors import CheckpointError, ConfigError
+from lsv.kv.spec import KVGroup
+from lsv.nn import build
+from lsv.nn.kv_scales import with_scales
+from lsv.platform import Device
+from lsv.resolve import Choices, _choose_kv_dtype
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv.testing.tensors import TensorsSource
+from lsv.testing.tiny import tiny
+from lsv_cpu import native, plugin
+from lsv_cpu.attention import CpuAttention
+from lsv_cpu.cache import KVCache
+from lsv_cpu.codes import decode
+from lsv_cpu.platform import CpuPlatform
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+NAMES = pytest.mark.parametrize("name", ["fp8", "fp8_e5m2", "int8"])
+ISAS = ("auto", "generic")
+LAYER = AttentionLayer(0, 2, 2, 256, 0.1, key_scale=0.5, value_scale=2.0)
+GROUP = KVGroup(0, "full", (0,), 0)
+
+
+def backend(isa: str) -> CpuAttention:
+    """Native code for ``isa``, or plain torch."""
+    native.select(enabled=isa != "torch")
+    return CpuAttention(None if isa == "torch" else native.load(isa))
+
+
+def attend(attention: CpuAttention, cache: KVCache, q: torch.Tensor, *kv: torch.Tensor) -> torch.Tensor:
+    """One request of as many tokens as ``q`` has, in block 1; without ``kv`` the cache is only read."""
+    lengths = np.array([len(q)], np.int32)
+    plan = attention.plan(BatchLayout(lengths, lengths, (np.array([[1]], np.int32),)), GROUP)
+    k, v = kv or (None, None)
+    return attention.attend(q, k, v, LAYER, cache, plan)
+
+
+def numbers(cache: KVCache) -> list[torch.Tensor]:
+    """What stands in block 1, without the scales, and these."""
+    scales = [one[1] for one in cache.scales(LAYER) if one is not None]
+    codes = [kept[1].contiguous() for kept in (cache.keys(LAYER), cache.values(LAYER))]
+    ones = [torch.ones(each.shape[:-1]) if scales else None for each in codes]
+    return [*(decode(each, cache.dtype, 1.0, one) for each, one in zip(codes, ones, strict=True)), *scales]
+
+
+@DTYPES
+@pytest.mark.parametrize("isa", ISAS)
+def test_native_code_writes_what_torch_writes(isa: str, dtype: torch.dtype, device: Device) -> None:
+    """Ties, subnormals, what is too large, infinity and NaN among them."""
+    steps = torch.arange(-2048.0, 2048.0).view(8, 2, 256)
+    rows = [steps * 2.0**-11, steps * 2.0**-15, steps * 0.25, steps * 64.0]
+    rows[1][0, 0, :4] = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0])
+    k = torch.cat(rows)
+    written = []
+    for kind in (isa, "torch"):
+        attention = backend(kind)
+        cache = attention.allocate([GROUP], [LAYER], 2, 32, dtype, device)
+        attend(attention, cache, torch.zeros_like(k), k, k.flip(0))
+        written.append(numbers(cache))
+    for found, wanted in zip(*written, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@DTYPES
+@pytest.mark.parametrize("isa", [*ISAS, "torch"])
+@pytest.mark.parametrize("compute", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_code_is_read_as_the_number_it_stands_for(
+    isa: str, dtype: torch.dtype, compute: torch.dtype, device: Device
+) -> None:
+    """The output of a token that sees itself alone is its value."""
+    attention = backend(isa)
+    cache = attention.allocate([GROUP], [LAYER], 2, 32, dtype, device)
+    cache.pages.zero_()
+    codes = torch.arange(256, dtype=torch.uint8)
+    cache.values(LAYER)[1, :, 0, :, 0] = codes
+    for scales in cache.scales(LAYER):
+        if scales is not None:
+            scales.fill_(2.0)
+    found = attend(attention, cache, torch.zeros(1, 2, 256, dtype=compute))[0, 1]
+    own = torch.tensor(2.0) if dtype == torch.int8 else None
+    wanted = decode(codes, dtype, 2.0, own).to(compute)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@NAMES
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_fused_layer_is_its_parts(family: str, name: str, tmp_path: Path, device: Device) -> None:
+    checkpoint, kv = tiny(family, tmp_path), {"fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+    catalog, logits = catalog_of(plugin, lsv_models.plugin), []
+    for plainly in (False, True):
+        config = engine_config(checkpoint, family, dtype="float32", kv_dtype=name)
+        declared = build.declare(config, catalog)
+        build.bind(declared, catalog, "cpu", plainly)
+        source = build.open_source(config, declared, catalog)
+        build.fill(declared, source)
+        source.close()
+        attention = backend("torch" if plainly else "auto")
+        sequences = Sequences(declared, attention, block_size=16, kv_dtype=kv.get(name, torch.int8))
+        logits.append(run_schedule(sequences, SCHEDULES["mixed"]))
+    fused, plain = logits
+    # a number at the border of two codes may fall to either side
+    largest = max(float(one.abs().max()) for one in plain.values())
+    for sequence, wanted in plain.items():
+        assert float((fused[sequence] - wanted).abs().mean()) <= 2e-3 * largest
+
+
+def test_scales_come_from_the_checkpoint() -> None:
+    layers = [AttentionLayer(i, 2, 2, 16, 1.0, key_scale=9.0) for i in range(3)]
+    tensors = {
+        "model.layers.0.self_attn.k_scale": torch.tensor(0.5),
+        "model.layers.0.self_attn.v_scale": torch.tensor([0.25], dtype=torch.bfloat16),
+        "model.layers.1.self_attn.attn.k_scale": torch.tensor(2.0),
+        "model.layers.1.self_attn.v_proj.v_scale": torch.tensor(4.0),
+        "model.layers.2.mlp.k_scale": torch.tensor(7.0),
+    }
+    found = [(layer.key_scale, layer.value_scale) for layer in with_scales(layers, TensorsSource(tensors))]
+    assert found == [(0.5, 0.25), (2.0, 4.0), (1.0, 1.0)]
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor(0.0), torch.tensor(torch.nan), torch.ones(2), torch.tensor(1)], ids=str)
+def test_what_is_no_scale_is_refused(wrong: torch.Tensor) -> None:
+    layers = [AttentionLayer(0, 2, 2, 16, 1.0)]
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.k_scale"):
+        with_scales(layers, TensorsSource({"layers.0.self_attn.k_scale": wrong}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "declared", "chosen"),
+    [
+        ("auto", {"kv_cache_scheme": {"type": "float", "num_bits": 8}}, "fp8_e4m3"),
+        ("auto", {"kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
+        ("auto", {"kv_cache_scheme": {"type": "int", "num_bits": 4}}, "auto"),
+        ("auto", {"kv_cache_scheme": None}, "auto"),
+        ("int8", {"kv_cache_quant_algo": "FP8"}, "int8"),
+        ("fp8", {}, "fp8_e4m3"),
+    ],
+)
+def test_a_checkpoint_made_for_fp8_gets_it_unless_asked_otherwise(
+    asked: str, declared: dict[str, Any], chosen: str
+) -> None:
+    able = CpuPlatform().capabilities(CpuPlatform().devices()[0])
+    assert _choose_kv_dtype(asked, {"quantization_config": declared}, able, Choices()) == chosen
+    if asked == "auto":
+        unable = Capabilities(dtypes=able.dtypes)
+        assert _choose_kv_dtype(asked, {"quantization_config": declared}, unable, Choices()) == "auto"
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    able = CpuPlatform().capabilities(CpuPlatform().devices()[0])
+    with pytest.raises(ConfigError, match="fp8_inc is not one of auto, fp8, fp8_e4m3, fp8_e5m2, int8"):
+        _choose_kv_dtype("fp8_inc", {}, able, Choices())
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny("llama", tmp_path_factory.mktemp("codes") / "llama", head_dim=64))
+
+
+def generate(checkpoint: str, name: str, **options: Any) -> tuple[list[tuple[int, ...]], Any, int]:
+    """Tokens of six prompts that share 40 of their own, the engine's counts, and its number of blocks."""
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": [*range(5, 45), *range(50 + i, 60 + 3 * i)]} for i in range(6)]
+    own = {"cpu.kvcache_space": 0.01, "cpu.isa": "auto"}  # which the fixture turns into what LSV_CPU_ISA asks for
+    given = {"max_model_len": 128, "block_size": 16, "kv_cache_dtype": name, **own, **options}
+    with LLM(checkpoint, dtype="float32", skip_tokenizer_init=True, **given) as llm:
+        answers = llm.generate(prompts, params, use_tqdm=False)
+        return [answer.outputs[0].token_ids for answer in answers], llm.stats, llm.fit.num_blocks
+
+
+@NAMES
+def test_sharing_and_preempting_change_no_token(checkpoint: str, name: str) -> None:
+    alone, _, _ = generate(checkpoint, name, enable_prefix_caching=False, max_num_seqs=1)
+    shared, stats, _ = generate(checkpoint, name, num_gpu_blocks_override=14, max_num_batched_tokens=24)
+    assert stats.prefix_hits_total > 0
+    assert stats.preemptions_total > 0
+    assert shared == alone
+
+
+def test_the_same_memory_holds_more_blocks(checkpoint: str) -> None:
+    blocks = {name: generate(checkpoint, name)[2] for name in ("auto", "fp8", "int8")}
+    assert blocks["fp8"] == pytest.approx(4 * blocks["auto"], rel=0.02)  # bytes for float32
+    assert blocks["int8"] == pytest.approx(4 * blocks["auto"] * 64 / 68, rel=0.02)
+
+
+def test_a_layer_with_other_scales_has_another_record(device: Device) -> None:
+    """So a reloaded checkpoint's scales count."""
+    attention = backend("auto")
+    cache = attention.allocate([GROUP], [LAYER], 2, 32, torch.float8_e4m3fn, device)
+    before = attention.layer_record(LAYER, cache).key_scale
+    assert (before, attention.layer_record(replace(LAYER, key_scale=3.0), cache).key_scale) == (0.5, 3.0)
