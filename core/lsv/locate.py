@@ -1,4 +1,4 @@
-"""Where a model's files are: an alias of a plugin, a folder, or a repository of the Hugging Face Hub."""
+"""Where a model's files are: an alias of a plugin, a folder, a file, or a repository of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from lsv.catalog import Catalog
 from lsv.errors import CheckpointError, ConfigError
-from lsv.offers import ModelAlias
+from lsv.offers import CheckpointOffer, ModelAlias, load_object
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
@@ -30,17 +30,26 @@ def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, do
         if alias.name == name:
             return Path(alias.locate())
     path = Path(name).expanduser()
-    if path.is_dir():
-        return path.resolve()
     if path.exists():
-        raise CheckpointError(
-            f"{name} is a file; a checkpoint is a folder with config.json and *.safetensors", param="model"
-        )
+        return _prepare(path.resolve(), catalog)
     if _HUB_NAME.fullmatch(name):
         return _download(name, revision, download_dir)
     known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"
     raise CheckpointError(
         f"there is no folder {name}; give a folder, a Hub name like org/model, or one of: {known}", param="model"
+    )
+
+
+def _prepare(path: Path, catalog: Catalog) -> Path:
+    """The folder of a checkpoint: itself, or what its format makes of it."""
+    for offer in catalog.offers(CheckpointOffer):
+        if offer.prepare is not None and offer.recognises(str(path)):
+            return Path(load_object(offer.prepare)(str(path)))
+    if path.is_dir():
+        return path
+    raise CheckpointError(
+        f"{path} is a file of no known format; a checkpoint is a folder with config.json and *.safetensors",
+        param="model",
     )
 
 

@@ -26,7 +26,9 @@ Role = Literal["column", "row", "head"]
 class LinearLayer:
     """A linear layer on one rank: ``outputs`` per fused part (``q, k, v``), ``name`` its place in the checkpoint.
 
-    ``parts`` are the full names of what is fused, in order; of a layer that is not, its own.
+    ``parts`` are the full names of what is fused, in order; of a layer that is not, its own. ``reads`` = (start, stop)
+    are its inputs among all that are stored, None where it has them all. ``stored_bias`` says that a checkpoint has a
+    bias there, be it that somebody else adds it.
     """
 
     name: str
@@ -36,6 +38,8 @@ class LinearLayer:
     bias: bool
     dtype: torch.dtype
     parts: tuple[str, ...] = ()
+    reads: tuple[int, int] | None = None
+    stored_bias: bool = False
 
     @property
     def width(self) -> int:
@@ -51,8 +55,9 @@ class StoredTensor:
     none; one element covers ``per_output`` outputs and ``per_input`` inputs (8 for int4 packed into int32,
     the group size for scales). ``dtype`` None means floating point, cast to the model's dtype; float32 means floating
     point of any size, kept as exact as it is; any other dtype must be the stored one. A tensor without an output axis
-    belongs to a whole part: fused parts are then stacked along a new first axis. One that is ``optional`` may be
-    absent from a checkpoint and then stays on meta.
+    belongs to a whole part: fused parts are then stacked along a new first axis. ``sizes`` are those of axes that run
+    over neither, in order. One that is ``optional`` may be absent from a checkpoint and then stays on meta; of one that
+    is ``uniform`` there may be a single number, which stands for all.
     """
 
     suffix: str
@@ -61,7 +66,9 @@ class StoredTensor:
     input_axis: int | None = None
     per_output: int = 1
     per_input: int = 1
+    sizes: tuple[int, ...] = ()
     optional: bool = False
+    uniform: bool = False
 
 
 WEIGHT = StoredTensor("weight", output_axis=0, input_axis=1)

@@ -26,6 +26,7 @@ _DTYPES = {
     "fp32": "float32",
     "float32": "float32",
 }
+_FP8_CACHE = "fp8_e4m3"
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
 
 
@@ -73,7 +74,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         quantization_ignore=_choose_ignored(settings, checkpoint),
         load_format=settings["load_format"],
         dtype=_choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices),
-        kv_dtype=_choose_kv_dtype(settings["kv_cache_dtype"], capabilities),
+        kv_dtype=_choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices),
         block_size=_choose_block_size(settings["block_size"], attention, choices),
         max_model_len=length,
         max_num_seqs=settings["max_num_seqs"],
@@ -193,12 +194,27 @@ def _preferred(capabilities: Capabilities) -> Sequence[str]:
     return dtypes[: dtypes.index("float32")] or dtypes if "float32" in dtypes else dtypes
 
 
-def _choose_kv_dtype(asked: str, capabilities: Capabilities) -> str:
+def _choose_kv_dtype(asked: str, checkpoint: Mapping[str, Any], capabilities: Capabilities, choices: Choices) -> str:
+    """The asked dtype by its full name, or 8-bit floats for a checkpoint made for them, or the model's dtype."""
     if asked not in capabilities.kv_dtypes:
         raise ConfigError(
             f"kv_cache_dtype {asked} is not one of {', '.join(capabilities.kv_dtypes)}", param="kv_cache_dtype"
         )
-    return asked
+    if asked == "auto" and _declares_fp8_cache(checkpoint) and _FP8_CACHE in capabilities.kv_dtypes:
+        choices.note("kv_cache_dtype", _FP8_CACHE, "the checkpoint's own")
+        return _FP8_CACHE
+    return _FP8_CACHE if asked == "fp8" else asked
+
+
+def _declares_fp8_cache(checkpoint: Mapping[str, Any]) -> bool:
+    """``kv_cache_scheme`` of compressed-tensors, or ``kv_cache_quant_algo`` of ModelOpt."""
+    declared = checkpoint.get("quantization_config")
+    if not isinstance(declared, Mapping):
+        return False
+    scheme = declared.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
+    return str(declared.get("kv_cache_quant_algo")).upper() == "FP8"
 
 
 def _choose_quantizer(
@@ -206,8 +222,19 @@ def _choose_quantizer(
 ) -> str | None:
     """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as another."""
     declared = checkpoint.get("quantization_config")
+    if declared is None and asked is not None:
+        offer = catalog.find(QuantizerOffer, asked.lower())
+        if not offer.online:
+            raise ConfigError(
+                f"{offer.name} is a format of quantised checkpoints, and this one has no quantization_config: give one "
+                f"that has, or a format that quantises at start: {_online(catalog)}",
+                param="quantization",
+            )
+        if offer.note:
+            choices.note("quantization", offer.name, f"asked for; {offer.note}")
+        return offer.name
     if declared is None:
-        return None if asked is None else catalog.find(QuantizerOffer, asked.lower()).name
+        return None
     knowing = [o for o in catalog.offers(QuantizerOffer) if o.recognises is not None and o.recognises(declared)]
     if len(knowing) > 1:
         names = ", ".join(f"{o.name} ({catalog.provider(o)})" for o in knowing)
@@ -217,13 +244,19 @@ def _choose_quantizer(
         raise ConfigError(
             f"the checkpoint is quantised as {method!r}, which no installed quantiser reads", param="quantization"
         )
-    if asked is not None and asked.lower() != knowing[0].name:
+    if asked is not None and asked.lower() not in (knowing[0].name, *knowing[0].aliases):
         raise ConfigError(
             f"the checkpoint is quantised as {knowing[0].name}; --quantization {asked} contradicts it",
             param="quantization",
         )
-    choices.note("quantization", knowing[0].name, "recognised from quantization_config")
+    alias = f"{asked} is another name for it" if asked and asked.lower() in knowing[0].aliases else ""
+    why = "; ".join(filter(None, ("recognised from quantization_config", alias, knowing[0].note)))
+    choices.note("quantization", knowing[0].name, why)
     return knowing[0].name
+
+
+def _online(catalog: Catalog) -> str:
+    return ", ".join(offer.name for offer in catalog.offers(QuantizerOffer) if offer.online)
 
 
 def _choose_ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[str, ...]:

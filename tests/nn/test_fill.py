@@ -26,7 +26,7 @@ def test_big_tensors_come_in_chunks(chunk, monkeypatch):
     column = fill_module(Column(w, [Part("q", 9, 2, 9)], 4), w, source)
     assert torch.equal(column.linear.weight, weight[2:])
     assert all((last - first) * 16 <= max(chunk, 16) for _, first, last in source.reads)
-    assert source.reads[0][1] == 2
+    assert min(first for _, first, _ in source.reads) == 2
 
 
 def test_filling_again_writes_to_the_same_storage():

@@ -1,6 +1,7 @@
 """The quantizer suite on the unquantised format, on two toy formats, and on formats that are wrong."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -241,3 +242,56 @@ def test_an_optional_tensor_of_fused_parts_is_there_for_all_or_none():
     tensors = {"0.weight": torch.ones(2, 4), "1.weight": torch.ones(2, 4), "0.shift": torch.ones(2)}
     with pytest.raises(CheckpointError, match=r"1\.shift is missing"):
         fill_module(column, w, TensorsSource(tensors))
+
+
+SCALE = StoredTensor("scale", torch.float32, output_axis=0, uniform=True)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_single_number_stands_for_all_of_a_part(shape):
+    tensors = {"0.scale": torch.full(shape, 2.0), "1.scale": torch.tensor([[3.0], [4.0]])}
+    assert fill_stored(SCALE, tensors).tolist() == [2, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("shape", "found"), [((3,), [3]), ((2, 2), [2, 2]), ((1, 2), [1, 2])])
+def test_what_a_single_number_is_not(shape, found):
+    tensors = {"0.scale": torch.ones(shape), "1.scale": torch.ones(2)}
+    with pytest.raises(CheckpointError, match=rf"0\.scale has shape {re.escape(str(found))}, expected \[2\]"):
+        fill_stored(SCALE, tensors)
+
+
+def test_only_what_is_uniform_may_be_a_single_number():
+    tensors = {"0.scale": torch.ones(1), "1.scale": torch.ones(2)}
+    with pytest.raises(CheckpointError, match=r"0\.scale has shape \[1\], expected \[2\]"):
+        fill_stored(dataclasses.replace(SCALE, uniform=False), tensors)
+
+
+def test_more_axes_of_one_do_not_matter():
+    whole = StoredTensor("scale", torch.float32)
+    assert fill_stored(whole, {"0.scale": torch.ones(1), "1.scale": torch.full((1, 1), 2.0)}).tolist() == [1, 2]
+
+
+def test_axes_of_other_sizes():
+    pairs = StoredTensor("scale", torch.float32, output_axis=1, sizes=(3,))
+    parts = [torch.randn(3, 2), torch.randn(3, 2)]
+    found = fill_stored(pairs, {"0.scale": parts[0], "1.scale": parts[1]})
+    assert torch.equal(found, torch.cat(parts, dim=1))
+    whole = StoredTensor("scale", torch.int64, sizes=(2,))
+    shapes = {"0.scale": torch.tensor([2, 4]), "1.scale": torch.tensor([2, 5])}
+    assert fill_stored(whole, shapes).tolist() == [[2, 4], [2, 5]]
+
+
+def fill_stored(tensor, tensors):
+    class Storing(Unquantised):
+        def stored(self, layer):
+            return (WEIGHT, tensor)
+
+        def build(self, layer, tensors):
+            linear = super().build(layer, tensors)
+            linear.found = tensors[tensor.suffix]
+            return linear
+
+    w = place(quantizer=Storing())
+    column = Column.even(w, ("0", "1"), 4, 2)
+    weights = {"0.weight": torch.ones(2, 4), "1.weight": torch.ones(2, 4)}
+    return fill_module(column, w, TensorsSource({**weights, **tensors})).linear.found

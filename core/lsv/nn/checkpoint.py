@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,10 @@ class CheckpointSource(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
-        """Rows ``[first, last)`` of a tensor's first axis, on the CPU; a tensor without axes has one row."""
+        """Rows ``[first, last)`` of a tensor's first axis, on the CPU; a tensor without axes has one row.
+
+        Several threads may read at once. A tensor is good until its thread reads again.
+        """
         ...
 
     def close(self) -> None: ...
@@ -57,6 +61,18 @@ class _Entry:
     offset: int
 
 
+class _Scratch(threading.local):
+    """Memory that a thread reads into again and again: it stays in the core's cache, and malloc has nothing to do."""
+
+    room = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> torch.Tensor:
+        """uint8 [size], not initialised."""
+        if size > len(self.room):
+            self.room = torch.empty(size, dtype=torch.uint8)
+        return self.room[:size]
+
+
 class SafetensorsSource:
     """The safetensors files of a folder: those of ``model.safetensors.index.json``, or all there are.
 
@@ -67,6 +83,7 @@ class SafetensorsSource:
         self._files: list[tuple[Path, int]] = []
         self._entries: dict[str, _Entry] = {}
         self._infos: dict[str, TensorInfo] = {}
+        self._scratch = _Scratch()
         for path in _find_files(folder):
             self._open(path)
         absent = sorted(_indexed(folder).keys() - self._entries.keys())
@@ -81,7 +98,7 @@ class SafetensorsSource:
         shape = (last - first, *entry.info.shape[1:]) if entry.info.shape else ()
         row = math.prod(entry.info.shape[1:]) * entry.info.dtype.itemsize
         path, descriptor = self._files[entry.file]
-        data = torch.empty(math.prod(shape) * entry.info.dtype.itemsize, dtype=torch.uint8)
+        data = self._scratch.take(math.prod(shape) * entry.info.dtype.itemsize)
         _read_exactly(descriptor, data, entry.offset + first * row, path)
         return data.view(entry.info.dtype).reshape(shape)
 

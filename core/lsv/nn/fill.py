@@ -1,6 +1,6 @@
 """Filling declared weights: everything is checked first, then tensors are streamed in piece by piece.
 
-At no time is more in memory than the model, one chunk of a file, and the weights of one module in two forms
+At no time is more in memory than the model, a few chunks of a file, and the weights of one module in two forms
 (as stored, and as its quantizer or kernel wants them).
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -18,7 +20,8 @@ from lsv.nn.checkpoint import CheckpointSource, TensorInfo
 from lsv.nn.weights import Piece, Slot
 from lsv.ops import Bindable, dtype_name
 
-_CHUNK_BYTES = 4 << 20  # small enough to stay in the cache, and in memory that malloc keeps for the next chunk
+_CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to its place
+_READERS = 4  # a core alone copies a good deal slower than memory and disks give
 _CASTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHOWN = 20
 
@@ -52,17 +55,24 @@ class Filler:
                 continue
             waiting.setdefault(id(self.holders[id(slot.parameter)][0][0]), []).append(slot)
         done = 0
-        for module in _children_first(self.model):
-            for slot in waiting.pop(id(module), ()):
-                self._fill_slot(slot, source, device)
-                done += 1
-                report(done, len(self.slots))
-            if isinstance(module, Bindable):
-                module.filled()
-                module.pack()
+        with ThreadPoolExecutor(_READERS) as readers:
+            for module in _children_first(self.model):
+                for slot in waiting.pop(id(module), ()):
+                    self._fill_slot(slot, source, device, readers)
+                    done += 1
+                    report(done, len(self.slots))
+                if isinstance(module, Bindable):
+                    module.filled()
+                    module.pack()
 
-    def _fill_slot(self, slot: Slot, source: CheckpointSource, device: torch.device) -> None:
-        """Write a slot into the storage it has, or into new storage if it never had one or a kernel took it."""
+    def _fill_slot(self, slot: Slot, source: CheckpointSource, device: torch.device, readers: Executor) -> None:
+        into, tensors = self._storage(slot, device), source.tensors()
+        chunks = (chunk for piece in slot.pieces for chunk in chunks_of(piece, tensors[piece.name]))
+        for _ in readers.map(lambda chunk: chunk.copy(source, into), chunks):
+            pass  # raises what a reader failed with
+
+    def _storage(self, slot: Slot, device: torch.device) -> torch.Tensor:
+        """The storage a slot has, or new storage if it never had one or a kernel took it."""
         holders = self.holders[id(slot.parameter)]
         parameters = [module.get_parameter(name) for module, name in holders]
         parameter = next((parameter for parameter in parameters if not parameter.is_meta), None)
@@ -72,8 +82,7 @@ class Filler:
             parameter = nn.Parameter(tensor, requires_grad=False)
         for module, name in holders:
             setattr(module, name, parameter)
-        for piece in slot.pieces:
-            copy_piece(piece, source, parameter.data)
+        return parameter.data
 
 
 def _find_holders(model: nn.Module) -> dict[int, tuple[Holder, ...]]:
@@ -99,20 +108,38 @@ def _children_first(model: nn.Module) -> list[nn.Module]:
     return list(ordered.values())
 
 
-def copy_piece(piece: Piece, source: CheckpointSource, into: torch.Tensor) -> None:
-    """Read a piece in chunks of rows, cut, cast and place it in a slot's storage."""
-    into = into if piece.index is None else into[piece.index]
-    if not piece.source:
-        into.copy_(source.read(piece.name, 0, 1))
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows ``[first, last)`` of the tensor ``name``, cut to ``columns``, and where they go in a slot's storage."""
+
+    name: str
+    first: int
+    last: int
+    columns: tuple[slice, ...]
+    target: tuple[int | slice, ...]
+
+    @torch.inference_mode()
+    def copy(self, source: CheckpointSource, into: torch.Tensor) -> None:
+        """Read, cut, cast and place it; a single number fills its whole place. Modes are a thread's own."""
+        rows, place = source.read(self.name, self.first, self.last), into[self.target]
+        if self.columns:
+            rows = rows[(slice(None), *self.columns)]
+        place.copy_(rows.reshape(place.shape if rows.numel() > 1 else ()))
+
+
+def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
+    """What a piece is read in; a tensor of one number is one chunk, whatever its axes."""
+    stack = () if piece.index is None else (piece.index,)
+    if math.prod(info.shape) == 1:
+        yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target))
         return
-    info = source.tensors()[piece.name]
     rows, *columns = piece.source
     shift = piece.target[0].start - rows.start
     step = max(1, _CHUNK_BYTES // max(1, info.dtype.itemsize * math.prod(info.shape[1:])))
     for first in range(rows.start, rows.stop, step):
         last = min(first + step, rows.stop)
-        chunk = source.read(piece.name, first, last)[(slice(None), *columns)]
-        into[(slice(first + shift, last + shift), *piece.target[1:])].copy_(chunk)
+        target = (*stack, slice(first + shift, last + shift), *piece.target[1:])
+        yield Chunk(piece.name, first, last, tuple(columns), target)
 
 
 def check(slots: Sequence[Slot], tensors: Mapping[str, TensorInfo], ignores: Sequence[str]) -> None:
@@ -143,9 +170,16 @@ def _is_there(slot: Slot, tensors: Mapping[str, TensorInfo]) -> bool:
     return any(piece.name in tensors for piece in slot.pieces)
 
 
+def _has_shape(slot: Slot, piece: Piece, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape can fill a piece; it may have more axes of size one at its end."""
+    count = len(piece.shape)
+    fits = shape[:count] == piece.shape and math.prod(shape[count:]) == 1
+    return fits or (slot.uniform and math.prod(shape) == 1)
+
+
 def _mismatches(slot: Slot, piece: Piece, info: TensorInfo) -> list[str]:
     name, problems = piece.name, []
-    if info.shape != piece.shape:
+    if not _has_shape(slot, piece, info.shape):
         problems.append(f"{name} has shape {list(info.shape)}, expected {list(piece.shape)}")
     if slot.exact and info.dtype != slot.parameter.dtype:
         problems.append(f"{name} is {dtype_name(info.dtype)}, expected {dtype_name(slot.parameter.dtype)}")

@@ -60,7 +60,7 @@ class Row(nn.Module):
         self.communicator = w.communicator if reduce else None
         add_after = bias and w.communicator is not None
         part = Part(name, outputs, 0, outputs)
-        self.linear = w.linear("row", [part], inputs, reads=reads, bias=bias and not add_after)
+        self.linear = w.linear("row", [part], inputs, reads=reads, bias=bias and not add_after, stored_bias=bias)
         self.bias = (w / name).take("bias", (outputs,)) if add_after else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ class Slot:
     """A declared tensor. ``exact`` demands the stored dtype as it is; otherwise any float is cast.
 
     ``padded`` says that pieces do not cover it all; the rest is zero. A slot that is ``optional`` may have none of its
-    pieces in the checkpoint, and stays on meta then.
+    pieces in the checkpoint, and stays on meta then. Where it is ``uniform``, a single number may stand for a piece.
     """
 
     parameter: nn.Parameter
@@ -81,6 +81,7 @@ class Slot:
     exact: bool = False
     padded: bool = False
     optional: bool = False
+    uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class Weights:
         dtype: torch.dtype | None = None,
         padded: bool = False,
         optional: bool = False,
+        uniform: bool = False,
     ) -> nn.Parameter:
         """A meta parameter of any form; ``dtype`` None means floating point, cast to the model's dtype, and float32
         floating point, cast to that. Any other is what the checkpoint must hold.
@@ -158,7 +160,7 @@ class Weights:
         tensor = torch.empty(tuple(shape), dtype=dtype or self.dtype, device="meta")
         parameter = nn.Parameter(tensor, requires_grad=False)
         exact = dtype not in (None, torch.float32)
-        self.adopt(parameter, pieces, exact=exact, padded=padded, optional=optional)
+        self.adopt(parameter, pieces, exact=exact, padded=padded, optional=optional, uniform=uniform)
         return parameter
 
     def adopt(
@@ -169,9 +171,10 @@ class Weights:
         exact: bool = False,
         padded: bool = False,
         optional: bool = False,
+        uniform: bool = False,
     ) -> None:
         """Have a parameter that exists already (on meta) filled like a declared one."""
-        self.declaration.slots.append(Slot(parameter, tuple(pieces), exact, padded, optional))
+        self.declaration.slots.append(Slot(parameter, tuple(pieces), exact, padded, optional, uniform))
 
     def linear(
         self,
@@ -181,12 +184,16 @@ class Weights:
         *,
         reads: tuple[int, int] | None = None,
         bias: bool = False,
+        stored_bias: bool = False,
     ) -> Linear:
-        """A linear layer of the model's format over ``parts``; ``reads`` = (start, stop) cuts its inputs."""
+        """A linear layer of the model's format over ``parts``; ``reads`` = (start, stop) cuts its inputs. With
+        ``stored_bias`` alone there is a bias that the caller adds.
+        """
         start, stop = reads or (0, inputs)
         name = (self / parts[0].name).name if len(parts) == 1 else self.name
         names = tuple((self / part.name).name for part in parts)
-        layer = LinearLayer(name, role, stop - start, tuple(part.width for part in parts), bias, self.dtype, names)
+        outputs, cut = tuple(part.width for part in parts), None if stop - start == inputs else (start, stop)
+        layer = LinearLayer(name, role, stop - start, outputs, bias, self.dtype, names, cut, bias or stored_bias)
         stored = self.declaration.quantizer.stored(layer) + ((BIAS,) if bias else ())
         tensors = {tensor.suffix: self.take_stored(tensor, parts, inputs, (start, stop)) for tensor in stored}
         return self.declaration.quantizer.build(layer, tensors)
@@ -213,7 +220,7 @@ class Weights:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        return self.declare(shape, pieces, dtype=tensor.dtype, optional=tensor.optional)
+        return self.declare(shape, pieces, dtype=tensor.dtype, optional=tensor.optional, uniform=tensor.uniform)
 
 
 def _stored_region(
@@ -225,6 +232,8 @@ def _stored_region(
         axes[tensor.output_axis] = _elements(part.total, part.start, part.stop, tensor.per_output, name)
     if tensor.input_axis is not None:
         axes[tensor.input_axis] = _elements(inputs, *reads, tensor.per_input, name)
+    others = (axis for axis in range(len(axes) + len(tensor.sizes)) if axis not in axes)
+    axes |= {axis: (size, 0, size) for axis, size in zip(tuple(others), tensor.sizes, strict=True)}
     order = sorted(axes)
     return tuple(axes[axis][0] for axis in order), tuple(slice(axes[axis][1], axes[axis][2]) for axis in order)
 

@@ -134,6 +134,10 @@ def _attempt(what: str, check: Callable[[], object]) -> Finding:
 def _check_alias(alias: ModelAlias) -> None:
     folder = Path(alias.locate())
     assert (folder / "config.json").is_file(), f"{folder} has no config.json"
+    if alias.held_out is not None:
+        from lsv.eval.questions import make_questions
+
+        make_questions(alias.held_out(1, 0)[0], alias.name)
 
 
 def _check_model(offer: ModelOffer, catalog: Catalog) -> None:

@@ -1,0 +1,61 @@
+"""Conformance of a format as a whole: a checkpoint in it answers what the plain one of its weights' meaning answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lsv.llm import LLM
+from lsv.request import SamplingParams
+from lsv.testing.tiny import tiny
+
+Tensors = dict[str, torch.Tensor]
+Pack = Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor] | None]
+"""A layer's name and weight -> its tensors by suffix and the weight they mean, or None to leave it plain."""
+_PROMPT = tuple(range(20, 50))
+
+
+def write_quantised(
+    family: str, folder: Path, quantization_config: Mapping[str, Any], pack: Pack, **shape: Any
+) -> tuple[Path, Path]:
+    """A tiny checkpoint of a family (see ``lsv.testing.tiny``) in a format, and the plain one of what it means.
+
+    ``pack`` is asked for the projections and the output head.
+    """
+    from safetensors.torch import load_file, save_file
+
+    plain, packed = tiny(family, folder / "plain", **shape), folder / "packed"
+    meant = load_file(plain / "model.safetensors")
+    tensors: Tensors = {}
+    for name, tensor in meant.items():
+        layer = name.removesuffix(".weight")
+        found = pack(layer, tensor) if name.endswith(("_proj.weight", "lm_head.weight")) else None
+        if found is None:
+            tensors[name] = tensor
+            continue
+        parts, meant[name] = found
+        tensors |= {f"{layer}.{suffix}": part.contiguous() for suffix, part in parts.items()}
+    packed.mkdir()
+    save_file(tensors, packed / "model.safetensors")
+    save_file(meant, plain / "model.safetensors")
+    config = json.loads((plain / "config.json").read_text())
+    (packed / "config.json").write_text(json.dumps({**config, "quantization_config": dict(quantization_config)}))
+    return packed, plain
+
+
+def check_answers(family: str, folder: Path, quantization_config: Mapping[str, Any], pack: Pack, **shape: Any) -> None:
+    """Write both checkpoints and compare their greedy tokens in float32, computed by the reference ops."""
+    packed, plain = write_quantised(family, folder, quantization_config, pack, **shape)
+    found, wanted = _answer(packed), _answer(plain)
+    assert found == wanted, f"{family} answers {found} from the packed checkpoint, {wanted} from the plain one"
+
+
+def _answer(folder: Path) -> list[int]:
+    with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, reference_ops=True) as llm:
+        params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
+        (output,) = llm.generate([{"prompt_token_ids": list(_PROMPT)}], params)
+    return list(output.outputs[0].token_ids)
