@@ -1,0 +1,153 @@
+"""The forms in which compressed-tensors stores a layer, by what its config says about weights and activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from lsv.coded import Coding
+from lsv.quantizer import LinearLayer, Quantizer, StoredTensor
+from lsv_quant.forms import Int8Format, float8_format, input_scale, int_format
+from lsv_quant.scheme import Scheme
+from lsv_quant.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
+from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
+
+NAME = "compressed-tensors"
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How weights or activations are quantised. ``where`` is its place in config.json, for messages."""
+
+    where: Scheme
+    bits: int
+    type: str
+    strategy: str
+    symmetric: bool
+    dynamic: bool | str
+    group: int
+    block: tuple[int, ...] | None
+    ordered: bool
+
+    def blocks(self) -> Blocks:
+        """What a scale of weights is for."""
+        if self.strategy == "block" and self.block is not None:
+            return Blocks(*self.block)
+        if self.strategy in ("group", "tensor_group") and self.group:
+            return Blocks(1, self.group)
+        if self.strategy in ("tensor", "channel"):
+            return Blocks()
+        raise self.where.error(
+            f"strategy {self.strategy!r} can't be read without the size it needs, or not for weights"
+        )
+
+    def expect(self, what: str, **wanted: object) -> None:
+        """Raise ``CheckpointError`` naming the first number that is not as wanted."""
+        for key, value in wanted.items():
+            if getattr(self, key) != value:
+                raise self.where.error(f"{key} is {getattr(self, key)!r}; {what} must have {value!r}")
+
+
+def make_float(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    """``weight`` in e4m3, ``weight_scale`` for a tensor, an output, a group or a block."""
+    weights.expect("weights of type float", bits=8, symmetric=True, ordered=False)
+    return float8_format(NAME, weights.blocks(), input_scale("input_scale"))
+
+
+def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    """``weight`` int8, in whose range codes of 4 bits lie too, ``weight_scale`` and maybe ``weight_zero_point``."""
+    weights.expect("weights in int8", ordered=False)
+    blocks = weights.blocks()
+    if inputs is not None:
+        inputs.expect("activations of int8 weights", type="int", bits=8, dynamic=True, symmetric=True, strategy="token")
+        if weights.bits == 8 and weights.symmetric and blocks == Blocks():
+            return Int8Format(NAME)
+    return int_format(NAME, weights.bits, blocks, symmetric=weights.symmetric)
+
+
+def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    """``weight_packed`` int32: codes of inputs in a row from the low end, moved by half their range; zero points moved
+    and packed alike along the outputs. ``weight_shape`` says what the model knows.
+    """
+    weights.expect("packed weights", type="int")
+    blocks, per_word = weights.blocks(), 32 // weights.bits
+    tensors = [
+        StoredTensor("weight_packed", torch.int32, output_axis=0, input_axis=1, per_input=per_word),
+        StoredTensor("weight_shape", torch.int64, sizes=(2,), optional=True),
+        blocks.stored("weight_scale"),
+    ]
+    if not weights.symmetric:
+        weights.expect("zero points of packed weights", strategy="group" if blocks.inputs else "channel")
+        axis = 1 if blocks.inputs else None
+        tensors.append(StoredTensor("weight_zero_point", torch.int32, 0, axis, per_word, blocks.inputs))
+    if weights.ordered:
+        tensors.append(StoredTensor("weight_g_idx", torch.int32, input_axis=0, optional=True))
+    table = NIBBLES if weights.bits == 4 else BYTES
+    apart = weights.ordered and blocks.inputs > 0  # a single group has all inputs, however they lie
+    coding = Coding(table, blocks.inputs, offsets=not weights.symmetric, ordered=apart)
+    return CodedFormat(NAME, coding, tensors, partial(_decode_packed, blocks, coding))
+
+
+def _decode_packed(blocks: Blocks, coding: Coding, stored: Tensors, layer: LinearLayer) -> Held:
+    scales, offsets = blocks.by_output(stored["weight_scale"], layer), None
+    if coding.offsets:
+        zeros = _unpack_outputs(stored["weight_zero_point"], coding.bits, layer)
+        offsets = scales * ((1 << coding.bits - 1) - zeros).reshape(scales.shape)
+    codes = stored["weight_packed"].view(torch.uint8)[:, : -(-layer.inputs * coding.bits // 8)]
+    if not coding.ordered:
+        return Held(codes, scales, offsets)
+    order = order_of_groups(stored.get("weight_g_idx"), layer, coding.group, "weight_g_idx").to(codes.device)
+    return Held(in_order(codes, order, coding.bits), scales, offsets, order.int())
+
+
+def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch.Tensor:
+    """Words int32 [words, ...] of outputs in a row, those of fused parts one after another -> [outputs, ...]."""
+    per_word = 32 // bits
+    shifts = torch.arange(0, 32, bits, device=words.device).reshape(-1, *(1 for _ in words.shape[1:]))
+    parts = torch.split(words, [-(-outputs // per_word) for outputs in layer.outputs])
+    unpacked = ((part[:, None] >> shifts & (1 << bits) - 1).flatten(0, 1) for part in parts)
+    return torch.cat([part[:outputs] for part, outputs in zip(unpacked, layer.outputs, strict=True)])
+
+
+def make_nvfp4(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    """``weight_packed`` uint8, ``weight_scale`` in e4m3, and what those are divided by, ``weight_global_scale``."""
+    weights.expect("nvfp4-pack-quantized", type="float", bits=4, symmetric=True, strategy="tensor_group", group=16)
+    whole = partial(StoredTensor, dtype=torch.float32)
+    scale = weights.blocks().stored("weight_scale", torch.float8_e4m3fn)
+    tensors = (_PAIRS, scale, whole("weight_global_scale"), whole("input_global_scale", optional=True))
+    return CodedFormat(NAME, Coding(E2M1, 16), tensors, _decode_nvfp4)
+
+
+_PAIRS = StoredTensor("weight_packed", torch.uint8, output_axis=0, input_axis=1, per_input=2)
+
+
+def _decode_nvfp4(stored: Tensors, layer: LinearLayer) -> Held:
+    divisors = stored["weight_global_scale"].reshape(-1, 1)
+    widths = torch.tensor(layer.outputs, device=divisors.device)
+    return Held(stored["weight_packed"], stored["weight_scale"].float() / divisors.repeat_interleave(widths, dim=0))
+
+
+def _make_mx(
+    name: str, bits: int, table: tuple[float, ...], codes: StoredTensor, weights: Numbers, inputs: Numbers | None
+) -> Quantizer:
+    """OCP Microscaling Formats 1.0: a scale of 32 weights is a power of two, stored as its exponent plus 127."""
+    weights.expect(name, type="float", bits=bits, symmetric=True, strategy="group", group=32)
+    tensors = (codes, weights.blocks().stored("weight_scale", torch.uint8))
+
+    def decode(stored: Tensors, layer: LinearLayer) -> Held:
+        exponents = stored["weight_scale"].int() - 127
+        scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
+        return Held(stored[codes.suffix].view(torch.uint8), scales)
+
+    return CodedFormat(NAME, Coding(table, 32), tensors, decode)
+
+
+Make = Callable[[Numbers, Numbers | None], Quantizer]
+make_mxfp4: Make = partial(_make_mx, "mxfp4-pack-quantized", 4, E2M1, _PAIRS)
+make_mxfp8: Make = partial(
+    _make_mx, "mxfp8-quantized", 8, E4M3, StoredTensor("weight", torch.float8_e4m3fn, output_axis=0, input_axis=1)
+)

@@ -1,0 +1,164 @@
+"""compressed-tensors checkpoints, as llm-compressor writes them: groups of layers, each with a scheme of its own.
+
+Int8 weights with a scale for each output whose activations are to be quantised by token run in int8 (W8A8). All other
+activations stay as they are, whatever was planned for them. Source: the ``compressed_tensors`` package,
+``quantization.quant_args`` for the config and ``compressors`` for the tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from lsv.errors import CheckpointError
+from lsv.quantizer import Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv_quant.compressed_forms import Numbers, make_float, make_int, make_mxfp4, make_mxfp8, make_nvfp4, make_packed
+from lsv_quant.scheme import Scheme
+
+_DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_cache_scheme")
+"""Keys of how a checkpoint was made, and what the KV cache reads."""
+_FORMATS = (
+    "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mxfp8-quantized", "dense",
+)  # fmt: skip
+_MIXED = "mixed-precision"
+_STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group", "token")
+_DYNAMIC: tuple[bool | str, ...] = (True, False, "local")
+_ORDERED: tuple[bool | str, ...] = (True, "group", "dynamic")
+_PLAIN = Unquantised()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that are stored alike. A target is a full name, ``re:`` and what names begin with, or ``Linear``."""
+
+    targets: tuple[str, ...]
+    quantizer: Quantizer
+
+
+class CompressedTensors:
+    """The quantizer of a checkpoint: each layer's is that of the group which names it most exactly."""
+
+    name = "compressed-tensors"
+
+    def __init__(self, groups: Sequence[Group], ignored: Sequence[str]) -> None:
+        self._groups, self._ignored = groups, ignored
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return self._of(layer).stored(layer)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return self._of(layer).build(layer, tensors)
+
+    def _of(self, layer: LinearLayer) -> Quantizer:
+        first, *others = layer.parts or (layer.name,)
+        quantizer = self._of_part(first)
+        for other in others:
+            if self._of_part(other) is not quantizer:
+                raise CheckpointError(
+                    f"{first} and {other} are quantised differently, and both are computed as one layer: "
+                    "quantise all of its parts alike, or none"
+                )
+        return quantizer
+
+    def _of_part(self, name: str) -> Quantizer:
+        if any(_rank(target, name) is not None for target in self._ignored):
+            return _PLAIN
+        found = [
+            (rank, target, number)
+            for number, group in enumerate(self._groups)
+            for target in group.targets
+            if (rank := _rank(target, name)) is not None
+        ]
+        return self._groups[min(found)[-1]].quantizer if found else _PLAIN
+
+
+def _rank(target: str, name: str) -> int | None:
+    """How closely a target means a layer, 0 for its own name; None where it does not."""
+    if target == name:
+        return 0
+    if target.startswith("re:"):
+        return 1 if re.match(target.removeprefix("re:"), name) else None
+    return 2 if target == "Linear" else None
+
+
+def make(quantization_config: Mapping[str, Any]) -> CompressedTensors:
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("compressed-tensors",))
+    format = scheme.choose("format", (*_FORMATS, _MIXED), "dense")
+    sparsity = scheme.inner("sparsity_config")
+    if sparsity is not None and sparsity.json:
+        sparsity.choose("format", ("dense",), "dense")
+    ignored = _names(scheme, "ignore")
+    groups = scheme.inner("config_groups")
+    if groups is None or not groups.json:
+        raise scheme.error("config_groups is empty: expected at least one group of layers")
+    found = tuple(_read_group(groups.inner(name), format) for name in groups.json)
+    scheme.pass_over(*_DESCRIBED)
+    scheme.finish()
+    return CompressedTensors(found, ignored)
+
+
+def _read_group(scheme: Scheme | None, format: str) -> Group:
+    if scheme is None:
+        raise CheckpointError("config.json: quantization_config.config_groups has a group that is null")
+    targets = _names(scheme, "targets")
+    format = scheme.choose("format", _FORMATS, None if format == _MIXED else format)
+    weights, inputs = _read_numbers(scheme.inner("weights")), _read_numbers(scheme.inner("input_activations"))
+    if scheme.inner("output_activations") is not None:
+        raise scheme.error("output_activations can't be honoured: outputs are never quantised")
+    scheme.finish()
+    if weights is None or format == "dense":
+        return Group(targets, _PLAIN)
+    return Group(targets, _FORM[format](weights, inputs))
+
+
+def _names(scheme: Scheme, key: str) -> tuple[str, ...]:
+    names = scheme.names(key)
+    for name in names:
+        try:
+            re.compile(name.removeprefix("re:"))
+        except re.error as cause:
+            raise scheme.error(f"{key}: {name!r} is not a regular expression: {cause}") from cause
+    return names
+
+
+def _read_numbers(scheme: Scheme | None) -> Numbers | None:
+    if scheme is None:
+        return None
+    group = None if scheme.json.get("group_size") == -1 else scheme.count("group_size")
+    by_default = "group" if group else "channel" if scheme.json.get("group_size") == -1 else "tensor"
+    numbers = Numbers(
+        where=scheme,
+        bits=scheme.choose("num_bits", (4, 8), 8),
+        type=scheme.choose("type", ("int", "float"), "int"),
+        strategy=scheme.choose("strategy", _STRATEGIES, by_default),
+        symmetric=scheme.choose("symmetric", (True, False), True),
+        dynamic=scheme.choose("dynamic", _DYNAMIC, False),
+        group=group or 0,
+        block=scheme.counts("block_structure", 2),
+        ordered=scheme.choose("actorder", (*_ORDERED, False, "weight", "static"), False) in _ORDERED,
+    )
+    scheme.pass_over("group_size", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
+    scheme.finish()
+    return numbers
+
+
+def _make_by_type(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    return (make_int if weights.type == "int" else make_float)(weights, inputs)
+
+
+_FORM = {
+    "int-quantized": _make_by_type,
+    "float-quantized": _make_by_type,
+    "naive-quantized": _make_by_type,
+    "pack-quantized": make_packed,
+    "nvfp4-pack-quantized": make_nvfp4,
+    "mxfp4-pack-quantized": make_mxfp4,
+    "mxfp8-quantized": make_mxfp8,
+}

@@ -1,0 +1,119 @@
+"""Forms in which several kinds of checkpoints store a layer: e4m3, integers, and integers that are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from lsv.coded import Coding, to_nibbles
+from lsv.errors import CheckpointError
+from lsv.quantizer import Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv_quant.int8 import Int8Linear
+from lsv_quant.stored import Blocks, CodedFormat, Held
+from lsv_quant.tables import BYTES, E4M3, NIBBLES
+
+
+def float8_format(
+    name: str, blocks: Blocks, *unused: StoredTensor, weight: str = "weight", scale: str = "weight_scale"
+) -> CodedFormat:
+    """Weights in e4m3, and what their blocks are multiplied by."""
+
+    def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        return Held(stored[weight].view(torch.uint8), blocks.by_output(stored[scale], layer))
+
+    codes = StoredTensor(weight, torch.float8_e4m3fn, output_axis=0, input_axis=1)
+    return CodedFormat(name, Coding(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode)
+
+
+def input_scale(suffix: str) -> StoredTensor:
+    """What a part's activations are divided by where they are quantised too."""
+    return StoredTensor(suffix, torch.float32, optional=True)
+
+
+def int_format(
+    name: str,
+    bits: int,
+    blocks: Blocks,
+    *,
+    symmetric: bool,
+    weight: str = "weight",
+    scale: str = "weight_scale",
+    zero: str = "weight_zero_point",
+) -> CodedFormat:
+    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. If they are ``symmetric`` all zero points are 0, and
+    there may be none.
+    """
+
+    def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        scales, offsets = blocks.by_output(stored[scale], layer), None
+        if symmetric:
+            refuse_zero_points(stored, layer, zero)
+        else:
+            offsets = -scales * blocks.by_output(stored[zero], layer).float()
+        codes = stored[weight].view(torch.uint8)
+        if bits == 4:
+            return Held(to_nibbles(codes.bitwise_xor_(8).bitwise_and_(15)), scales, offsets)
+        return Held(codes.bitwise_xor_(128), scales, offsets)
+
+    codes = StoredTensor(weight, torch.int8, output_axis=0, input_axis=1)
+    zeros = blocks.stored(zero, torch.int8, optional=symmetric)
+    coding = Coding(NIBBLES if bits == 4 else BYTES, blocks.inputs, offsets=not symmetric)
+    return CodedFormat(name, coding, (codes, blocks.stored(scale), zeros), decode)
+
+
+def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str) -> None:
+    """Raise ``CheckpointError`` where weights that should be symmetric have zero points other than 0."""
+    if suffix in stored and bool(stored[suffix].any()):
+        names = ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
+        raise CheckpointError(f"{names} is not 0 everywhere, but quantization_config calls these weights symmetric")
+
+
+class StoredInt8(Int8Linear):
+    """Int8 weights from a checkpoint; ``scale`` float32 [outputs], ``zero`` int8 [outputs], 0 or not there."""
+
+    def __init__(
+        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], weight: str, scale: str, zero: str
+    ) -> None:
+        super().__init__(layer, {**tensors, "weight": tensors[weight]})
+        self.scale, self.zero, self.zero_suffix = tensors[scale], tensors[zero], zero
+
+    def filled(self) -> None:
+        zero = self.release("zero")
+        refuse_zero_points({} if zero.is_meta else {self.zero_suffix: zero}, self.layer, self.zero_suffix)
+        self.keep("codes", self.release("weight"))
+        self.keep("scales", self.release("scale"))
+
+
+class Int8Format:
+    """Symmetric int8 weights with a scale for each output; rows of activations are quantised to int8 as they come."""
+
+    def __init__(
+        self, name: str, weight: str = "weight", scale: str = "weight_scale", zero: str = "weight_zero_point"
+    ) -> None:
+        self.name, self._suffixes = name, (weight, scale, zero)
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        weight, scale, zero = self._suffixes
+        codes = StoredTensor(weight, torch.int8, output_axis=0, input_axis=1)
+        return codes, Blocks().stored(scale), Blocks().stored(zero, torch.int8, optional=True)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return StoredInt8(layer, tensors, *self._suffixes)
+
+
+class PlainHead:
+    """A format that an output head does not take part in."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.name, self._quantizer = quantizer.name, quantizer
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return self._of(layer).stored(layer)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return self._of(layer).build(layer, tensors)
+
+    def _of(self, layer: LinearLayer) -> Quantizer:
+        return Unquantised() if layer.role == "head" else self._quantizer

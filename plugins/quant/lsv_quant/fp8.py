@@ -1,0 +1,51 @@
+"""``fp8``: weights in e4m3, rounded from a plain checkpoint with a scale for each output (``fp8_tensor``: one for all).
+
+Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see ``lsv_quant.fp8_checkpoint``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from lsv.coded import Coding
+from lsv.quantizer import Quantizer
+from lsv_quant import fp8_checkpoint
+from lsv_quant.online import Online
+from lsv_quant.online_coded import OnlineCoded
+from lsv_quant.rounding import NOTHING, row_chunks
+from lsv_quant.tables import E4M3
+
+LARGEST = 448.0
+
+
+def to_e4m3(x: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """x float32 [..., G] -> codes uint8 [..., G] and scales float32 [...]: the largest weight becomes 448.
+
+    ``largest`` is that of all weights where they share a scale. Halves round to even.
+    """
+    peaks = x.abs().amax(dim=-1) if largest is None else largest.expand(x.shape[:-1])
+    scales = torch.where(peaks < NOTHING, 1.0, peaks / LARGEST)
+    return (x / scales[..., None]).to(torch.float8_e4m3fn).view(torch.uint8), scales
+
+
+class OneScale(OnlineCoded):
+    """All weights of a layer, on its rank, share a scale; it is held for each output all the same."""
+
+    def filled(self) -> None:
+        peaks = [self.plain[rows].abs().amax() for rows in row_chunks(self.plain)]
+        self.round = partial(to_e4m3, largest=torch.stack(peaks).amax().float())
+        super().filled()
+
+
+def make(quantization_config: Mapping[str, Any]) -> Quantizer:
+    if quantization_config:
+        return fp8_checkpoint.make(quantization_config)
+    return Online("fp8", partial(OnlineCoded, coding=Coding(E4M3), round=to_e4m3))
+
+
+def make_tensor(quantization_config: Mapping[str, Any]) -> Quantizer:
+    return Online("fp8_tensor", partial(OneScale, coding=Coding(E4M3), round=to_e4m3))

@@ -1,0 +1,49 @@
+"""Checkpoints in e4m3: ``fp8`` with a scale for a tensor, an output or a block (DeepSeek-V3, Qwen3-FP8, AutoFP8), and
+``fbgemm_fp8`` with a scale for each output.
+
+Activations stay as they are (W8A16): scales for them are read and not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from lsv.quantizer import Quantizer, Skipping, StoredTensor
+from lsv_quant.forms import PlainHead, float8_format, input_scale
+from lsv_quant.scheme import Scheme
+from lsv_quant.stored import Blocks
+
+_DESCRIBED = ("dequantize", "kv_cache_scheme")
+"""Keys that say what to do elsewhere, or what the KV cache reads."""
+
+
+def make(quantization_config: Mapping[str, Any]) -> Quantizer:
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("fp8",))
+    scheme.choose("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    scheme.choose("activation_scheme", ("dynamic", "static"), "dynamic")
+    scheme.choose("scale_fmt", ("float", "ue8m0"), "float")  # in either case they are stored as numbers
+    scheme.choose("expert_dtype", ("fp8",), "fp8")
+    block = scheme.counts("weight_block_size", 2)
+    skipped = scheme.names("modules_to_not_convert") + scheme.names("ignored_layers")
+    scheme.pass_over(*_DESCRIBED)
+    scheme.finish()
+    # those who write down a block size, be it null, call the scales by other names
+    inverse = "weight_block_size" in quantization_config
+    weight, activation = ("weight_scale_inv", "activation_scale") if inverse else ("weight_scale", "input_scale")
+    blocks = Blocks() if block is None else Blocks(*block)
+    return Skipping(PlainHead(float8_format("fp8", blocks, input_scale(activation), scale=weight)), skipped)
+
+
+def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:
+    """``activation_scale_ub`` bounds the scales of activations, of which there are none here."""
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("fbgemm_fp8",))
+    skipped = scheme.names("modules_to_not_convert")
+    scheme.pass_over("activation_scale_ub")
+    scheme.finish()
+    unused = StoredTensor("input_scale_ub", torch.float32, optional=True)
+    return Skipping(PlainHead(float8_format("fbgemm_fp8", Blocks(), unused)), skipped)

@@ -1,0 +1,119 @@
+"""What formats whose checkpoints hold codes and scales share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from lsv.coded import CodedLinear, Coding, to_nibbles
+from lsv.errors import CheckpointError
+from lsv.quantizer import Linear, LinearLayer, StoredTensor
+
+_CHUNK = 1 << 18
+"""Codes put into order at once."""
+
+
+class Held(NamedTuple):
+    """What ``CodedLinear.hold`` takes."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor | None = None
+    order: torch.Tensor | None = None
+
+
+Decode = Callable[[Mapping[str, torch.Tensor], LinearLayer], Held]
+"""Stored tensors by suffix, without those a checkpoint does not have, and their layer -> what the layer holds."""
+
+
+class StoredCoded(CodedLinear):
+    """Takes what a checkpoint stores and turns it into its own form once it is filled."""
+
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], coding: Coding, decode: Decode) -> None:
+        super().__init__(layer, coding, tensors.get("bias"))
+        self.decode = decode
+        self.suffixes = tuple(suffix for suffix in tensors if suffix != "bias")
+        for suffix in self.suffixes:
+            self.register_parameter(f"stored_{suffix}", tensors[suffix])
+
+    def filled(self) -> None:
+        stored = {suffix: self.release(f"stored_{suffix}") for suffix in self.suffixes}
+        there = {suffix: tensor for suffix, tensor in stored.items() if not tensor.is_meta}
+        del stored
+        self.hold(*self.decode(there, self.layer))
+
+
+class CodedFormat:
+    """A quantizer of one form: every layer stores ``tensors``."""
+
+    def __init__(self, name: str, coding: Coding, tensors: Sequence[StoredTensor], decode: Decode) -> None:
+        self.name, self._coding, self._tensors, self._decode = name, coding, tuple(tensors), decode
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return self._tensors
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return StoredCoded(layer, tensors, self._coding, self._decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a scale is for: a block of ``outputs`` by ``inputs`` weights, 0 for all inputs.
+
+    The only scale of a whole layer is one by output of which there is a single number.
+    """
+
+    outputs: int = 1
+    inputs: int = 0
+
+    def stored(self, suffix: str, dtype: torch.dtype = torch.float32, *, optional: bool = False) -> StoredTensor:
+        """Scales, or zero points, [outputs] or [blocks, groups]."""
+        if self.inputs == 0:
+            return StoredTensor(suffix, dtype, output_axis=0, uniform=True, optional=optional)
+        return StoredTensor(suffix, dtype, 0, 1, self.outputs, self.inputs, optional=optional)
+
+    def by_output(self, scales: torch.Tensor, layer: LinearLayer) -> torch.Tensor:
+        """Scales as they are stored, those of fused parts one after another -> [outputs, groups]."""
+        if self.inputs == 0:
+            return scales[:, None]
+        if self.outputs == 1:
+            return scales
+        parts = torch.split(scales, [-(-outputs // self.outputs) for outputs in layer.outputs])
+        spread = (part.repeat_interleave(self.outputs, dim=0) for part in parts)
+        return torch.cat([part[:outputs] for part, outputs in zip(spread, layer.outputs, strict=True)])
+
+
+def order_of_groups(found: torch.Tensor | None, layer: LinearLayer, group: int, suffix: str) -> torch.Tensor:
+    """Inputs int64 [inputs] sorted by group. ``found`` int32 [inputs], or one row for each of several parts, are the
+    groups they belong to; they lie in a row where there is none.
+
+    Raises ``CheckpointError`` where parts differ, or a group has not its ``group`` inputs on this rank.
+    """
+    if found is None or bool((found < 0).all()):
+        return torch.arange(layer.inputs)
+    name = ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
+    groups = found.reshape(-1, layer.inputs)[0]
+    if bool((found != groups).any()):
+        raise CheckpointError(f"{name} differ, and all are computed as one layer: they must group inputs alike")
+    order = groups.argsort(stable=True)
+    first = layer.reads[0] if layer.reads else 0
+    in_a_row = (torch.arange(layer.inputs, device=groups.device) + first) // group
+    if not torch.equal(groups[order].long(), in_a_row):
+        why = "and can't be cut over ranks: use tensor_parallel_size 1" if layer.reads else f"but not {group} each"
+        raise CheckpointError(f"{name}: the inputs of a group lie apart, {why}")
+    return order
+
+
+def in_order(codes: torch.Tensor, order: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes uint8 [outputs, ceil(inputs * bits / 8)] with their columns in another order, written over the old ones."""
+    for rows in torch.split(codes, max(1, _CHUNK // len(order))):
+        if bits == 4:
+            pairs = torch.stack((rows & 15, rows >> 4), dim=-1).flatten(-2)
+            rows.copy_(to_nibbles(pairs.gather(1, order.expand(len(rows), -1))))
+        else:
+            rows.copy_(rows.gather(1, order.expand(len(rows), -1)))
+    return codes

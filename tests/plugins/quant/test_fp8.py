@@ -1,0 +1,212 @@
+"""fp8: values of codes, weights rounded from plain ones, and checkpoints with scales of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.checkpoint import DummySource
+from lsv.nn.linear import Column, Row
+from lsv.nn.weights import Part
+from lsv.quantizer import Quantizer
+from lsv.testing.quantised import check_answers
+from lsv.testing.quantizer import check_quantizer
+from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv_quant import fp8, fp8_checkpoint
+from lsv_quant.tables import E4M3
+
+BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 64]}
+STATIC = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
+Tensors = dict[str, torch.Tensor]
+
+
+def value_of(code: int) -> float:
+    """By the definition: bias 7, no infinities, and all ones are not a number."""
+    sign, exponent, mantissa = (-1.0) ** (code >> 7), code >> 3 & 15, code & 7
+    if exponent == 15 and mantissa == 7:
+        return float("nan")
+    return sign * (2.0**-6 * mantissa / 8 if exponent == 0 else 2.0 ** (exponent - 7) * (1 + mantissa / 8))
+
+
+def test_values_of_codes() -> None:
+    wanted = torch.tensor([value_of(code) for code in range(256)])
+    torch.testing.assert_close(torch.tensor(E4M3), wanted, rtol=0, atol=0, equal_nan=True)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert torch.equal(wanted.to(dtype).float().nan_to_num(), wanted.nan_to_num())
+
+
+def codes_of(values: torch.Tensor) -> torch.Tensor:
+    """The nearest code of each number, that with an even mantissa of two as near: float32 -> e4m3."""
+    table = torch.tensor([value_of(code) for code in range(0x7F)])
+    order = [*range(0, 0x7F, 2), *range(1, 0x7F, 2)]
+    places = (values.abs()[..., None] - table[order]).abs().argmin(dim=-1)
+    codes = torch.tensor(order)[places] + 128 * (values.signbit())
+    return codes.to(torch.uint8).view(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("name", ["make", "make_tensor"])
+def test_rounding_a_plain_weight(name: str) -> None:
+    weight = torch.randn(20, 70)
+    weight[3] = 0
+    axes: dict[str, Any] = {"dim": 1, "keepdim": True} if name == "make" else {}
+    scale = weight.abs().amax(**axes) / 448
+    scale = torch.where(scale == 0, 1.0, scale)
+    found = layer_of(getattr(fp8, name)({}), {"0.weight": weight}, weight.shape).weight()
+    assert torch.equal(found, codes_of(weight / scale).float() * scale)
+
+
+def layer_of(quantizer: Quantizer, tensors: Tensors, shape: Any) -> Any:
+    w = place(quantizer=quantizer)
+    return fill_module(Column.even(w, ("0",), shape[1], shape[0]), w, TensorsSource(tensors)).linear
+
+
+def test_weights_that_are_not_finite_show() -> None:
+    weight = torch.ones(3, 64)
+    weight[1, 3], weight[2, 5] = torch.nan, torch.inf
+    found = layer_of(fp8.make({}), {"0.weight": weight}, weight.shape).weight()
+    assert found.isfinite().all(dim=1).tolist() == [True, False, False]
+
+
+def by_block(weight: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A weight in e4m3, the scale of each block, and what they stand for: one block after another."""
+    outputs, inputs = weight.shape
+    scales = torch.zeros(-(-outputs // rows), -(-inputs // columns))
+    codes, decoded = torch.zeros_like(weight).to(torch.float8_e4m3fn), torch.zeros_like(weight)
+    for row in range(scales.shape[0]):
+        for column in range(scales.shape[1]):
+            block = (slice(row * rows, (row + 1) * rows), slice(column * columns, (column + 1) * columns))
+            scales[row, column] = weight[block].abs().max() / 448
+            codes[block] = (weight[block] / scales[row, column]).to(torch.float8_e4m3fn)
+            decoded[block] = codes[block].float() * scales[row, column]
+    return codes, scales, decoded
+
+
+def encode_blocks(weight: torch.Tensor) -> Tensors:
+    codes, scales, _ = by_block(weight, 32, 64)
+    return {"weight": codes, "weight_scale_inv": scales}
+
+
+def encode_tensor(weight: torch.Tensor) -> Tensors:
+    codes, scales, _ = by_block(weight, *weight.shape)
+    return {"weight": codes, "weight_scale": scales.reshape(()), "input_scale": torch.tensor([0.5])}
+
+
+def encode_channels(weight: torch.Tensor) -> Tensors:
+    codes, scales, _ = by_block(weight, 1, weight.shape[1])
+    return {"weight": codes, "weight_scale": scales}
+
+
+@pytest.mark.parametrize(
+    ("config", "encode"),
+    [
+        (BLOCKS, encode_blocks),
+        (STATIC, encode_tensor),
+        (STATIC, encode_channels),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, encode_channels),
+    ],
+    ids=["blocks", "tensor", "channels", "fbgemm"],
+)
+def test_suite(config: Mapping[str, Any], encode: Any) -> None:
+    make = fp8_checkpoint.make_fbgemm if config["quant_method"] == "fbgemm_fp8" else fp8.make
+    check_quantizer(lambda: make(config), encode, tolerance=0.05)
+
+
+def test_blocks_of_fused_parts_whose_outputs_do_not_fill_them() -> None:
+    outputs, inputs = (200, 72), 320
+    weights = [torch.randn(count, inputs) for count in outputs]
+    parts = [by_block(weight, 128, 128) for weight in weights]
+    tensors = {}
+    for number, (codes, scales, _) in enumerate(parts):
+        tensors |= {f"{number}.weight": codes, f"{number}.weight_scale_inv": scales}
+    w = place(quantizer=fp8.make({**BLOCKS, "weight_block_size": [128, 128]}))
+    column = Column(w, [Part(str(n), count, 0, count) for n, count in enumerate(outputs)], inputs)
+    layer: Any = fill_module(column, w, TensorsSource(tensors)).linear
+    assert torch.equal(layer.weight(), torch.cat([decoded for _, _, decoded in parts]))
+
+
+def test_a_cut_inside_a_block_is_refused() -> None:
+    w = place(rank=1, size=2, quantizer=fp8.make({**BLOCKS, "weight_block_size": [128, 128]}))
+    with pytest.raises(ConfigError, match="cover 128 each"):
+        Row(w, "o", 128, 128, reads=(64, 128))
+
+
+def test_each_fused_part_has_a_scale_of_its_own() -> None:
+    weights = [torch.randn(count, 48) * spread for count, spread in ((40, 1.0), (24, 9.0))]
+    parts = [by_block(weight, *weight.shape) for weight in weights]
+    tensors = {}
+    for number, (codes, scales, _) in enumerate(parts):
+        tensors |= {f"{number}.weight": codes, f"{number}.weight_scale": scales[0], f"{number}.input_scale": scales[0]}
+    w = place(quantizer=fp8.make(STATIC))
+    column = Column(w, [Part(str(n), len(weight), 0, len(weight)) for n, weight in enumerate(weights)], 48)
+    layer: Any = fill_module(column, w, TensorsSource(tensors)).linear
+    assert torch.equal(layer.weight(), torch.cat([decoded for _, _, decoded in parts]))
+
+
+def test_names_of_scales_with_an_empty_block_size() -> None:
+    config = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False}
+    codes, scales, decoded = by_block(torch.randn(16, 32), 16, 32)
+    tensors = {"0.weight": codes, "0.weight_scale_inv": scales[0, 0], "0.activation_scale": torch.tensor(0.1)}
+    assert torch.equal(layer_of(fp8.make(config), tensors, decoded.shape).weight(), decoded)
+
+
+def test_what_is_left_plain() -> None:
+    w = place(quantizer=fp8.make({**BLOCKS, "modules_to_not_convert": ["model.layers.0.mlp.gate", "down_proj"]}))
+    assert (w / "model").linear("head", [Part("lm_head", 64, 0, 64)], 64).format == "plain"
+    for name, format in (("mlp.down_proj", "plain"), ("mlp.gate_proj", "coded")):
+        assert w.linear("column", [Part(f"model.layers.0.{name}", 64, 0, 64)], 64).format == format
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"fmt": "e4m3fnuz"}, "fmt is 'e4m3fnuz'; what can be read is 'e4m3', 'float8_e4m3fn'"),
+        ({"activation_scheme": "sometimes"}, "activation_scheme is 'sometimes'"),
+        ({"weight_block_size": [128]}, "weight_block_size must be 2 positive whole numbers, got [128]"),
+        ({"weight_block_size": [0, 128]}, "weight_block_size must be 2 positive whole numbers"),
+        ({"expert_dtype": "fp4"}, "expert_dtype is 'fp4'"),
+        ({"ignored_layers": "lm_head"}, "ignored_layers must be a list of names"),
+        ({"rotation": "hadamard"}, "rotation = 'hadamard' can't be honoured"),
+    ],
+)
+def test_what_is_refused(change: Mapping[str, Any], problem: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        fp8.make({**BLOCKS, **change})
+    assert problem in caught.value.message
+
+
+def pack_blocks(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor] | None:
+    codes, scales, decoded = by_block(weight, 16, 32)
+    return None if name == "lm_head" else ({"weight": codes, "weight_scale_inv": scales}, decoded)
+
+
+def pack_tensor(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor] | None:
+    if name == "lm_head" or "layers.1" in name:
+        return None
+    codes, scales, decoded = by_block(weight, *weight.shape)
+    return {"weight": codes, "weight_scale": scales[0], "input_scale": torch.tensor([0.5])}, decoded
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "pack"),
+    [
+        ("qwen3_moe", {**BLOCKS, "weight_block_size": [16, 32]}, pack_blocks),
+        ("qwen2", {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}, pack_tensor),
+    ],
+)
+def test_a_checkpoint_answers_like_what_it_means(
+    tmp_path: Path, family: str, config: Mapping[str, Any], pack: Any
+) -> None:
+    check_answers(family, tmp_path, config, pack)
+
+
+def test_random_weights() -> None:
+    for config in (BLOCKS, STATIC, {}):
+        w = place(quantizer=fp8.make(config))
+        column = Column.even(w, ("0", "1"), 64, 64)
+        layer = fill_module(column, w, DummySource(w.declaration.slots)).linear
+        assert layer(torch.randn(2, 64)).isfinite().all()
