@@ -1,0 +1,117 @@
+"""AutoRound checkpoints (Cheng et al. 2023; auto_round/inference of intel/auto-round): packed like AWQ's or GPTQ's, and
+each layer may differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lsv.quantizer import Role
+from lsv_quant.awq import AwqPacking
+from lsv_quant.gptq import GptqPacking
+from lsv_quant.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
+from lsv_quant.scheme import Scheme
+
+_LIKE_GPTQ = (
+    "auto", "auto_round:auto_gptq", "auto_round:gptq", "auto_round:gptq:exllamav2", "auto_round:gptq:tritonv2",
+)  # fmt: skip
+_LIKE_GPTQ_V2 = ("auto_round", "auto_round:gptqmodel", "auto_round:exllamav2", "auto_round:tritonv2")
+_LIKE_AWQ = ("auto_round:auto_awq", "auto_round:awq")
+_FORMATS = _LIKE_GPTQ + _LIKE_GPTQ_V2 + _LIKE_AWQ
+"""Of ``packing_format``; once they were called after the kernel they were for, under ``backend``."""
+_BLOCKS = ("block_name_to_quantize", "to_quant_block_names", "quant_block_list")
+_WORDS = re.compile(r"[\w.]+")
+# fmt: off
+_DESCRIBED = (
+    "amp", "autoround_version", "batch_size", "damp_percent", "dataset", "enable_alg_ext", "enable_minmax_tuning",
+    "enable_norm_bias_tuning", "enable_quanted_input", "enable_torch_compile", "gradient_accumulate_steps", "iters",
+    "low_cpu_mem_usage", "low_gpu_mem_usage", "lr", "minmax_lr", "model_free", "momentum", "not_use_best_mse",
+    "nsamples", "sampler", "scale_dtype", "seed", "seqlen", "supported_types", "true_sequential",
+)
+# fmt: on
+"""Keys of how a checkpoint was made."""
+_OF_ACTIVATIONS = ("act_data_type", "act_dynamic", "act_group_size", "act_sym")
+"""Keys that say nothing while activations keep 16 bits."""
+
+
+def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("auto-round", "intel/auto-round"))
+    format = scheme.choose("packing_format", _FORMATS, scheme.choose("backend", _FORMATS, "auto"))
+    packing = _packing(
+        format,
+        bits=scheme.choose("bits", _bits(format)),
+        group=group_size(scheme, "group_size"),
+        symmetric=scheme.choose("sym", (True, False), True),
+    )
+    _expect_plain_activations(scheme)
+    layers = AutoRoundLayers(
+        packing,
+        head=scheme.choose("quant_lm_head", (True, False), False),
+        blocks=tuple(name for key in _BLOCKS for name in layer_names(scheme, key)),
+        overrides={key: _override(format, packing, key, changes) for key, changes in by_layer(scheme, "extra_config")},
+    )
+    scheme.pass_over(*_DESCRIBED)
+    scheme.finish()
+    return PackedWeights("auto-round", layers)
+
+
+def _bits(format: str) -> tuple[int, ...]:
+    return (4,) if format in _LIKE_AWQ else (4, 8)
+
+
+def _packing(format: str, bits: int, group: int, symmetric: bool) -> Packing:
+    if format in _LIKE_AWQ:
+        return AwqPacking(bits, group, symmetric)
+    return GptqPacking(bits, group, symmetric, less_one=format in _LIKE_GPTQ)
+
+
+def _override(format: str, packing: Packing, key: str, changes: Scheme) -> Packing | None:
+    """What an entry of ``extra_config`` makes of ``packing``; None where weights keep 16 bits or more."""
+    if not _WORDS.fullmatch(key):
+        compiled(key, changes)
+    bits = changes.choose("bits", (*_bits(format), 16, 32), packing.bits)
+    if bits >= 16:
+        return None
+    group = group_size(changes, "group_size", packing.group)
+    symmetric = changes.choose("sym", (True, False), packing.symmetric)
+    _expect_plain_activations(changes)
+    changes.finish()
+    return _packing(format, bits, group, symmetric)
+
+
+def _expect_plain_activations(scheme: Scheme) -> None:
+    """And weights that are whole numbers."""
+    scheme.choose("data_type", ("int",), "int")
+    scheme.choose("act_bits", (16, 32), 16)
+    scheme.pass_over(*_OF_ACTIVATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRoundLayers:
+    """Which layers are packed how: those of ``blocks``, or of all if none is named; the head if ``head`` says so.
+    What a key of ``overrides`` means is packed as that says, wherever it is.
+    """
+
+    packing: Packing
+    head: bool
+    blocks: tuple[str, ...]
+    overrides: Mapping[str, Packing | None]
+
+    def __call__(self, part: str, role: Role) -> Packing | None:
+        key = part if part in self.overrides else next((key for key in self.overrides if _means(key, part)), None)
+        if key is not None:
+            return self.overrides[key]
+        if role == "head":
+            return self.packing if self.head else None
+        inside = not self.blocks or any(f"{part}.".startswith(f"{block}.") for block in self.blocks)
+        return self.packing if inside else None
+
+
+def _means(key: str, part: str) -> bool:
+    """Whether a key means a layer: as components of its name, or as a regular expression if it is more than words."""
+    return f".{key}." in f".{part}." if _WORDS.fullmatch(key) else re.search(key, part) is not None

@@ -1,0 +1,84 @@
+"""AWQ checkpoints as AutoAWQ writes them in its version "gemm" (Lin et al. 2023; awq/modules/linear/gemm.py).
+
+qweight int32 [inputs, outputs / 8], qzeros int32 [groups, outputs / 8], scales [groups, outputs]. From the low end, the
+eight codes of a word are those of outputs 0, 2, 4, 6, 1, 3, 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lsv.quantizer import Role, Skipping, StoredTensor
+from lsv_quant.packed import PackedWeights, Packing, from_pairs, group_size, layer_names
+from lsv_quant.scheme import Scheme
+
+_OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
+_LOW_HALVES = 0x0F0F0F0F
+_CHUNK = 256
+"""Words of a row unpacked at once."""
+# fmt: off
+_DESCRIBED = (
+    "act_group_aware", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_auto_increment",
+    "damp_percent", "dataset", "exllama_config", "fuse_max_seq_len", "max_input_length", "meta", "model_seqlen",
+    "module_name_preceding_first_block", "modules_in_block_to_quantize", "modules_to_fuse", "do_fuse", "pad_token_id",
+    "static_groups", "sym", "tokenizer", "true_sequential",
+)
+# fmt: on
+"""Keys of how a checkpoint was made or is run elsewhere, and those transformers writes for any method."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwqPacking(Packing):
+    """Words of eight outputs' codes."""
+
+    def words(self) -> StoredTensor:
+        return StoredTensor("qweight", torch.int32, output_axis=1, input_axis=0, per_output=self.per_word)
+
+    def unpack(self, words: torch.Tensor) -> torch.Tensor:
+        inputs, count = words.shape
+        codes = words.new_empty((count, 8, inputs // 2), dtype=torch.uint8)
+        for first in range(0, count, _CHUNK):
+            rows = words[:, first : first + _CHUNK].T.contiguous()
+            even, odd = rows[:, ::2], rows[:, 1::2]
+            low = even & _LOW_HALVES | (odd & _LOW_HALVES) << 4
+            high = even >> 4 & _LOW_HALVES | odd & ~_LOW_HALVES
+            for place, output in enumerate(_OUTPUTS):
+                pairs = (high if place % 2 else low).view(torch.uint8)
+                codes[first : first + _CHUNK, output].copy_(pairs[:, place // 2 :: 4])
+        return codes.flatten(0, 1)
+
+    def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
+        places = from_pairs(words.view(torch.uint8)).unflatten(-1, (-1, 8))
+        zeros = torch.empty_like(places)
+        zeros[..., list(_OUTPUTS)] = places
+        return zeros.flatten(-2)
+
+
+def make(quantization_config: Mapping[str, Any]) -> Skipping:
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("awq",))
+    for key in ("version", "format", "checkpoint_format"):
+        scheme.choose(key, ("gemm", "GEMM"), "gemm")
+    scheme.choose("backend", ("auto", "autoawq", "auto_awq", "gptqmodel"), "auto")
+    scheme.choose("pack_dtype", ("int32",), "int32")
+    scheme.choose("desc_act", (False,), False)
+    once = group_size(scheme, "q_group_size") if "q_group_size" in scheme.json else None
+    packing = AwqPacking(
+        bits=scheme.choose("bits", (4,), scheme.choose("w_bit", (4,), 4)),
+        group=group_size(scheme, "group_size", once),
+        symmetric=not scheme.choose("zero_point", (True, False), True),
+    )
+    head = scheme.choose("lm_head", (True, False), False)
+    skipped = layer_names(scheme, "modules_to_not_convert")
+    scheme.pass_over(*_DESCRIBED)
+    scheme.finish()
+
+    def packings(part: str, role: Role) -> AwqPacking | None:
+        return packing if head or role != "head" else None
+
+    return Skipping(PackedWeights("awq", packings), skipped)

@@ -1,0 +1,155 @@
+"""GPTQ checkpoints as AutoGPTQ and GPTQModel write them (Frantar et al. 2022; their config and qlinear modules).
+
+qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n codes in a word from its low end; scales
+[groups, outputs]; g_idx int32 [inputs], the group of each input. Format ``gptq`` stores zero points less one,
+``gptq_v2`` as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.coded import Coding
+from lsv.errors import CheckpointError
+from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor
+from lsv_quant.packed import (
+    PackedWeights,
+    Packing,
+    by_layer,
+    compiled,
+    from_pairs,
+    group_size,
+    layer_names,
+    stored_name,
+)
+from lsv_quant.scheme import Scheme
+from lsv_quant.stored import Held, in_order, order_of_groups
+
+_FORMATS = ("gptq", "gptq_v2")
+# fmt: off
+_DESCRIBED = (
+    "act_group_aware", "amp", "autoround_version", "backend", "batch_size", "block_name_to_quantize",
+    "cache_block_outputs", "damp_auto_increment", "damp_percent", "dataset", "disable_exllama", "enable_minmax_tuning",
+    "enable_norm_bias_tuning", "enable_quanted_input", "exllama_config", "gradient_accumulate_steps", "iters",
+    "low_gpu_mem_usage", "lr", "max_input_length", "meta", "minmax_lr", "model_file_base_name", "model_name_or_path",
+    "model_seqlen", "module_name_preceding_first_block", "mse", "nsamples", "pad_token_id", "scale_dtype", "seqlen",
+    "static_groups", "to_quant_block_names", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
+)
+# fmt: on
+"""Keys of how a checkpoint was made or is run elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptqPacking(Packing):
+    """Words of some inputs' codes. ``ordered``: the inputs of a group lie apart (act-order); ``less_one``: zero points
+    are stored less one.
+    """
+
+    ordered: bool = False
+    less_one: bool = True
+
+    def coding(self) -> Coding:
+        """A single group is in order however its inputs lie."""
+        return replace(Packing.coding(self), ordered=self.ordered and self.group > 0)
+
+    def words(self) -> StoredTensor:
+        return StoredTensor("qweight", torch.int32, output_axis=1, input_axis=0, per_input=self.per_word)
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        """Also g_idx; and a bias where there is none, for AutoGPTQ once wrote zeros there."""
+        tensors = (*Packing.stored(self, layer), StoredTensor("g_idx", torch.int32, input_axis=0, optional=True))
+        no_bias = StoredTensor("bias", output_axis=0, optional=True)
+        return tensors if layer.stored_bias else (*tensors, no_bias)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        if not layer.bias:
+            tensors = {"no_bias" if suffix == "bias" else suffix: tensor for suffix, tensor in tensors.items()}
+        return Packing.build(self, layer, tensors)
+
+    def decode(self, tensors: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        if "no_bias" in tensors and bool(tensors["no_bias"].any()):
+            raise CheckpointError(f"{stored_name(layer, 'bias')} is not zero, but the architecture has no bias there")
+        held, found = Packing.decode(self, tensors, layer), tensors.get("g_idx")
+        order = order_of_groups(found, layer, self.group or (layer.reads or (0, layer.inputs))[1], "g_idx")
+        order = order.to(held.codes.device)
+        if self.coding().ordered:
+            return held._replace(codes=in_order(held.codes, order, self.bits), order=order.int())
+        if not torch.equal(order, torch.arange(layer.inputs, device=order.device)):
+            raise CheckpointError(
+                f"{stored_name(layer, 'g_idx')}: the inputs of a group lie apart, but quantization_config has no "
+                "desc_act = true: correct it with --hf-overrides"
+            )
+        return held
+
+    def unpack(self, words: torch.Tensor) -> torch.Tensor:
+        return words.T.contiguous().view(torch.uint8)
+
+    def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
+        zeros = words.view(torch.uint8) if self.bits == 8 else from_pairs(words.view(torch.uint8))
+        return zeros + 1 & 2 * self.middle - 1 if self.less_one else zeros
+
+
+@dataclass(frozen=True, slots=True)
+class GptqLayers:
+    """Which layers are packed how: of a block ``only`` those that are named, if any are; the head if ``head`` says so.
+    The first pattern of ``overrides`` that a name begins with counts.
+    """
+
+    packing: GptqPacking
+    head: bool
+    only: tuple[str, ...]
+    overrides: tuple[tuple[re.Pattern[str], GptqPacking | None], ...]
+
+    def __call__(self, part: str, role: Role) -> GptqPacking | None:
+        named = any(f".{name}." in f".{part}." for name in self.only) or not self.only
+        if not (self.head if role == "head" else named):
+            return None
+        return next((packing for pattern, packing in self.overrides if pattern.match(part)), self.packing)
+
+
+def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("gptq",))
+    format = scheme.choose("checkpoint_format", _FORMATS, scheme.choose("format", _FORMATS, "gptq"))
+    scheme.choose("pack_dtype", ("int32",), "int32")
+    scheme.choose("data_type", ("int",), "int")
+    packing = GptqPacking(
+        bits=scheme.choose("bits", (4, 8)),
+        group=group_size(scheme, "group_size"),
+        symmetric=scheme.choose("sym", (True, False), False),
+        ordered=scheme.choose("desc_act", (True, False), False),
+        less_one=format == "gptq",
+    )
+    layers = GptqLayers(
+        packing,
+        head=scheme.choose("lm_head", (True, False), False),
+        only=layer_names(scheme, "modules_in_block_to_quantize"),
+        overrides=tuple(_override(packing, *entry) for entry in by_layer(scheme, "dynamic")),
+    )
+    scheme.pass_over(*_DESCRIBED)
+    scheme.finish()
+    return PackedWeights("gptq", layers)
+
+
+def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[re.Pattern[str], GptqPacking | None]:
+    """An entry of GPTQModel's ``dynamic``: after ``-:`` a pattern of layers left plain, else of layers packed so."""
+    pattern = compiled(re.sub(r"^[+-]:", "", key), changes)
+    if key.startswith("-:"):
+        return pattern, None
+    changed = replace(
+        packing,
+        bits=changes.choose("bits", (4, 8), packing.bits),
+        group=group_size(changes, "group_size", packing.group),
+        symmetric=changes.choose("sym", (True, False), packing.symmetric),
+        ordered=changes.choose("desc_act", (True, False), packing.ordered),
+    )
+    changes.pass_over(*_DESCRIBED)
+    changes.finish()
+    return pattern, changed

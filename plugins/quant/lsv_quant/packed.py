@@ -1,0 +1,173 @@
+"""Codes packed into int32 words, with a scale and a zero point for each output and group of inputs: what AWQ and GPTQ
+share. A weight is ``(code - zero) * scale``; codes are held relative to the middle of their range.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lsv.coded import Coding
+from lsv.errors import CheckpointError
+from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor, Unquantised
+from lsv_quant.scheme import Scheme
+from lsv_quant.stored import Held, StoredCoded
+from lsv_quant.tables import BYTES, NIBBLES
+
+
+@dataclass(frozen=True, slots=True)
+class Packing(ABC):
+    """How a layer is packed: ``group`` inputs share a scale, 0 for all of them; ``symmetric`` says that all zero points
+    are the middle.
+    """
+
+    bits: int
+    group: int
+    symmetric: bool
+
+    @property
+    def per_word(self) -> int:
+        return 32 // self.bits
+
+    @property
+    def middle(self) -> int:
+        return 1 << (self.bits - 1)
+
+    def coding(self) -> Coding:
+        return Coding(NIBBLES if self.bits == 4 else BYTES, self.group, offsets=not self.symmetric)
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        """qweight, qzeros [groups, words of outputs], which may be absent if it is symmetric, scales [groups, outputs].
+
+        Raises ``CheckpointError`` for a layer that does not fill its words.
+        """
+        for part, outputs in zip(layer.parts or (layer.name,), layer.outputs, strict=True):
+            if outputs % self.per_word or layer.inputs % self.per_word:
+                raise CheckpointError(
+                    f"{part} has {layer.inputs} inputs and {outputs} outputs: "
+                    f"words of {self.per_word} codes need multiples of {self.per_word}"
+                )
+        return self.words(), self._by_group("qzeros", torch.int32, self.per_word), self._by_group("scales")
+
+    def _by_group(self, suffix: str, dtype: torch.dtype = torch.float32, per_output: int = 1) -> StoredTensor:
+        optional = suffix == "qzeros" and self.symmetric
+        if not self.group:
+            return StoredTensor(suffix, dtype, 1, per_output=per_output, sizes=(1,), optional=optional)
+        return StoredTensor(suffix, dtype, 1, 0, per_output, self.group, optional=optional)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return StoredCoded(layer, tensors, self.coding(), self.decode)
+
+    def decode(self, tensors: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        """Raises ``CheckpointError`` for tensors that contradict the config."""
+        scales, offsets = tensors["scales"].T, None
+        if "qzeros" in tensors:
+            zeros = self.unpack_zeros(tensors["qzeros"])
+            if not self.symmetric:
+                offsets = (self.middle - zeros.T.float()).mul_(scales)
+            elif bool((zeros != self.middle).any()):
+                raise CheckpointError(
+                    f"{stored_name(layer, 'qzeros')}: not all zero points are {self.middle}, but quantization_config "
+                    "calls the checkpoint symmetric: correct it with --hf-overrides"
+                )
+        return Held(self.unpack(tensors["qweight"]), scales, offsets)
+
+    @abstractmethod
+    def words(self) -> StoredTensor:
+        """qweight."""
+
+    @abstractmethod
+    def unpack(self, words: torch.Tensor) -> torch.Tensor:
+        """qweight -> codes as ``lsv.coded.CodedLinear`` holds them."""
+
+    @abstractmethod
+    def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
+        """qzeros -> zero points uint8 [groups, outputs]."""
+
+
+Packings = Callable[[str, Role], Packing | None]
+"""How the projection of a full name is packed; None leaves it plain."""
+
+
+class PackedWeights:
+    """The quantizer of a checkpoint whose layers are packed as ``packings`` says."""
+
+    def __init__(self, name: str, packings: Packings) -> None:
+        self.name, self._packings = name, packings
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        packing = self._packing(layer)
+        return Unquantised().stored(layer) if packing is None else packing.stored(layer)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        packing = self._packing(layer)
+        return Unquantised().build(layer, tensors) if packing is None else packing.build(layer, tensors)
+
+    def _packing(self, layer: LinearLayer) -> Packing | None:
+        first, *others = layer.parts or (layer.name,)
+        packing = self._packings(first, layer.role)
+        for other in others:
+            if self._packings(other, layer.role) != packing:
+                raise CheckpointError(
+                    f"{first} and {other} are quantised differently, and both are computed as one layer: "
+                    "quantise them alike, or neither"
+                )
+        return packing
+
+
+def stored_name(layer: LinearLayer, suffix: str) -> str:
+    """What a tensor is called in the checkpoint; of a fused layer, those of all parts."""
+    return ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
+
+
+def from_pairs(pairs: torch.Tensor) -> torch.Tensor:
+    """Bytes of two 4-bit codes, the first in the low half: uint8 [..., n] -> codes uint8 [..., 2 * n]."""
+    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
+
+
+def group_size(scheme: Scheme, key: str, default: int | None = None) -> int:
+    """How many inputs share a scale: a multiple of 8, or 0 for all of them, which is written -1."""
+    scheme.pass_over(key)
+    value = scheme.json.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or (value != -1 and (value < 8 or value % 8)):
+        raise scheme.error(f"{key} must be -1 or a multiple of 8, got {value!r}")
+    return max(value, 0)
+
+
+def layer_names(scheme: Scheme, key: str) -> tuple[str, ...]:
+    """Names of layers, which different writers give as one text with commas, as a list, or as lists in a list."""
+    scheme.pass_over(key)
+    names: list[str] = []
+    waiting = [scheme.json.get(key) or []]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, list):
+            waiting = [*value, *waiting]
+        elif isinstance(value, str):
+            names.extend(name.strip().strip(".") for name in value.split(","))
+        else:
+            raise scheme.error(f"{key} must be names of layers, got {scheme.json[key]!r}")
+    return tuple(names)
+
+
+def by_layer(scheme: Scheme, key: str) -> Iterator[tuple[str, Scheme]]:
+    """What a mapping says of layers, by their name or pattern."""
+    found = scheme.inner(key)
+    if found is not None:
+        for name, changes in found.json.items():
+            yield name, Scheme(changes or {}, f"{found.where}.{name}")
+
+
+def compiled(pattern: str, scheme: Scheme) -> re.Pattern[str]:
+    """Raises ``CheckpointError`` if it is no regular expression."""
+    try:
+        return re.compile(pattern)
+    except re.error as cause:
+        raise scheme.error(f"{pattern!r} is not a regular expression: {cause}") from cause
