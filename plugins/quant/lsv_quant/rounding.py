@@ -11,7 +11,7 @@ from torch.nn import functional
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
-_NOTHING = 1e-30
+NOTHING = 1e-30
 """Numbers that are all smaller count as zeros."""
 _DIVISORS = (8.0, 8.5, 9.0)
 """Of an int4 group's largest weight, to get scales to try: it becomes -8, or less and is cut."""
@@ -28,7 +28,7 @@ def to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     x = x.float()
     largest = x.abs().amax(dim=-1)
-    empty = largest < _NOTHING
+    empty = largest < NOTHING
     inverse = torch.where(empty, 1.0, _divide(127, largest))
     codes = (x * inverse[..., None]).round().to(torch.int8)
     return codes, torch.where(empty, 1.0, largest / 127)
@@ -44,7 +44,7 @@ def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     for divisor in _DIVISORS:
         rounded = (x * _divide(-divisor, peak)[..., None]).round().clamp(-8, 7)
         error = (rounded * (peak / -divisor)[..., None] - x).square().sum(dim=-1)
-        better = (error < least) & (peak.abs() >= _NOTHING)
+        better = (error < least) & (peak.abs() >= NOTHING)
         least = torch.where(better, error, least)
         scales = torch.where(better, peak / -divisor, scales)
         codes = torch.where(better[..., None], rounded.to(torch.int8), codes)
@@ -95,7 +95,7 @@ class RoundInt8(Bindable):
         return OpSpec(self.op, dtype_name(self.dtype))
 
     def reference(self, weight: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        for rows in _chunks(weight):
+        for rows in row_chunks(weight):
             codes[rows], scales[rows] = to_int8(weight[rows])
         return codes
 
@@ -114,12 +114,12 @@ class RoundInt4(Bindable):
         return OpSpec(self.op, dtype_name(self.dtype), shape={"group": self.group})
 
     def reference(self, weight: torch.Tensor, nibbles: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        for rows in _chunks(weight):
+        for rows in row_chunks(weight):
             codes, scales[rows] = to_int4(in_groups(weight[rows], self.group))
             nibbles[rows] = to_nibbles(codes.flatten(-2)[..., : weight.shape[1]])
         return nibbles
 
 
-def _chunks(weight: torch.Tensor) -> Iterator[slice]:
+def row_chunks(weight: torch.Tensor) -> Iterator[slice]:
     step = max(1, _CHUNK // weight.shape[1])
     return (slice(first, first + step) for first in range(0, len(weight), step))

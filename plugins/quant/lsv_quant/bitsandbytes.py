@@ -1,0 +1,72 @@
+"""Checkpoints of bitsandbytes: ``nf4`` and ``fp4`` in blocks of 64 weights, and ``LLM.int8()``.
+
+Activations stay as they are. LLM.int8() quantises them too, all but outliers (W8A8); here all are treated like
+outliers, so what its threshold chooses makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from lsv.coded import Coding
+from lsv.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
+from lsv_quant import online_coded
+from lsv_quant.scheme import Scheme
+from lsv_quant.stored import CodedFormat, Held
+from lsv_quant.tables import BYTES, FP4, NF4
+
+BLOCK = 64
+TABLES = {"nf4": NF4, "fp4": FP4}
+
+
+def four_bit(kind: str) -> CodedFormat:
+    """``weight`` and block scales as ``lsv_quant.bitsandbytes_source`` gives them."""
+    scales = f"{kind}_scales"
+    largest = max(TABLES[kind])  # stands for a block's largest weight
+
+    def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        pairs = stored["weight"]  # the first of two in the high half
+        return Held(pairs >> 4 | pairs << 4, stored[scales] / largest)
+
+    packed = StoredTensor("weight", torch.uint8, output_axis=0, input_axis=1, per_input=2)
+    blocks = StoredTensor(scales, torch.float32, output_axis=0, input_axis=1, per_input=BLOCK)
+    return CodedFormat("bitsandbytes", Coding(TABLES[kind], BLOCK), (packed, blocks), decode)
+
+
+def eight_bit() -> CodedFormat:
+    """``weight`` int8, 127 of which are an output's ``SCB``."""
+
+    def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
+        return Held(stored["weight"].view(torch.uint8).bitwise_xor_(128), stored["SCB"][:, None] / 127)
+
+    weight = StoredTensor("weight", torch.int8, output_axis=0, input_axis=1)
+    return CodedFormat(
+        "bitsandbytes", Coding(BYTES), (weight, StoredTensor("SCB", torch.float32, output_axis=0)), decode
+    )
+
+
+def make(quantization_config: Mapping[str, Any]) -> Quantizer:
+    """Of a plain checkpoint nf4 is made."""
+    if not quantization_config:
+        return online_coded.make_bitsandbytes({})
+    scheme = Scheme(quantization_config)
+    scheme.choose("quant_method", ("bitsandbytes",))
+    four = scheme.choose("load_in_4bit", (False, True), False)
+    if scheme.choose("load_in_8bit", (False, True), False) == four:
+        raise scheme.error("one of load_in_4bit and load_in_8bit must be true")
+    kind = scheme.choose("bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+    scheme.choose("bnb_4bit_quant_storage", ("uint8",), "uint8")
+    scheme.choose("llm_int8_has_fp16_weight", (False,), False)
+    skipped = scheme.names("llm_int8_skip_modules")
+    # what its own library computes in, where it computes, and what the tensors themselves say
+    scheme.pass_over(
+        "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant",
+        "llm_int8_threshold", "llm_int8_enable_fp32_cpu_offload",
+    )  # fmt: skip
+    scheme.finish()
+    if quantization_config.get("llm_int8_skip_modules") is None:
+        skipped = ("lm_head",)
+    return Skipping(four_bit(kind) if four else eight_bit(), skipped)

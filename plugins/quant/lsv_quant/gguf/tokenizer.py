@@ -1,0 +1,156 @@
+"""A GGUF file's vocabulary as tokenizer.json and tokenizer_config.json. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+log = logging.getLogger(__name__)
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class Style(NamedTuple):
+    """How byte-level text is cut before it is merged: by ``pattern``, or as GPT-2 did where there is none."""
+
+    pattern: str = ""
+    digits: bool = False
+    nfc: bool = False
+    ignore_merges: bool = False
+    begin: bool = False
+
+
+_LLAMA3 = Style(_CONTRACTIONS + r"\p{N}{1,3}" + _REST, ignore_merges=True, begin=True)
+_QWEN2 = Style(_CONTRACTIONS + r"\p{N}" + _REST, nfc=True)
+_STYLES = {
+    "gpt-2": Style(),
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2._replace(nfc=False),
+    "smollm": Style(digits=True),
+    "tekken": Style(_TEKKEN, ignore_merges=True, begin=True),
+}
+_NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+
+
+class Vocabulary:
+    """``tokenizer.ggml.*`` of a file's metadata."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self.tokens: Sequence[str] = self.get("tokens", [])
+        self.kinds: Sequence[int] = self.get("token_type", [_NORMAL] * len(self.tokens))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._metadata.get(f"tokenizer.ggml.{key}", default)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens)}
+
+    def of(self, *kinds: int) -> list[str]:
+        return [token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind in kinds]
+
+    def named(self, name: str) -> str | None:
+        """The text of ``bos``, ``eos``, ``unknown`` or ``padding``."""
+        number = self.get(f"{name}_token_id")
+        return self.tokens[number] if number is not None and number < len(self.tokens) else None
+
+
+def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
+    """Without tokenizer.json, and with a warning, where the kind of tokenizer is not known: ``--tokenizer`` helps."""
+    vocabulary = Vocabulary(metadata)
+    kind, style = vocabulary.get("model"), vocabulary.get("pre", "gpt-2")
+    if kind == "gpt2" and style in _STYLES:
+        _byte_level(vocabulary, _STYLES[style]).save(str(folder / "tokenizer.json"))
+    elif kind == "llama":
+        _sentence_piece(vocabulary).save(str(folder / "tokenizer.json"))
+    else:
+        log.warning("the GGUF file's tokenizer (%s, %s) is not known: name another one with --tokenizer", kind, style)
+    settings = {name: vocabulary.named(key) for key, name in _NAMED.items()}
+    settings["chat_template"] = _templates(metadata)
+    known = {name: value for name, value in settings.items() if value is not None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(known), encoding="utf-8")
+
+
+def _templates(metadata: Mapping[str, Any]) -> Any:
+    """The chat template, or a list of named ones where there are more."""
+    default = metadata.get("tokenizer.chat_template")
+    named = {
+        name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())
+    }
+    if not any(named.values()):
+        return default
+    every = {"default": default, **named}
+    return [{"name": name, "template": template} for name, template in every.items() if template]
+
+
+def _byte_level(vocabulary: Vocabulary, style: Style) -> Tokenizer:
+    """Byte-level BPE (Radford et al. 2019)."""
+    ids = vocabulary.ids
+    pairs = (tuple(merge.split(" ", 1)) for merge in vocabulary.get("merges", []))
+    merges = [pair for pair in pairs if len(pair) == 2 and {*pair, "".join(pair)} <= ids.keys()]
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=style.ignore_merges))
+    if style.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if style.digits else []
+    steps += [pre_tokenizers.Split(Regex(style.pattern), behavior="isolated")] if style.pattern else []
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not style.pattern))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _finish(tokenizer, vocabulary, begin=style.begin)
+
+
+def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
+    """SentencePiece's BPE: of two neighbours those are merged first whose piece has the highest score."""
+    unknown = next(iter(vocabulary.of(_UNKNOWN)), None)
+    merges = _merges(vocabulary)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary.ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    front = vocabulary.get("add_space_prefix", True)
+    steps: list[Any] = [normalizers.Prepend("▁")] if front else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    ends: list[Any] = [decoders.Strip(" ", 1, 0)] if front else []
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
+    return _finish(tokenizer, vocabulary, begin=True)
+
+
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    ids, scores = vocabulary.ids, vocabulary.get("scores", [0.0] * len(vocabulary.tokens))
+    normal = [n for n, kind in enumerate(vocabulary.kinds) if kind == _NORMAL]
+    merges = []
+    for number in sorted(normal, key=lambda number: -scores[number]):
+        piece = vocabulary.tokens[number]
+        cuts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
+        merges += [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
+    return merges
+
+
+def _finish(tokenizer: Tokenizer, vocabulary: Vocabulary, *, begin: bool) -> Tokenizer:
+    """Tokens that are never split, and those around a text."""
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in vocabulary.of(_UNKNOWN, _CONTROL)])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in vocabulary.of(_USER)])
+    first = vocabulary.named("bos") if vocabulary.get("add_bos_token", begin) else None
+    last = vocabulary.named("eos") if vocabulary.get("add_eos_token", False) else None
+    if first or last:
+        around = [token for token in (first, "$A", last) if token]
+        ids = [(token, vocabulary.ids[token]) for token in (first, last) if token]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=around, pair=[*around, "$B:1"], special_tokens=ids
+        )
+    return tokenizer

@@ -1,0 +1,101 @@
+"""Formats of small codes made from a plain checkpoint. Activations stay as they are (W4A16, W8A16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.coded import CodedLinear, Coding, to_nibbles
+from lsv.quantizer import LinearLayer
+from lsv_quant.online import Online
+from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
+from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
+
+Round = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+"""x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, of a coding with them, offsets."""
+_SHARES = (1.0, 0.94, 0.88)
+"""Of a group's range, to get scales to try: what lies outside is cut."""
+
+
+class OnlineCoded(CodedLinear):
+    """Takes the plain weight and rounds it, some rows at a time, once it is filled."""
+
+    def __init__(
+        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], *, coding: Coding, round: Round
+    ) -> None:
+        super().__init__(layer, coding, tensors.get("bias"))
+        self.plain, self.round = tensors["weight"], round
+
+    def filled(self) -> None:
+        plain = self.release("plain")
+        outputs, inputs = plain.shape
+        group = self.coding.group or inputs
+        codes = plain.new_empty((outputs, -(-inputs * self.coding.bits // 8)), dtype=torch.uint8)
+        scales = plain.new_empty((outputs, self.coding.groups(inputs)), dtype=torch.float32)
+        offsets = torch.empty_like(scales) if self.coding.offsets else None
+        for rows in row_chunks(plain):
+            found, scales[rows], *others = self.round(in_groups(plain[rows].float(), group))
+            found = found.flatten(-2)[..., :inputs]
+            codes[rows] = to_nibbles(found) if self.coding.bits == 4 else found
+            if offsets is not None:
+                (offsets[rows],) = others
+        self.hold(codes, scales, offsets)
+
+
+def to_bytes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The largest weight of a group becomes 127."""
+    codes, scales = to_int8(x)
+    return codes.view(torch.uint8) ^ 128, scales
+
+
+def to_counts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """16 steps from the least to the largest weight of a group; of a few scales the one with the least error."""
+    low, high = x.amin(dim=-1), x.amax(dim=-1)
+    least = torch.full_like(low, torch.inf)
+    scales, offsets = torch.ones_like(low), low.clone()
+    codes = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
+    for share in _SHARES:
+        scale = (high - low) * (share / 15)
+        offset = low + (high - low) * ((1 - share) / 2)
+        rounded = ((x - offset[..., None]) / scale.clamp(min=NOTHING)[..., None]).round().clamp(0, 15)
+        error = (rounded * scale[..., None] + offset[..., None] - x).square().sum(dim=-1)
+        better = (error < least) & (scale >= NOTHING)
+        least = torch.where(better, error, least)
+        scales, offsets = torch.where(better, scale, scales), torch.where(better, offset, offsets)
+        codes = torch.where(better[..., None], rounded.to(torch.uint8), codes)
+    return codes, scales, offsets
+
+
+def to_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The scale is the power of two that brings the largest weight between 4 and 8, where what is over 6 is cut; halves
+    round to even (OCP Microscaling Formats 1.0, section 6.3).
+    """
+    largest = x.abs().amax(dim=-1)
+    exponents = (torch.frexp(largest).exponent - 3).clamp(-126, 127)
+    scales = torch.where(largest.isfinite(), torch.ldexp(torch.ones_like(largest), exponents), torch.nan)
+    codes = nearest((x / scales[..., None]).abs(), E2M1[:8])
+    return codes | (x < 0).to(torch.uint8) << 3, scales
+
+
+def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The scale is the largest weight of a block."""
+    largest = x.abs().amax(dim=-1)
+    scales = torch.where(largest < NOTHING, 1.0, largest)
+    return nearest(x / scales[..., None], NF4), scales
+
+
+def _make(name: str, coding: Coding, round: Round, quantization_config: Mapping[str, Any]) -> Online:
+    return Online(name, partial(OnlineCoded, coding=coding, round=round))
+
+
+make_asym_int4_32 = partial(_make, "asym_int4_g32", Coding(COUNTS, 32, offsets=True), to_counts)
+make_asym_int4_64 = partial(_make, "asym_int4", Coding(COUNTS, 64, offsets=True), to_counts)
+make_asym_int4_128 = partial(_make, "asym_int4_g128", Coding(COUNTS, 128, offsets=True), to_counts)
+make_int8_weight_only = partial(_make, "int8_weight_only", Coding(BYTES), to_bytes)
+make_mxfp4 = partial(_make, "mxfp4", Coding(E2M1, 32), to_mxfp4)
+make_nf4 = partial(_make, "nf4", Coding(NF4, 64), to_nf4)
+make_bitsandbytes = partial(_make, "bitsandbytes", Coding(NF4, 64), to_nf4)

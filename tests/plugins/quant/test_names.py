@@ -1,0 +1,73 @@
+"""What a quantised checkpoint's format may be called with ``--quantization``, and what contradicts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv import options
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+from lsv.flags import parse
+from lsv.plugins import load
+from lsv.resolve import resolve
+from lsv.settings import Declared, gather
+
+
+def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) -> EngineConfig:
+    config = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64, "quantization_config": declared}
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    plugins = load(["core", "cpu", "models", "quant"])
+    known = Declared(options.for_scope("engine", plugins.settings()))
+    line = parse(["--model", str(folder), *(() if asked is None else ("--quantization", asked))], known)
+    return resolve(gather(known, line.given), plugins)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "aliases"),
+    [
+        ("awq", "awq", ("awq_marlin", "AWQ_Marlin", "awq_hpu")),
+        ("gptq", "gptq", ("gptq_marlin", "gptq_hpu")),
+        ("auto-round", "auto-round", ("auto_round",)),
+        ("intel/auto-round", "auto-round", ()),
+        ("fp8", "fp8", ()),
+        ("fbgemm_fp8", "fbgemm_fp8", ()),
+        ("compressed-tensors", "compressed-tensors", ()),
+        ("torchao", "torchao", ()),
+    ],
+)
+def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, aliases: tuple[str, ...]) -> None:
+    for asked in (None, name, *aliases):
+        config = configure(tmp_path, asked, {"quant_method": method})
+        assert config.quantization == name
+        (why,) = (reason.why for reason in config.reasons if reason.name == "quantization")
+        assert "recognised from quantization_config" in why
+        assert (f"{asked} is another name for it" in why) == (asked in aliases)
+
+
+@pytest.mark.parametrize(
+    ("asked", "declared", "said"),
+    [
+        ("fp8", None, "asked for; activations stay as they are"),
+        (None, {"quant_method": "fp8"}, "recognised from quantization_config; activations stay as they are"),
+        (None, {"quant_method": "compressed-tensors"}, "activations of int8 weights are quantised by token"),
+    ],
+)
+def test_what_becomes_of_activations_is_said(tmp_path: Path, asked: str | None, declared: Any, said: str) -> None:
+    (why,) = (reason.why for reason in configure(tmp_path, asked, declared).reasons if reason.name == "quantization")
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    ("asked", "declared", "message"),
+    [
+        ("gptq_marlin", {"quant_method": "awq"}, "quantised as awq; --quantization gptq_marlin contradicts it"),
+        ("awq", None, "awq is a format of quantised checkpoints, and this one has no quantization_config"),
+    ],
+)
+def test_what_contradicts_the_checkpoint(tmp_path: Path, asked: str, declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(tmp_path, asked, declared)
