@@ -34,12 +34,17 @@ PANEL = 32  # outputs
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How weights are stored: ``number`` is ``Format`` of native/gemm.h, ``peak`` names the rate that binds."""
+    """How weights are stored: ``number`` is ``Format`` of native/gemm.h, ``peak`` names the rate that binds. Codes have
+    ``bits`` and perhaps an offset for each group.
+    """
 
     number: int
     group: int
     dtype: torch.dtype
     peak: str
+    bits: int = 0
+    offset: bool = False
+    signed: bool = False  # the values of 8 bits are those of fp8, else of counts
 
 
 FORMATS = {
@@ -48,6 +53,11 @@ FORMATS = {
     "bf16": Format(0, 0, torch.bfloat16, "bf16_tflops"),
     "int8": Format(1, 0, torch.bfloat16, "int8_tops"),
     **{f"int4/{group}": Format(2, group, torch.bfloat16, "int8_tops") for group in (32, 64, 128)},
+    **{f"w4/{group}": Format(3, group, torch.bfloat16, "bf16_tflops", 4) for group in (32, 64, 128)},
+    "w4+/128": Format(3, 128, torch.bfloat16, "bf16_tflops", 4, offset=True),
+    "w8": Format(3, 0, torch.bfloat16, "bf16_tflops", 8),
+    "fp8": Format(3, 0, torch.bfloat16, "bf16_tflops", 8, signed=True),
+    "w8/64": Format(3, 64, torch.bfloat16, "bf16_tflops", 8),
 }
 
 
@@ -70,6 +80,9 @@ class Weights:
 
     def __init__(self, library: ctypes.CDLL, format: Format, shape: str, size: int) -> None:
         self.format, self._library = format, library
+        counts = torch.arange(1 << format.bits)
+        values = counts.to(torch.uint8).view(torch.float8_e4m3fn) if format.signed else counts
+        self._values = values.bfloat16()
         self.outputs, self.inputs, gate = read_shape(shape)
         self.width = self.outputs // 2 if gate else self.outputs
         first = self._pack(gate)
@@ -83,9 +96,9 @@ class Weights:
         self._library.lsv_linear(ctypes.byref(record), x.data_ptr(), x.stride(0), len(x), out.data_ptr())
 
     def _record(self, gate: int, *parts: torch.Tensor) -> LinearRecord:
-        record = LinearRecord(
-            native.DTYPES[self.format.dtype], self.format.number, gate, self.format.group, self.outputs, self.inputs
-        )
+        format = self.format
+        record = LinearRecord(native.DTYPES[format.dtype], format.number, gate, format.group, self.outputs, self.inputs)
+        record.table, record.bits, record.offset = self._values.data_ptr(), format.bits, format.offset
         for name, part in zip(("panels", "scales", "sums"), parts, strict=False):
             setattr(record, name, part.data_ptr())
         return record
@@ -95,10 +108,11 @@ class Weights:
         panels, group = self._library.lsv_panels(at), self.format.group
         groups = self._library.lsv_inputs_padded(at) // group if group else 1
         parts = (arena.weights.take(panels * self._library.lsv_panel_bytes(at)),)
-        if self.format.number:
+        if self.format.number and not self.format.bits:
             parts = (*parts, *(arena.weights.take(panels * count * PANEL * 4) for count in (groups, 1)))
         weights = random_weights(self.format, self.outputs, self.inputs)
-        scales = torch.rand(self.outputs, -(-self.inputs // group) if group else 1) / 1000
+        count = -(-self.inputs // group) if group else 1
+        scales = torch.rand(1 + self.format.offset, self.outputs, count) / 1000
         record = self._record(gate, *parts)
         self._library.lsv_pack(ctypes.byref(record), weights.data_ptr(), scales.data_ptr())
         return parts
@@ -107,7 +121,8 @@ class Weights:
 def random_weights(format: Format, outputs: int, inputs: int) -> torch.Tensor:
     if format.number == 0:
         return torch.randn(outputs, inputs).to(format.dtype)
-    return torch.randint(0, 256, (outputs, inputs if format.number == 1 else (inputs + 1) // 2), dtype=torch.uint8)
+    bits = {1: 8, 2: 4}.get(format.number, format.bits)
+    return torch.randint(0, 256, (outputs, -(-inputs * bits // 8)), dtype=torch.uint8)
 
 
 def copy_of(part: torch.Tensor) -> torch.Tensor:

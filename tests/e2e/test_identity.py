@@ -1,15 +1,20 @@
-"""Every optimisation gives the tokens of the plain path, alone and in pairs, and those of transformers."""
+"""Every optimisation gives the tokens of the plain path, alone and in pairs, with quantised weights too, and those of
+transformers.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.testing.tiny import tiny
 
@@ -31,6 +36,11 @@ OPTIMISATIONS = {
     "prefix": {"enable_prefix_caching": True},
     "preemption": {"num_gpu_blocks_override": 18, "max_num_seqs": 16},
 }
+FORMATS = tuple(offer.name for offer in lsv_quant.plugin.lsv_quantizers() if offer.online)
+KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
+"""One format for each way weights are multiplied."""
+IN_GROUPS = tuple(name for name in FORMATS if name.startswith(("asym_int4", "mxfp4", "nf4")))
+"""Others quantise activations, or scale all inputs of an output alike, and do so by rank: sums of two ranks differ."""
 PAIRS = [*((name,) for name in OPTIMISATIONS), *itertools.combinations(OPTIMISATIONS, 2), tuple(OPTIMISATIONS)]
 
 
@@ -45,7 +55,7 @@ def prompts() -> list[list[int]]:
     ]
 
 
-def run(checkpoint: str, *names: str, preempts: bool = True, **more: int) -> list[tuple[int, ...]]:
+def run(checkpoint: str, *names: str, preempts: bool = True, **more: Any) -> list[tuple[int, ...]]:
     options = {**PLAIN, **more}
     for name in names:
         options.update(OPTIMISATIONS[name])
@@ -100,3 +110,53 @@ def check_against_transformers(path: Path, answers: list[tuple[int, ...]]) -> No
                 ties += 1
     print(f"{path.name}: {ties} ties")
     assert ties <= 0.02 * 12 * TOKENS
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Models wide enough for groups of 128 inputs on each of two ranks."""
+    folder = tmp_path_factory.mktemp("quantised")
+    shape = {"max_position_embeddings": 512, "hidden_size": 256, "intermediate_size": 512}
+    return {family: str(tiny(family, folder / family, **shape)) for family in ("llama", "mixtral")}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_optimisations_change_no_token_of_quantised_experts(name: str, checkpoints: dict[str, str]) -> None:
+    quantised = run(checkpoints["mixtral"], quantization=name)
+    assert run(checkpoints["mixtral"], *OPTIMISATIONS, quantization=name) == quantised
+    assert quantised != run(checkpoints["mixtral"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", PAIRS, ids="+".join)
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_optimisation_changes_no_token_of_any_format(
+    name: str, family: str, names: tuple[str, ...], checkpoints: dict[str, str]
+) -> None:
+    assert run(checkpoints[family], *names, quantization=name) == run(checkpoints[family], quantization=name)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "mxfp4")) for n in IN_GROUPS])
+def test_two_ranks_of_a_quantised_model_match_one(name: str, checkpoints: dict[str, str]) -> None:
+    for one, two in zip(*(scored(checkpoints["llama"], name, ranks) for ranks in (1, 2)), strict=True):
+        parting = next((at for at in range(TOKENS) if one[at][0] != two[at][0]), None)
+        assert parting is None or one[parting][1] < 1e-4, f"position {parting} is no tie"
+
+
+def scored(checkpoint: str, quantization: str, ranks: int) -> list[list[tuple[int, float]]]:
+    """Each answer's tokens, and how much likelier each was than the next best."""
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False, logprobs=2)
+    options = {"dtype": "float32", "max_model_len": LENGTH, "skip_tokenizer_init": True}
+    with LLM(checkpoint, quantization=quantization, tensor_parallel_size=ranks, **options) as llm:
+        answers = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts()], params, use_tqdm=False)
+    return [
+        [(token, margin(entries)) for token, entries in zip(output.token_ids, output.logprobs, strict=True)]
+        for output in (answer.outputs[0] for answer in answers)
+    ]
+
+
+def margin(entries: Sequence[Any]) -> float:
+    """``entries`` are the token itself and then the two likeliest."""
+    _, best, second = entries
+    return float(best.logprob - second.logprob)

@@ -27,18 +27,25 @@ class LinearRecord(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("dtype", "format", "gate", "group")),
         *((name, ctypes.c_int64) for name in ("outputs", "inputs")),
-        *((name, ctypes.c_void_p) for name in ("panels", "scales", "sums", "bias")),
+        *((name, ctypes.c_void_p) for name in ("panels", "scales", "sums", "bias", "table", "order")),
+        *((name, ctypes.c_int32) for name in ("bits", "offset")),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A linear layer's weights as its module holds them; ``group`` counts the inputs of a scale, 0 for all of them."""
+    """A linear layer's weights as its module holds them; ``group`` counts the inputs of a scale, 0 for all of them.
+
+    Codes have ``values``, perhaps an ``order`` of inputs, and with ``offset`` as many offsets stacked on the scales.
+    """
 
     format: int
     weight: torch.Tensor
     scales: torch.Tensor | None = None
     group: int = 0
+    values: torch.Tensor | None = None
+    order: torch.Tensor | None = None
+    offset: bool = False
 
 
 Take = Callable[[Linear], Stored]
@@ -56,7 +63,15 @@ def _take_int4(module: Any) -> Stored:
     return Stored(2, module.release("nibbles"), module.release("scales"), module.group)
 
 
-TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4}
+def _take_coded(module: Any) -> Stored:
+    coding, scales = module.coding, module.release("scales")
+    if coding.offsets:
+        scales = torch.stack((scales, module.release("offsets")))
+    values = torch.tensor(coding.table, dtype=torch.bfloat16)
+    return Stored(3, module.release("codes"), scales, coding.group, values, module.order, coding.offsets)
+
+
+TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4, "coded": _take_coded}
 """How each format's weights are taken from their module."""
 
 
@@ -85,10 +100,14 @@ class PanelLinear:
         record = LinearRecord(
             native.DTYPES[layer.dtype], stored.format, self._gate, stored.group, layer.width, layer.inputs
         )
+        if stored.values is not None:
+            record.table, record.bits = stored.values.data_ptr(), 4 if len(stored.values) == 16 else 8
+            record.order = None if stored.order is None else stored.order.data_ptr()
+            record.offset = stored.offset
         panels = library.lsv_panels(ctypes.byref(record))
         packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
         record.panels = packed.data_ptr()
-        if stored.scales is not None:
+        if stored.scales is not None and stored.values is None:
             groups = library.lsv_inputs_padded(ctypes.byref(record)) // stored.group if stored.group else 1
             record.scales = self._keep("scales_packed", panels * groups * 32 * 4).data_ptr()
             record.sums = self._keep("sums_packed", panels * 32 * 4).data_ptr()
@@ -96,7 +115,7 @@ class PanelLinear:
         record.bias = None if bias is None else bias.data_ptr()
         scales = stored.scales
         library.lsv_pack(ctypes.byref(record), stored.weight.data_ptr(), None if scales is None else scales.data_ptr())
-        self.record, self._held = record, (bias,)
+        self.record, self._held = record, (bias, stored.values, stored.order)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])

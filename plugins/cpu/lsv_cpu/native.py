@@ -57,6 +57,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_panel_bytes": (_INT64, [_POINTER]),
     "lsv_inputs_padded": (_INT64, [_POINTER]),
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
+    "lsv_unpack_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lsv_layer": (None, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),

@@ -41,6 +41,12 @@ def _fused(spec: OpSpec) -> str | None:
     return why_not_fused(spec)
 
 
+def _tied(spec: OpSpec) -> str | None:
+    from lsv_cpu.embed import why_not_tied
+
+    return why_not_tied(spec)
+
+
 @hookimpl
 def lsv_platforms() -> Iterable[PlatformOffer]:
     yield PlatformOffer("cpu", "lsv_cpu.platform:CpuPlatform", probe, rank=0)
@@ -57,7 +63,9 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("linear", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
     yield KernelOffer("linear.int8", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
     yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
+    yield KernelOffer("linear.coded", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
     yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _gated, row_invariant=True)
+    yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _tied, row_invariant=True)
     yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _native, row_invariant=True)
     yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _native, row_invariant=True)
     yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _native, row_invariant=True)

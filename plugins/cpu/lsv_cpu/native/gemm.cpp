@@ -12,13 +12,25 @@ int64_t panels_of(const Linear& linear) {
   return (linear.outputs / 2 + kHalf - 1) / kHalf;
 }
 
+int64_t output_in(const Linear& linear, int64_t panel, int lane) {
+  if (!linear.gate) {
+    int64_t output = panel * kPanel + lane;
+    return output < linear.outputs ? output : -1;
+  }
+  constexpr int kHalf = kPanel / 2;
+  int64_t half = linear.outputs / 2, at = panel * kHalf + lane % kHalf;
+  return at < half ? at + (lane < kHalf ? 0 : half) : -1;
+}
+
 int64_t inputs_padded(const Linear& linear) {
+  if (linear.format == kCoded) return coded::inputs_padded(linear);
   int64_t tile = linear.format != kPlain ? 64 : linear.dtype == kFloat32 ? 16 : 32;
   if (linear.group > tile) tile = linear.group;
   return (linear.inputs + tile - 1) / tile * tile;
 }
 
 int64_t panel_bytes(const Linear& linear) {
+  if (linear.format == kCoded) return coded::panel_bytes(linear);
   int64_t elements = kPanel * inputs_padded(linear);
   if (linear.format == kInt4) return elements / 2;
   return linear.format == kInt8 ? elements : elements * (linear.dtype == kFloat32 ? 4 : 2);
@@ -26,6 +38,7 @@ int64_t panel_bytes(const Linear& linear) {
 
 void pack(Member& me, const Linear& linear, const void* weights, const float* scales) {
   if (linear.format == kPlain) plain::pack(me, linear, weights, scales);
+  else if (linear.format == kCoded) coded::pack(me, linear, weights, scales);
   else integer::pack(me, linear, weights, scales);
 }
 
@@ -34,6 +47,7 @@ void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64
 }
 
 int64_t operand_bytes(const Linear& linear, int64_t rows) {
+  if (linear.format == kCoded) return coded::operand_bytes(linear, rows);
 #if defined(LSV_AMX)
   if (amx::takes(linear, rows)) return amx::operand_bytes(linear, rows);
 #endif
@@ -41,6 +55,7 @@ int64_t operand_bytes(const Linear& linear, int64_t rows) {
 }
 
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand) {
+  if (linear.format == kCoded) return coded::make_operand(me, linear, norm, x, rows, operand);
 #if defined(LSV_AMX)
   if (amx::takes(linear, rows)) return amx::make_operand(me, linear, norm, x, rows, operand);
 #endif
@@ -49,6 +64,7 @@ void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, in
 }
 
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual) {
+  if (linear.format == kCoded) return coded::multiply(me, linear, operand, rows, out, residual);
 #if defined(LSV_AMX)
   if (amx::takes(linear, rows)) return amx::multiply(me, linear, operand, rows, out, residual);
 #endif

@@ -20,6 +20,7 @@ enum Format {
   kPlain = 0,  // weights in the layer's dtype
   kInt8 = 1,   // int8 weights with a scale per output; rows are quantised to int8 with a scale per row
   kInt4 = 2,   // int4 weights with a scale per output and group of inputs; rows to int8 with a scale per row and group
+  kCoded = 3,  // codes into a table, with a scale and perhaps an offset per output and group: see gemm_coded.h
 };
 
 enum Gate { kNoGate = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
@@ -33,12 +34,16 @@ struct Linear {
   int32_t dtype;   // Dtype of rows, bias, output and plain weights
   int32_t format;  // Format
   int32_t gate;    // Gate
-  int32_t group;   // int4: inputs of a group, 32, 64 or 128; else 0
+  int32_t group;   // inputs of a group: int4 32, 64 or 128; codes any number, or 0 for all of them; else 0
   int64_t outputs, inputs;
   void* panels;
-  float* scales;   // int8: [panels][32]; int4: [panels][groups][32]; plain: null
+  float* scales;   // int8: [panels][32]; int4: [panels][groups][32]; else null
   int32_t* sums;   // int8: sum of each output's weights [panels][32]; else null
   const void* bias;  // [outputs] as in the checkpoint (not interleaved), or null
+  const void* table;     // codes: their values in bfloat16
+  const int32_t* order;  // codes: the input that each column of weights is for [inputs], or null for their own order
+  int32_t bits;          // of a code, 4 or 8
+  int32_t offset;        // codes: whether a group has an offset beside its scale
 };
 
 // RMS norm of a row before it goes into a linear layer: weight [inputs] in the layer's dtype.
@@ -55,10 +60,14 @@ struct Rows {
 
 int64_t panels_of(const Linear& linear);       // with a gate each half is padded to 16s
 int64_t panel_bytes(const Linear& linear);     // of one panel's weights
-int64_t inputs_padded(const Linear& linear);   // to whole tiles (int4: also to whole groups)
+int64_t inputs_padded(const Linear& linear);   // to whole tiles (int4: also to whole groups; codes: to whole spans)
+
+// The output in lane `lane` of a panel; -1 where the panel is padded.
+int64_t output_in(const Linear& linear, int64_t panel, int lane);
 
 // Packs weights [outputs][inputs], dense: plain in the layer's dtype; int8; int4 as uint8 [outputs][inputs / 2], the
-// even input in the low nibble, value + 8. `scales` are taken as [outputs] or [outputs][groups] float.
+// even input in the low nibble, value + 8; codes as uint8 [outputs][ceil(inputs * bits / 8)], the even input in the low
+// nibble. `scales` are taken as [outputs] or [outputs][groups] float, with as many offsets behind them.
 void pack(Member& me, const Linear& linear, const void* weights, const float* scales);
 
 // Reads `count` outputs' weights back out of the panels, each into a row of `out`. Plain weights only.

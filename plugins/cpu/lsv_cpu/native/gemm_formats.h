@@ -16,6 +16,11 @@ LSV_FORMAT_FUNCTIONS
 void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
 }  // namespace plain
 namespace integer { LSV_FORMAT_FUNCTIONS } // gemm_integer.cpp: kInt8 and kInt4 with vector instructions
+namespace coded {  // gemm_coded.cpp: kCoded with vector instructions
+LSV_FORMAT_FUNCTIONS
+int64_t inputs_padded(const Linear& linear);
+int64_t panel_bytes(const Linear& linear);
+}  // namespace coded
 
 // gemm_amx.cpp: tile instructions, over panels packed by the ones above. Only where LSV_AMX is defined.
 namespace amx {

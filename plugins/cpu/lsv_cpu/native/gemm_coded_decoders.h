@@ -1,0 +1,179 @@
+// A vector of codes -> the weights of its outputs, as pairs of inputs in bfloat16: kSteps vectors of them. kQuick: that
+// takes no longer than storing and loading them.
+#pragma once
+
+#include "vector.h"
+
+namespace lsv {
+namespace coded {
+
+// What has been decoded before.
+struct Decoded {
+  static constexpr int kSteps = 1;
+  explicit Decoded(const void*) {}
+  void decode(Words pairs, Words* to) const { to[0] = pairs; }
+};
+
+#if defined(__AVX512F__)
+struct Nibbles {
+  static constexpr int kSteps = 4;
+  static constexpr bool kQuick = true;
+  // The 16 values twice: the fifth bit of a place is that of another code.
+  explicit Nibbles(const void* table) : table_(_mm512_broadcast_i64x4(load_as<__m256i>((const char*)table))) {}
+  void decode(Words codes, Words* to) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < kSteps; ++i)
+      to[i] = (Words)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)codes, 4 * i), table_);
+  }
+
+ private:
+  __m512i table_;
+};
+
+// Eight vectors of 32 values.
+struct Bytes {
+  static constexpr int kSteps = 2;
+  static constexpr bool kQuick = false;
+  explicit Bytes(const void* table) {
+    for (int i = 0; i < 8; ++i) table_[i] = load_as<__m512i>((const char*)table + i * sizeof(__m512i));
+  }
+  void decode(Words codes, Words* to) const {
+    const __m512i zeros = _mm512_setzero_si512();
+    to[0] = (Words)look_up(_mm512_unpacklo_epi8((__m512i)codes, zeros));
+    to[1] = (Words)look_up(_mm512_unpackhi_epi8((__m512i)codes, zeros));
+  }
+
+ private:
+  __m512i look_up(__m512i codes) const {
+    const __mmask32 upper_half = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(128));
+    const __mmask32 odd_quarter = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(64));
+    __m512i found[4];
+    for (int i = 0; i < 4; ++i) found[i] = _mm512_permutex2var_epi16(table_[2 * i], codes, table_[2 * i + 1]);
+    const __m512i low = _mm512_mask_blend_epi16(odd_quarter, found[0], found[1]);
+    return _mm512_mask_blend_epi16(upper_half, low, _mm512_mask_blend_epi16(odd_quarter, found[2], found[3]));
+  }
+
+  __m512i table_[8];
+};
+
+// With AVX512-VBMI: four vectors with the low bytes of 64 values each, and four with the high ones. The instruction is
+// written out, as it is not in every build that may meet it.
+struct QuickBytes {
+  static constexpr int kSteps = 2;
+  static constexpr bool kQuick = false;
+  explicit QuickBytes(const void* table) {
+    for (int i = 0; i < 4; ++i) {
+      const char* values = (const char*)table + 2 * i * sizeof(__m512i);
+      __m512i first = load_as<__m512i>(values), second = load_as<__m512i>(values + sizeof(__m512i));
+      low_[i] = pack(first, second);
+      high_[i] = pack(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    }
+  }
+  void decode(Words words, Words* to) const {
+    const __m512i codes = (__m512i)words;
+    const __mmask64 upper_half = _mm512_movepi8_mask(codes);
+    auto choose = [&](const __m512i* bytes) {
+      return _mm512_mask_blend_epi8(upper_half, look_up(codes, bytes[0], bytes[1]), look_up(codes, bytes[2], bytes[3]));
+    };
+    part(choose(low_), choose(high_), to);
+  }
+
+ protected:
+  // Low and high bytes of values, in the order of the codes.
+  static void part(__m512i low, __m512i high, Words* to) {
+    to[0] = (Words)_mm512_unpacklo_epi8(low, high);
+    to[1] = (Words)_mm512_unpackhi_epi8(low, high);
+  }
+  static __m512i pack(__m512i first, __m512i second) {  // the low bytes of words
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
+  }
+  static __m512i look_up(__m512i codes, __m512i first, __m512i second) {
+    asm("vpermi2b %2, %1, %0" : "+v"(codes) : "v"(first), "v"(second));
+    return codes;
+  }
+
+  __m512i low_[4], high_[4];
+};
+
+// The same where the highest bit of a code is a sign: half of the values will do.
+struct SignedBytes : QuickBytes {
+  static constexpr bool kQuick = true;
+  using QuickBytes::QuickBytes;
+  static bool takes(const uint16_t* table) {
+    auto nan = [](uint16_t value) { return (value & 0x7fff) > 0x7f80; };
+    bool mirrored = true;
+    for (int i = 0; i < 128; ++i)
+      mirrored &= table[i + 128] == (table[i] ^ 0x8000) || (nan(table[i]) && nan(table[i + 128]));
+    return mirrored;
+  }
+  void decode(Words words, Words* to) const {
+    constexpr int kFirstXorBoth = 0x78;  // a ^ (b & c)
+    const __m512i codes = (__m512i)words, high = look_up(codes, high_[0], high_[1]);
+    part(look_up(codes, low_[0], low_[1]),
+         _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8((char)0x80), kFirstXorBoth), to);
+  }
+};
+
+#else
+
+struct Nibbles {
+  static constexpr int kSteps = 4;
+  static constexpr bool kQuick = false;
+#if defined(__AVX2__)
+  explicit Nibbles(const void* table) {
+    const __m128i first = load_as<__m128i>((const char*)table), second = load_as<__m128i>((const char*)table + 16);
+    const __m128i mask = _mm_set1_epi16(255);
+    low_ = _mm256_broadcastsi128_si256(_mm_packus_epi16(_mm_and_si128(first, mask), _mm_and_si128(second, mask)));
+    high_ = _mm256_broadcastsi128_si256(_mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8)));
+  }
+  // A byte whose place has the highest bit set is zero.
+  void decode(Words codes, Words* to) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < kSteps; ++i) {
+      const __m256i places = _mm256_and_si256(_mm256_srli_epi16((__m256i)codes, 4 * i), _mm256_set1_epi16(15));
+      const __m256i low = _mm256_shuffle_epi8(low_, _mm256_or_si256(places, _mm256_set1_epi16((short)0x8000)));
+      const __m256i high = _mm256_or_si256(_mm256_slli_epi16(places, 8), _mm256_set1_epi16(0x80));
+      to[i] = (Words)_mm256_or_si256(low, _mm256_shuffle_epi8(high_, high));
+    }
+  }
+
+ private:
+  __m256i low_, high_;
+#else
+  explicit Nibbles(const void* table) { std::memcpy(table_, table, sizeof table_); }
+  void decode(Words codes, Words* to) const {
+    for (int i = 0; i < kSteps; ++i)
+      for (int lane = 0; lane < kLanes; ++lane) {
+        uint32_t places = codes[lane] >> 4 * i;
+        to[i][lane] = table_[places & 15] | (uint32_t)table_[places >> 16 & 15] << 16;
+      }
+  }
+
+ private:
+  uint16_t table_[16];
+#endif
+};
+
+struct Bytes {
+  static constexpr int kSteps = 2;
+  static constexpr bool kQuick = false;
+  explicit Bytes(const void* table) : table_((const uint16_t*)table) {}
+  void decode(Words codes, Words* to) const {
+    uint16_t places[2 * kLanes], pairs[kSteps][2 * kLanes];
+    store_as(places, codes);
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < kSteps; ++i) {
+        uint16_t both = places[lane / 4 * 8 + i * 4 + lane % 4];
+        pairs[i][2 * lane] = table_[both & 255];
+        pairs[i][2 * lane + 1] = table_[both >> 8];
+      }
+    for (int i = 0; i < kSteps; ++i) to[i] = load_as<Words>(pairs[i]);
+  }
+
+ private:
+  const uint16_t* table_;
+};
+#endif
+
+}  // namespace coded
+}  // namespace lsv
