@@ -158,6 +158,7 @@ def test_broken_plugins_are_shown_and_warned_about_once(
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     main.main(["doctor", "--json", "--port", "1"])
     found = json.loads(capsys.readouterr().out)
     checks = {check["what"]: check for check in found["checks"]}

@@ -23,8 +23,9 @@ def log_config(config: EngineConfig) -> None:
     """What is about to be loaded, and why it was chosen."""
     log.info("Engine configuration %s: model %s (%s)", config.fingerprint(), config.model, config.architecture)
     log.info(
-        "platform %s, dtype %s, attention %s, quantization %s, executor %s",
-        config.platform, config.dtype, config.attention, config.quantization or "none", config.executor,
+        "platform %s, dtype %s, attention %s, quantization %s, KV cache %s, executor %s",
+        config.platform, config.dtype, config.attention, config.quantization or "none", config.kv_dtype,
+        config.executor,
     )  # fmt: skip
     for reason in config.reasons:
         log.info("%s=%s: %s", reason.name, reason.value, reason.why)

@@ -1,4 +1,4 @@
-"""Layers of the integer formats, rounded and packed by native code, against their plain-torch form."""
+"""Layers in the integer formats and in codes, rounded and packed by native code, against their plain-torch form."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
 from lsv_cpu import plugin
 from lsv_cpu.rounding import RoundInt4, RoundInt8
-from lsv_quant import int4, int8
+from lsv_quant import int4, int8, online_coded
 
-QUANTIZERS = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
+ROUNDED = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
+CODED = {
+    "codes and offsets": online_coded.make_asym_int4_32,
+    "codes of 4 bits": online_coded.make_nf4,
+    "codes of 8 bits": online_coded.make_int8_weight_only,
+}
+QUANTIZERS = {**ROUNDED, **CODED}
 FORMATS = pytest.mark.parametrize("name", QUANTIZERS)
 
 
@@ -56,7 +62,7 @@ def test_gated_mlp(name: str, device: Device) -> None:
     check_rows(module, (x,))
 
 
-@FORMATS
+@pytest.mark.parametrize("name", ROUNDED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_native_rounding_is_that_of_the_reference(name: str, dtype: torch.dtype, device: Device) -> None:
     weight = torch.randn(37, 331).to(dtype)

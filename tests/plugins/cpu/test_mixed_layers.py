@@ -1,4 +1,4 @@
-"""Layers of coded weights as models hold them: bound through the op table, filled again, and beside other formats."""
+"""Decoder layers whose parts are in several formats, coded weights among them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,16 @@ import torch
 
 import lsv_models.plugin
 from lsv.nn import build
-from lsv.nn.checkpoint import DummySource
-from lsv.nn.fill import Filler
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.offers import QuantizerOffer, load_object
-from lsv.ops import bind
+from lsv.offers import QuantizerOffer
 from lsv.platform import Device
 from lsv.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
-from lsv.testing.ops import check_rows
-from lsv.testing.tensors import fill_module, place
 from lsv.testing.tiny import tiny
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_quant import int8, online_coded
 from lsv_quant.online_coded import OnlineCoded
-
-QUANTIZERS = {
-    "offsets": online_coded.make_asym_int4_32,
-    "4 bits": online_coded.make_nf4,
-    "8 bits": online_coded.make_int8_weight_only,
-}
-FORMATS = pytest.mark.parametrize("name", QUANTIZERS)
 
 
 class Ordered(OnlineCoded):
@@ -57,8 +43,8 @@ class Mixed:
 
     def __init__(self, quantization_config: Mapping[str, Any]) -> None:
         self._formats: Mapping[str, Quantizer] = {
-            "q_proj": QUANTIZERS["offsets"]({}),
-            "gate_proj": QUANTIZERS["8 bits"]({}),
+            "q_proj": online_coded.make_asym_int4_32({}),
+            "gate_proj": online_coded.make_int8_weight_only({}),
             "down_proj": int8.make({}),
         }
 
@@ -77,48 +63,6 @@ class Formats:
     @staticmethod
     def lsv_quantizers() -> Iterable[QuantizerOffer]:
         yield QuantizerOffer("mixed", f"{__name__}:Mixed", online=True)
-
-
-def bound(name: str, make: Any, dtype: torch.dtype) -> tuple[Any, Any, Filler]:
-    """A module as the cpu platform runs it and as plain torch does, with the same weights."""
-    w, plain = place(dtype=dtype, quantizer=QUANTIZERS[name]({})), place(dtype=dtype, quantizer=QUANTIZERS[name]({}))
-    module, reference = make(w), make(plain)
-    fill_module(reference, plain, DummySource(plain.declaration.slots))
-    lines = bind(module, tuple(plugin.lsv_kernels()), "cpu", lambda offer: load_object(offer.load))
-    assert any("PanelLinear" in line.implementation or "PanelMLP" in line.implementation for line in lines), lines
-    filler = Filler(module, w.declaration.slots)
-    filler.fill(DummySource(w.declaration.slots), w.device)
-    return module, reference, filler
-
-
-@FORMATS
-def test_linear(name: str, device: Device) -> None:
-    module, reference, _ = bound(name, lambda w: Column.even(w, ("q", "k"), 200, 50, bias=True), torch.float32)
-    for rows in (1, 3, 40):
-        x = torch.randn(rows, 200)
-        torch.testing.assert_close(module(x), reference(x), rtol=1e-5, atol=2e-5 * float(reference(x).abs().max()))
-    check_rows(module.linear, (torch.randn(20, 200),))
-
-
-@FORMATS
-def test_gated_mlp(name: str, device: Device) -> None:
-    module, reference, _ = bound(name, lambda w: GatedMLP(w, 128, 192, "silu"), torch.bfloat16)
-    x = torch.randn(9, 128).bfloat16()
-    found, wanted = module(x).float(), reference(x).float()
-    assert (found - wanted).abs().max() <= 0.03 * wanted.abs().max()  # the gate is not rounded before the product
-    check_rows(module, (x,))
-
-
-@FORMATS
-def test_filling_again_writes_to_the_same_storage(name: str, device: Device) -> None:
-    module, _, filler = bound(name, lambda w: Column.even(w, ("q",), 128, 64), torch.bfloat16)
-    x = torch.randn(2, 128).bfloat16()
-    before, packed = module(x), module.linear.packed.data_ptr()
-    filler.fill(DummySource(filler.slots), torch.device("cpu"))
-    assert module.linear.packed.data_ptr() == packed
-    assert torch.equal(module(x), before)
-    held = [tensor for tensor in (*module.parameters(), *module.buffers()) if not tensor.is_meta]
-    assert sum(tensor.nbytes for tensor in held) < 128 * 64 * 1.1
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-2), ("bfloat16", 8e-2)])
