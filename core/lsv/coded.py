@@ -62,7 +62,6 @@ class CodedLinear(Linear):
         self.coding, self.bias = coding, bias
         self.register_buffer("offsets", None)
         self.register_buffer("order", None)
-        self._tables: dict[torch.device, torch.Tensor] = {}
 
     def spec(self) -> OpSpec:
         spec = super().spec()
@@ -87,9 +86,10 @@ class CodedLinear(Linear):
         """Decoded weights of some outputs, float32 [outputs, inputs], inputs in their own order."""
         codes, inputs = self.codes[rows], self.layer.inputs
         if self.coding.bits == 4:
-            codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)[..., :inputs]
+            codes = from_nibbles(codes)[..., :inputs]
         groups, group = self.coding.groups(inputs), self.coding.group or inputs
-        values = functional.pad(self._table(codes.device)[codes.int()], (0, groups * group - inputs))
+        table = torch.tensor(self.coding.table, device=codes.device)
+        values = functional.pad(table[codes.int()], (0, groups * group - inputs))
         values = values.reshape(-1, groups, group) * self.scales[rows, :, None]
         if self.offsets is not None:
             values += self.offsets[rows, :, None]
@@ -107,13 +107,13 @@ class CodedLinear(Linear):
         step = max(1, _CHUNK // self.layer.inputs)
         return (slice(first, first + step) for first in range(0, self.layer.width, step))
 
-    def _table(self, device: torch.device) -> torch.Tensor:
-        if device not in self._tables:
-            self._tables[device] = torch.tensor(self.coding.table, device=device)
-        return self._tables[device]
-
 
 def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
     """Codes uint8 [..., K] below 16 -> uint8 [..., ceil(K / 2)], the even one in the low four bits."""
     codes = functional.pad(codes, (0, codes.shape[-1] % 2))
     return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def from_nibbles(pairs: torch.Tensor) -> torch.Tensor:
+    """Bytes uint8 [..., n] -> the codes of their low and high four bits, uint8 [..., 2 * n]."""
+    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)

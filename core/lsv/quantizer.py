@@ -7,9 +7,10 @@ Because each tensor says which axis holds outputs, which inputs, and how many fe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
 Role = Literal["column", "row", "head"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,15 @@ class LinearLayer:
     def width(self) -> int:
         """Outputs of all parts together."""
         return sum(self.outputs)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """``parts``, which a layer that is not fused may leave to its name."""
+        return self.parts or (self.name,)
+
+    def tensor_name(self, suffix: str) -> str:
+        """What a stored tensor is called in the checkpoint, for a message; of a fused layer, those of all parts."""
+        return ", ".join(f"{part}.{suffix}" for part in self.part_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +150,43 @@ class Unquantised:
         return PlainLinear(layer, tensors["weight"], tensors.get("bias"))
 
 
-class Skipping:
+class ByLayer(ABC):
+    """A weight format that is another one from layer to layer."""
+
+    name: str
+
+    @abstractmethod
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        """The format of a layer."""
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        return self.choose(layer).stored(layer)
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return self.choose(layer).build(layer, tensors)
+
+
+def of_parts(layer: LinearLayer, choose: Callable[[str], T]) -> T:
+    """What ``choose`` makes of a layer's parts by their names. Raises ``CheckpointError`` where that differs."""
+    first, *others = layer.part_names
+    chosen = choose(first)
+    for other in others:
+        if choose(other) != chosen:
+            raise CheckpointError(
+                f"{first} and {other} are quantised differently, and both are computed as one layer: "
+                "quantise all of its parts alike, or none"
+            )
+    return chosen
+
+
+class Skipping(ByLayer):
     """A weight format that leaves the layers of some names as they are, see ``is_skipped``."""
 
     def __init__(self, quantizer: Quantizer, names: Iterable[str]) -> None:
         self.name = quantizer.name
         self._quantizer, self._names = quantizer, tuple(names)
 
-    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        return self._chosen(layer).stored(layer)
-
-    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return self._chosen(layer).build(layer, tensors)
-
-    def _chosen(self, layer: LinearLayer) -> Quantizer:
+    def choose(self, layer: LinearLayer) -> Quantizer:
         return Unquantised() if is_skipped(layer, self._names) else self._quantizer
 
 
@@ -163,7 +197,7 @@ def is_skipped(layer: LinearLayer, names: Iterable[str]) -> bool:
     Raises ``CheckpointError`` where only some of a fused layer's parts are meant.
     """
     names = tuple(names)
-    parts = layer.parts or (layer.name,)
+    parts = layer.part_names
     meant = [part for part in parts if any(_means(name, part) for name in names)]
     if meant and len(meant) < len(parts):
         rest = ", ".join(part for part in parts if part not in meant)
@@ -177,4 +211,9 @@ def is_skipped(layer: LinearLayer, names: Iterable[str]) -> bool:
 def _means(name: str, part: str) -> bool:
     if name.startswith("re:"):
         return re.match(name.removeprefix("re:"), part) is not None
-    return f".{name}." in f".{part}."
+    return within(name, part)
+
+
+def within(name: str, whole: str) -> bool:
+    """Whether the components of a name stand in a row in those of another."""
+    return f".{name}." in f".{whole}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ Kind = Literal[
     "latency", "throughput", "serve", "startup", "sweep-latency", "sweep-throughput", "sweep-serve",
 ]  # fmt: skip
 Point = dict[str, str | int | float]
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,17 +75,29 @@ def write_result(result: msgspec.Struct, path: str) -> None:
 
 def read_result(path: str) -> Result:
     """Raises ``ConfigError`` for a file that is missing, is no result, or is of a later format."""
+    return read_document(path, Result, "bench", FORMAT, "--output")
+
+
+def read_document(
+    path: str, type: type[Document], command: str, format: int, option: str, param: str | None = None
+) -> Document:
+    """What ``lsv <command> <option> FILE`` wrote; its key ``lsv_<command>`` is the number of its format.
+
+    Raises ``ConfigError`` about ``param`` for a file that is missing, is no such document, or is of another format.
+    """
+    key = f"lsv_{command}"
     try:
         data = Path(path).read_bytes()
         found = msgspec.json.decode(data, type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as cause:
-        raise ConfigError(f"{path} can't be read as a result of lsv bench: {cause}") from cause
-    if found.get("lsv_bench") != FORMAT:
+        raise ConfigError(f"{path} can't be read as a result of lsv {command}: {cause}", param=param) from cause
+    if found.get(key) != format:
         raise ConfigError(
-            f"{path} is no result that this version of lsv bench can read: "
-            f"lsv_bench must be {FORMAT}, got {found.get('lsv_bench')!r}; write one with --output FILE"
+            f"{path} is no result that this version of lsv {command} can read: "
+            f"{key} must be {format}, got {found.get(key)!r}; write one with {option} FILE",
+            param=param,
         )
     try:
-        return msgspec.convert(found, Result)
+        return msgspec.convert(found, type)
     except msgspec.ValidationError as cause:
-        raise ConfigError(f"{path} is damaged: {cause}") from cause
+        raise ConfigError(f"{path} is damaged: {cause}", param=param) from cause

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from lsv.bench.figures import Figures
 from lsv.bench.machine import Machine
+from lsv.bench.result import read_document
 from lsv.config import BoundOp
 from lsv.errors import ConfigError
 from lsv.eval.accuracy import Accuracy
@@ -65,7 +64,7 @@ def read_baseline(path: str, *, questions: Source | None, text: Source | None, w
     Raises ``ConfigError`` for a file that is missing or no evaluation, or that measured on other questions, another
     text, or the text in other ``windows`` (context, stride).
     """
-    found = _read(path)
+    found = read_document(path, Evaluation, "eval", FORMAT, "--json", "baseline")
     if not found.runs:
         raise ConfigError(f"baseline {path} holds no run", param="baseline")
     first = found.runs[0]
@@ -83,21 +82,3 @@ def read_baseline(path: str, *, questions: Source | None, text: Source | None, w
             f"baseline {path} has context={scored.context} and stride={scored.stride}: give the same", param="baseline"
         )
     return first
-
-
-def _read(path: str) -> Evaluation:
-    try:
-        data = Path(path).read_bytes()
-        found = msgspec.json.decode(data, type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as cause:
-        raise ConfigError(f"{path} can't be read as a result of lsv eval: {cause}", param="baseline") from cause
-    if found.get("lsv_eval") != FORMAT:
-        raise ConfigError(
-            f"{path} is no result that this version of lsv eval can read: lsv_eval must be {FORMAT}, "
-            f"got {found.get('lsv_eval')!r}; write one with --json FILE",
-            param="baseline",
-        )
-    try:
-        return msgspec.convert(found, Evaluation)
-    except msgspec.ValidationError as cause:
-        raise ConfigError(f"{path} is damaged: {cause}", param="baseline") from cause

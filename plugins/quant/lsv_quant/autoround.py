@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lsv.quantizer import Role
+from lsv.quantizer import Role, within
 from lsv_quant.awq import AwqPacking
 from lsv_quant.gptq import GptqPacking
 from lsv_quant.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
@@ -114,4 +114,4 @@ class AutoRoundLayers:
 
 def _means(key: str, part: str) -> bool:
     """Whether a key means a layer: as components of its name, or as a regular expression if it is more than words."""
-    return f".{key}." in f".{part}." if _WORDS.fullmatch(key) else re.search(key, part) is not None
+    return within(key, part) if _WORDS.fullmatch(key) else re.search(key, part) is not None

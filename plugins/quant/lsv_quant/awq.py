@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from lsv.coded import from_nibbles
 from lsv.quantizer import Role, Skipping, StoredTensor
-from lsv_quant.packed import PackedWeights, Packing, from_pairs, group_size, layer_names
+from lsv_quant.packed import PackedWeights, Packing, group_size, layer_names
 from lsv_quant.scheme import Scheme
 
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -52,7 +53,7 @@ class AwqPacking(Packing):
         return codes.flatten(0, 1)
 
     def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
-        places = from_pairs(words.view(torch.uint8)).unflatten(-1, (-1, 8))
+        places = from_nibbles(words.view(torch.uint8)).unflatten(-1, (-1, 8))
         zeros = torch.empty_like(places)
         zeros[..., list(_OUTPUTS)] = places
         return zeros.flatten(-2)

@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised, of_parts
 from lsv_quant.compressed_forms import Numbers, make_float, make_int, make_mxfp4, make_mxfp8, make_nvfp4, make_packed
 from lsv_quant.scheme import Scheme
 
@@ -40,7 +38,7 @@ class Group:
     quantizer: Quantizer
 
 
-class CompressedTensors:
+class CompressedTensors(ByLayer):
     """The quantizer of a checkpoint: each layer's is that of the group which names it most exactly."""
 
     name = "compressed-tensors"
@@ -48,22 +46,8 @@ class CompressedTensors:
     def __init__(self, groups: Sequence[Group], ignored: Sequence[str]) -> None:
         self._groups, self._ignored = groups, ignored
 
-    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        return self._of(layer).stored(layer)
-
-    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return self._of(layer).build(layer, tensors)
-
-    def _of(self, layer: LinearLayer) -> Quantizer:
-        first, *others = layer.parts or (layer.name,)
-        quantizer = self._of_part(first)
-        for other in others:
-            if self._of_part(other) is not quantizer:
-                raise CheckpointError(
-                    f"{first} and {other} are quantised differently, and both are computed as one layer: "
-                    "quantise all of its parts alike, or none"
-                )
-        return quantizer
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        return of_parts(layer, self._of_part)
 
     def _of_part(self, name: str) -> Quantizer:
         if any(_rank(target, name) is not None for target in self._ignored):

@@ -9,7 +9,7 @@ from torch import nn
 
 from lsv.coded import Coding, to_nibbles
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv.quantizer import ByLayer, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.int8 import Int8Linear
 from lsv_quant.stored import Blocks, CodedFormat, Held
 from lsv_quant.tables import BYTES, E4M3, NIBBLES
@@ -66,8 +66,9 @@ def int_format(
 def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str) -> None:
     """Raise ``CheckpointError`` where weights that should be symmetric have zero points other than 0."""
     if suffix in stored and bool(stored[suffix].any()):
-        names = ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
-        raise CheckpointError(f"{names} is not 0 everywhere, but quantization_config calls these weights symmetric")
+        raise CheckpointError(
+            f"{layer.tensor_name(suffix)} is not 0 everywhere, but quantization_config calls these weights symmetric"
+        )
 
 
 class StoredInt8(Int8Linear):
@@ -103,17 +104,11 @@ class Int8Format:
         return StoredInt8(layer, tensors, *self._suffixes)
 
 
-class PlainHead:
+class PlainHead(ByLayer):
     """A format that an output head does not take part in."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         self.name, self._quantizer = quantizer.name, quantizer
 
-    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        return self._of(layer).stored(layer)
-
-    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return self._of(layer).build(layer, tensors)
-
-    def _of(self, layer: LinearLayer) -> Quantizer:
+    def choose(self, layer: LinearLayer) -> Quantizer:
         return Unquantised() if layer.role == "head" else self._quantizer

@@ -15,18 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.coded import Coding
+from lsv.coded import Coding, from_nibbles
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor
+from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.packed import (
     PackedWeights,
     Packing,
     by_layer,
     compiled,
-    from_pairs,
     group_size,
     layer_names,
-    stored_name,
 )
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import Held, in_order, order_of_groups
@@ -74,7 +72,7 @@ class GptqPacking(Packing):
 
     def decode(self, tensors: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         if "no_bias" in tensors and bool(tensors["no_bias"].any()):
-            raise CheckpointError(f"{stored_name(layer, 'bias')} is not zero, but the architecture has no bias there")
+            raise CheckpointError(f"{layer.tensor_name('bias')} is not zero, but the architecture has no bias there")
         held, found = Packing.decode(self, tensors, layer), tensors.get("g_idx")
         order = order_of_groups(found, layer, self.group or (layer.reads or (0, layer.inputs))[1], "g_idx")
         order = order.to(held.codes.device)
@@ -82,7 +80,7 @@ class GptqPacking(Packing):
             return held._replace(codes=in_order(held.codes, order, self.bits), order=order.int())
         if not torch.equal(order, torch.arange(layer.inputs, device=order.device)):
             raise CheckpointError(
-                f"{stored_name(layer, 'g_idx')}: the inputs of a group lie apart, but quantization_config has no "
+                f"{layer.tensor_name('g_idx')}: the inputs of a group lie apart, but quantization_config has no "
                 "desc_act = true: correct it with --hf-overrides"
             )
         return held
@@ -91,7 +89,7 @@ class GptqPacking(Packing):
         return words.T.contiguous().view(torch.uint8)
 
     def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
-        zeros = words.view(torch.uint8) if self.bits == 8 else from_pairs(words.view(torch.uint8))
+        zeros = words.view(torch.uint8) if self.bits == 8 else from_nibbles(words.view(torch.uint8))
         return zeros + 1 & 2 * self.middle - 1 if self.less_one else zeros
 
 
@@ -107,7 +105,7 @@ class GptqLayers:
     overrides: tuple[tuple[re.Pattern[str], GptqPacking | None], ...]
 
     def __call__(self, part: str, role: Role) -> GptqPacking | None:
-        named = any(f".{name}." in f".{part}." for name in self.only) or not self.only
+        named = any(within(name, part) for name in self.only) or not self.only
         if not (self.head if role == "head" else named):
             return None
         return next((packing for pattern, packing in self.overrides if pattern.match(part)), self.packing)

@@ -8,13 +8,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from lsv.coded import Coding
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor, Unquantised
+from lsv.quantizer import ByLayer, Linear, LinearLayer, Quantizer, Role, StoredTensor, Unquantised, of_parts
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES
@@ -26,6 +27,7 @@ class Packing(ABC):
     are the middle.
     """
 
+    name: ClassVar[str] = "packed"
     bits: int
     group: int
     symmetric: bool
@@ -46,7 +48,7 @@ class Packing(ABC):
 
         Raises ``CheckpointError`` for a layer that does not fill its words.
         """
-        for part, outputs in zip(layer.parts or (layer.name,), layer.outputs, strict=True):
+        for part, outputs in zip(layer.part_names, layer.outputs, strict=True):
             if outputs % self.per_word or layer.inputs % self.per_word:
                 raise CheckpointError(
                     f"{part} has {layer.inputs} inputs and {outputs} outputs: "
@@ -72,7 +74,7 @@ class Packing(ABC):
                 offsets = (self.middle - zeros.T.float()).mul_(scales)
             elif bool((zeros != self.middle).any()):
                 raise CheckpointError(
-                    f"{stored_name(layer, 'qzeros')}: not all zero points are {self.middle}, but quantization_config "
+                    f"{layer.tensor_name('qzeros')}: not all zero points are {self.middle}, but quantization_config "
                     "calls the checkpoint symmetric: correct it with --hf-overrides"
                 )
         return Held(self.unpack(tensors["qweight"]), scales, offsets)
@@ -94,40 +96,15 @@ Packings = Callable[[str, Role], Packing | None]
 """How the projection of a full name is packed; None leaves it plain."""
 
 
-class PackedWeights:
+class PackedWeights(ByLayer):
     """The quantizer of a checkpoint whose layers are packed as ``packings`` says."""
 
     def __init__(self, name: str, packings: Packings) -> None:
         self.name, self._packings = name, packings
 
-    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        packing = self._packing(layer)
-        return Unquantised().stored(layer) if packing is None else packing.stored(layer)
-
-    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        packing = self._packing(layer)
-        return Unquantised().build(layer, tensors) if packing is None else packing.build(layer, tensors)
-
-    def _packing(self, layer: LinearLayer) -> Packing | None:
-        first, *others = layer.parts or (layer.name,)
-        packing = self._packings(first, layer.role)
-        for other in others:
-            if self._packings(other, layer.role) != packing:
-                raise CheckpointError(
-                    f"{first} and {other} are quantised differently, and both are computed as one layer: "
-                    "quantise them alike, or neither"
-                )
-        return packing
-
-
-def stored_name(layer: LinearLayer, suffix: str) -> str:
-    """What a tensor is called in the checkpoint; of a fused layer, those of all parts."""
-    return ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
-
-
-def from_pairs(pairs: torch.Tensor) -> torch.Tensor:
-    """Bytes of two 4-bit codes, the first in the low half: uint8 [..., n] -> codes uint8 [..., 2 * n]."""
-    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        packing = of_parts(layer, lambda part: self._packings(part, layer.role))
+        return Unquantised() if packing is None else packing
 
 
 def group_size(scheme: Scheme, key: str, default: int | None = None) -> int:

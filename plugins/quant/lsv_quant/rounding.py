@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
+from lsv import coded
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
@@ -64,14 +65,12 @@ def in_groups(x: torch.Tensor, group: int) -> torch.Tensor:
 
 def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
     """int8 [..., K] from -8 to 7 -> uint8 [..., ceil(K / 2)]: code + 8, the even one in the low nibble."""
-    pairs = in_groups(codes, 2) + 8
-    return (pairs[..., 0] | pairs[..., 1] << 4).view(torch.uint8)
+    return coded.to_nibbles((in_groups(codes, 2).flatten(-2) + 8).view(torch.uint8))
 
 
 def from_nibbles(nibbles: torch.Tensor, count: int) -> torch.Tensor:
     """uint8 [..., ceil(count / 2)] -> int8 [..., count], from -8 to 7."""
-    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=-1).flatten(-2)
-    return codes[..., :count].to(torch.int8) - 8
+    return coded.from_nibbles(nibbles)[..., :count].to(torch.int8) - 8
 
 
 def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

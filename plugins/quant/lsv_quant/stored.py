@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lsv.coded import CodedLinear, Coding, to_nibbles
+from lsv.coded import CodedLinear, Coding, from_nibbles, to_nibbles
 from lsv.errors import CheckpointError
 from lsv.quantizer import Linear, LinearLayer, StoredTensor
 
@@ -95,7 +95,7 @@ def order_of_groups(found: torch.Tensor | None, layer: LinearLayer, group: int, 
     """
     if found is None or bool((found < 0).all()):
         return torch.arange(layer.inputs)
-    name = ", ".join(f"{part}.{suffix}" for part in layer.parts or (layer.name,))
+    name = layer.tensor_name(suffix)
     groups = found.reshape(-1, layer.inputs)[0]
     if bool((found != groups).any()):
         raise CheckpointError(f"{name} differ, and all are computed as one layer: they must group inputs alike")
@@ -112,8 +112,7 @@ def in_order(codes: torch.Tensor, order: torch.Tensor, bits: int) -> torch.Tenso
     """Codes uint8 [outputs, ceil(inputs * bits / 8)] with their columns in another order, written over the old ones."""
     for rows in torch.split(codes, max(1, _CHUNK // len(order))):
         if bits == 4:
-            pairs = torch.stack((rows & 15, rows >> 4), dim=-1).flatten(-2)
-            rows.copy_(to_nibbles(pairs.gather(1, order.expand(len(rows), -1))))
+            rows.copy_(to_nibbles(from_nibbles(rows).gather(1, order.expand(len(rows), -1))))
         else:
             rows.copy_(rows.gather(1, order.expand(len(rows), -1)))
     return codes

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from lsv.coded import Coding
-from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, StoredTensor, Unquantised
+from lsv.quantizer import ByLayer, LinearLayer, Quantizer, StoredTensor, Unquantised, of_parts
 from lsv_quant.gguf.types import Form
 from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Held, StoredCoded
+from lsv_quant.stored import CodedFormat, Held
 from lsv_quant.tables import BYTES, COUNTS, NIBBLES
 
 
-class GgufWeights:
+class GgufWeights(ByLayer):
     """``forms`` by a layer's full name; those it does not have are plain."""
 
     name = "gguf"
@@ -25,30 +23,18 @@ class GgufWeights:
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._forms = forms
 
-    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        form = self._form(layer)
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        form = of_parts(layer, self._forms.get)
         if form is None:
-            return Unquantised().stored(layer)
+            return Unquantised()
         codes = StoredTensor("codes", torch.uint8, output_axis=0, input_axis=1, per_input=8 // form.bits)
         scales, offsets = (
             StoredTensor(name, torch.float32, output_axis=0, input_axis=1, per_input=form.group)
             for name in ("scales", "offsets")
         )
-        return (codes, scales, offsets) if form.offsets else (codes, scales)
-
-    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        form = self._form(layer)
-        if form is None:
-            return Unquantised().build(layer, tensors)
+        tensors = (codes, scales, offsets) if form.offsets else (codes, scales)
         table = BYTES if form.bits == 8 else COUNTS if form.offsets else NIBBLES
-        return StoredCoded(layer, tensors, Coding(table, form.group, form.offsets), _as_stored)
-
-    def _form(self, layer: LinearLayer) -> Form | None:
-        parts = layer.parts or (layer.name,)
-        found = {part: self._forms.get(part) for part in parts}
-        if len(set(found.values())) > 1:
-            raise CheckpointError(f"the parts of one layer are held in different forms: {found}")
-        return found[parts[0]]
+        return CodedFormat(self.name, Coding(table, form.group, form.offsets), tensors, _as_stored)
 
 
 def _as_stored(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
