@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lsv.llm import LLM
+from lsv.nn.linear import Column
+from lsv.nn.weights import Part
+from lsv.quantizer import Quantizer
 from lsv.request import SamplingParams
+from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
 
 Tensors = dict[str, torch.Tensor]
@@ -47,15 +51,28 @@ def write_quantised(
     return packed, plain
 
 
+def fused_layer(quantizer: Quantizer, parts: Sequence[Tensors], widths: Sequence[int], inputs: int) -> Any:
+    """A linear layer of parts so many outputs wide, each filled with its stored tensors by suffix."""
+    w = place(quantizer=quantizer)
+    column = Column(w, [Part(str(n), width, 0, width) for n, width in enumerate(widths)], inputs)
+    return fill_module(column, w, parts_source(parts)).linear
+
+
+def parts_source(parts: Sequence[Tensors]) -> TensorsSource:
+    """The stored tensors of parts that are called ``0``, ``1`` …"""
+    return TensorsSource({f"{n}.{suffix}": tensor for n, part in enumerate(parts) for suffix, tensor in part.items()})
+
+
 def check_answers(family: str, folder: Path, quantization_config: Mapping[str, Any], pack: Pack, **shape: Any) -> None:
     """Write both checkpoints and compare their greedy tokens in float32, computed by the reference ops."""
     packed, plain = write_quantised(family, folder, quantization_config, pack, **shape)
-    found, wanted = _answer(packed), _answer(plain)
+    found, wanted = (answer(one, reference_ops=True) for one in (packed, plain))
     assert found == wanted, f"{family} answers {found} from the packed checkpoint, {wanted} from the plain one"
 
 
-def _answer(folder: Path) -> list[int]:
-    with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, reference_ops=True) as llm:
+def answer(folder: Path, **options: Any) -> list[int]:
+    """Greedy tokens in float32."""
+    with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, **options) as llm:
         params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
         (output,) = llm.generate([{"prompt_token_ids": list(_PROMPT)}], params)
     return list(output.outputs[0].token_ids)

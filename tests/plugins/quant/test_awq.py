@@ -16,7 +16,7 @@ from lsv.nn.linear import Column
 from lsv.nn.weights import Part
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_answers, write_quantised
+from lsv.testing.quantised import check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.awq import make
@@ -50,11 +50,7 @@ def words(codes: torch.Tensor) -> torch.Tensor:
 
 
 def decoded(parts: list[Tensors], widths: list[int], inputs: int, config: dict[str, Any] = CONFIG) -> torch.Tensor:
-    w = place(quantizer=make(config))
-    column = Column(w, [Part(str(n), width, 0, width) for n, width in enumerate(widths)], inputs)
-    tensors = {f"{n}.{suffix}": tensor for n, part in enumerate(parts) for suffix, tensor in part.items()}
-    layer: Any = fill_module(column, w, TensorsSource(tensors)).linear
-    weight: torch.Tensor = layer.weight()
+    weight: torch.Tensor = fused_layer(make(config), parts, widths, inputs).weight()
     return weight
 
 

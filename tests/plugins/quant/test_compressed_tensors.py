@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column, Row
 from lsv.nn.weights import Part
-from lsv.testing.quantised import check_answers, write_quantised
+from lsv.testing.quantised import answer, check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.compressed_tensors import make
@@ -163,10 +162,7 @@ EACH = pytest.mark.parametrize("case", CASES)
 
 
 def layer_of(found: Any, parts: list[Tensors], widths: list[int], inputs: int) -> Any:
-    w = place(quantizer=make(found))
-    column = Column(w, [Part(str(n), width, 0, width) for n, width in enumerate(widths)], inputs)
-    tensors = {f"{n}.{suffix}": tensor for n, part in enumerate(parts) for suffix, tensor in part.items()}
-    return fill_module(column, w, TensorsSource(tensors)).linear
+    return fused_layer(make(found), parts, widths, inputs)
 
 
 @EACH
@@ -323,11 +319,3 @@ def test_a_checkpoint_answers_like_what_it_means(tmp_path: Path, family: str, ca
 def test_a_checkpoint_in_int8_answers_like_the_online_format(tmp_path: Path) -> None:
     packed, plain = write_quantised("llama", tmp_path, W8A8, of_layers(pack_naive))
     assert answer(packed) == answer(plain, quantization="int8", quantization_ignore=["lm_head"])
-
-
-def answer(folder: Path, **options: Any) -> list[int]:
-    """Greedy tokens."""
-    with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, **options) as llm:
-        params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
-        (output,) = llm.generate([{"prompt_token_ids": list(range(20, 50))}], params)
-    return list(output.outputs[0].token_ids)

@@ -11,14 +11,13 @@ import torch
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
+from lsv.nn.linear import Row
 from lsv.quantizer import LinearLayer
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_answers, write_quantised
+from lsv.testing.quantised import check_answers, fused_layer, parts_source, write_quantised
 from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.testing.tensors import fill_module, place
 from lsv_quant.gptq import make
 
 Tensors = dict[str, torch.Tensor]
@@ -68,15 +67,8 @@ def words(codes: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
     return torch.where(found < 1 << 31, found, found - (1 << 32)).int()
 
 
-def source_of(parts: list[Tensors]) -> TensorsSource:
-    return TensorsSource({f"{n}.{suffix}": tensor for n, part in enumerate(parts) for suffix, tensor in part.items()})
-
-
 def decoded(parts: list[Tensors], widths: list[int], inputs: int, config: dict[str, Any]) -> torch.Tensor:
-    w = place(quantizer=make(config))
-    column = Column(w, [Part(str(n), width, 0, width) for n, width in enumerate(widths)], inputs)
-    layer: Any = fill_module(column, w, source_of(parts)).linear
-    weight: torch.Tensor = layer.weight()
+    weight: torch.Tensor = fused_layer(make(config), parts, widths, inputs).weight()
     return weight
 
 
@@ -112,7 +104,7 @@ def test_inputs_are_cut_between_groups(desc_act: bool) -> None:
     parts = []
     for rank in (0, 1):
         w = place(quantizer=make({**CONFIG, "desc_act": desc_act}), rank=rank, size=2)
-        source = source_of([{**tensors, "bias": torch.zeros(16)}])
+        source = parts_source([{**tensors, "bias": torch.zeros(16)}])
         row: Any = fill_module(Row(w, "0", 256, 16, reads=w.shard.cut(256, "inputs")), w, source)
         parts.append(row.linear.weight())
     assert torch.equal(torch.cat(parts, dim=1), meant)
@@ -123,7 +115,7 @@ def test_groups_that_lie_apart_cannot_be_cut() -> None:
         tensors, _ = pack(torch.randn(16, 256), order=order)
         w = place(quantizer=make(ACT_ORDER), rank=1, size=2)
         with pytest.raises(CheckpointError, match=r"0\.g_idx: .* can't be cut over ranks: use tensor_parallel_size 1"):
-            fill_module(Row(w, "0", 256, 16, reads=(128, 256)), w, source_of([tensors]))
+            fill_module(Row(w, "0", 256, 16, reads=(128, 256)), w, parts_source([tensors]))
 
 
 def test_group_indices_that_cannot_be_honoured() -> None:

@@ -14,9 +14,9 @@ from lsv.errors import CheckpointError
 from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column
 from lsv.nn.weights import Part
-from lsv.testing.quantised import check_answers
+from lsv.testing.quantised import check_answers, fused_layer
 from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.testing.tensors import fill_module, place
 from lsv_quant.torchao import make
 
 Tensors = dict[str, torch.Tensor]
@@ -114,10 +114,7 @@ EACH = pytest.mark.parametrize("case", CASES)
 
 
 def layer_of(found: Mapping[str, Any], parts: list[Tensors], widths: list[int], inputs: int) -> Any:
-    w = place(quantizer=make(found))
-    column = Column(w, [Part(str(n), width, 0, width) for n, width in enumerate(widths)], inputs)
-    tensors = {f"{n}.{suffix}": tensor for n, part in enumerate(parts) for suffix, tensor in part.items()}
-    return fill_module(column, w, TensorsSource(tensors)).linear
+    return fused_layer(make(found), parts, widths, inputs)
 
 
 @EACH

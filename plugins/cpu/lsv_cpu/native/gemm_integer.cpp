@@ -17,17 +17,6 @@ namespace {
 constexpr int64_t kRowsCached = 384 << 10;  // bytes of rows that stay in the second-level cache beside a panel
 constexpr int64_t kStreamAhead = 4096;      // bytes between a panel's line in use and the one being fetched
 
-// The output in lane `lane` of a panel; -1 where the panel is padded.
-int64_t output_at(const Linear& linear, int64_t panel, int lane) {
-  constexpr int kHalf = kPanel / 2;
-  if (!linear.gate) {
-    int64_t output = panel * kPanel + lane;
-    return output < linear.outputs ? output : -1;
-  }
-  int64_t half = linear.outputs / 2, at = panel * kHalf + lane % kHalf;
-  return at < half ? at + (lane < kHalf ? 0 : half) : -1;
-}
-
 // Row `lane` of a panel's int8 tiles, `codes` padded to whole tiles; returns the sum of the weights.
 int32_t pack_int8(const int8_t* codes, int64_t inputs, int lane, char* panel) {
   int32_t sum = 0;
@@ -73,7 +62,7 @@ void pack_scales(const Linear& linear, int64_t panel, const float* scales) {
   int64_t groups = groups_of(linear), real = linear.group ? (linear.inputs + linear.group - 1) / linear.group : 1;
   float* to = linear.scales + panel * groups * kPanel;
   for (int lane = 0; lane < kPanel; ++lane) {
-    int64_t output = output_at(linear, panel, lane);
+    int64_t output = output_in(linear, panel, lane);
     for (int64_t g = 0; g < groups; ++g)
       to[g * kPanel + lane] = output >= 0 && g < real ? scales[output * real + g] : 0;
   }
@@ -180,7 +169,7 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
     char* to = (char*)linear.panels + panel * panel_bytes(linear);
     pack_scales(linear, panel, scales);
     for (int lane = 0; lane < kPanel; ++lane) {
-      int64_t output = output_at(linear, panel, lane);
+      int64_t output = output_in(linear, panel, lane);
       const uint8_t* from = output < 0 ? nothing.data() : row.copy((const uint8_t*)weights + output * real);
       if (int4) pack_int4(from, padded, lane, to);
       else linear.sums[panel * kPanel + lane] = pack_int8((const int8_t*)from, padded, lane, to);

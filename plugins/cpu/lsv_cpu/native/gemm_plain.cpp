@@ -113,16 +113,6 @@ Place place_of(const Linear& linear, int64_t output) {
   return {at / kHalf, (int)(at % kHalf) + (output < half ? 0 : kHalf)};
 }
 
-// The inverse: the output in lane `lane` of a panel; -1 where the panel is padded.
-int64_t output_at(const Linear& linear, int64_t panel, int lane) {
-  if (!linear.gate) {
-    int64_t output = panel * kPanel + lane;
-    return output < linear.outputs ? output : -1;
-  }
-  int64_t half = linear.outputs / 2, at = panel * (kPanel / 2) + lane % (kPanel / 2);
-  return at < half ? at + (lane < kPanel / 2 ? 0 : half) : -1;
-}
-
 template <class T> class Product {
  public:
   Product(const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual)
@@ -204,7 +194,7 @@ void pack_panel(const Linear& linear, int64_t panel, const char* weights, char* 
   for (int64_t at = 0; at * kLineBytes < row_bytes; ++at, to += kBlockBytes)
     for (int lane = 0; lane < kPanel; ++lane) {
       uint32_t words[kSteps] = {};
-      int64_t output = output_at(linear, panel, lane), done = at * kLineBytes;
+      int64_t output = output_in(linear, panel, lane), done = at * kLineBytes;
       if (output >= 0) copy_up_to<kLineBytes>(words, weights + output * row_bytes + done, row_bytes - done);
       uint32_t* tile = (uint32_t*)(to + lane / 16 * kTileBytes) + lane % 16;
       for (int step = 0; step < kSteps; ++step) tile[step * 16] = words[step];
