@@ -58,16 +58,22 @@ class BatchLayout:
     """Who is in the step. Row r has ``query[r]`` new tokens, the last of them at position ``context[r] - 1``.
 
     ``tables[g]`` int32 [rows, blocks] are the block tables of KV group g, padded with 0 behind the last block a
-    row has; tokens of a row lie one after another in the flat token dimension, in row order.
+    row has; tokens of a row lie one after another in the flat token dimension, in row order. With a ``span`` the
+    layout is padded: every row has so many places, and its tokens lie at the front of them. Rows that only fill a step
+    up have one token, at position 0 of the null page. ``blocks`` is what lists of blocks are to be padded to, 0 for no
+    more than they need: its unit is that of ``Shape.blocks``.
     """
 
     query: Int32s
     context: Int32s
     tables: tuple[Int32s, ...]
+    span: int = 0
+    blocks: int = 0
 
     @property
     def tokens(self) -> int:
-        return int(self.query.sum())
+        """Places in the token dimension, those of padding included."""
+        return len(self.query) * self.span if self.span else int(self.query.sum())
 
 
 class AttentionBackend(Protocol):
@@ -96,7 +102,11 @@ class AttentionBackend(Protocol):
         ...
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:
-        """Everything the layers of one group share in this step. ``into`` reuses the buffers of an earlier plan."""
+        """Everything the layers of one group share in this step.
+
+        ``into`` is an earlier plan of the same shape: its tensors are written to and stay where they are, which a
+        captured step relies on. A backend on whose device nothing is captured may ignore it.
+        """
         ...
 
     def attend(

@@ -7,6 +7,9 @@ from typing import Literal
 
 import msgspec
 
+Layout = Literal["flat", "padded"]
+"""How a step's tokens lie: one after the other, or every request with as many places as the longest has."""
+
 
 class DeviceInfo(msgspec.Struct, frozen=True):
     """A device as seen without opening it. ``total_bytes`` is the memory an engine may at most use."""
@@ -35,10 +38,20 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...]
     kv_dtypes: tuple[str, ...] = ("auto",)
     mixed_batches: bool = False
-    layout: Literal["flat", "padded"] = "flat"
+    layout: Layout = "flat"
     in_flight: int = 1
     pinned_memory: bool = False
     fork_safe: bool = False
     sleep: bool = False
     row_invariant: bool = False
     refuses: tuple[Refusal, ...] = ()
+
+
+class Padding(msgspec.Struct, frozen=True):
+    """What prompts of a padded layout are padded to, ascending: their number in a step, and their tokens.
+
+    A step is as expensive as its padded form, so that is what a planner counts.
+    """
+
+    rows: tuple[int, ...]
+    queries: tuple[int, ...]

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from lsv.capabilities import Layout, Padding
+
 OptionValue = bool | int | float | str | None
 
 
@@ -17,6 +19,16 @@ class Reason(msgspec.Struct, frozen=True):
     name: str
     value: str
     why: str
+
+
+class Choices:
+    """The reasons gathered while a configuration is resolved."""
+
+    def __init__(self) -> None:
+        self.reasons: list[Reason] = []
+
+    def note(self, name: str, value: object, why: str) -> None:
+        self.reasons.append(Reason(name, str(value), why))
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -36,7 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
     lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
     (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json. ``max_itl_ms`` bounds the steps of
-    running requests while prompts enter; None does not.
+    running requests while prompts enter; None does not. ``layout`` is that of steps, ``in_flight`` how many may be
+    planned. ``emulate`` runs the platform's code without its device; ``enforce_eager`` keeps it from compiling steps.
     """
 
     model: str
@@ -45,6 +58,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     model_offer: str
     platform: str
+    emulate: bool = False
     device: int = 0
     attention: str
     quantization: str | None = None
@@ -63,6 +77,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_itl_ms: float | None = None
     policy: str = "fcfs"
     executor: str = "inline"
+    layout: Layout = "flat"
+    in_flight: int = 1
+    enforce_eager: bool = False
     memory_share: float | None = None
     kv_bytes: int | None = None
     num_blocks: int | None = None
@@ -104,6 +121,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     groups: tuple[Mapping[str, Any], ...] = ()
     ops: tuple[BoundOp, ...] = ()
+    padding: Padding | None = None
     reasons: tuple[Reason, ...] = ()
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.capabilities import DeviceInfo
+from lsv.capabilities import DeviceInfo, Layout
 
 Modality = Literal["text", "image", "audio", "video"]
 
@@ -27,22 +27,32 @@ class OpSpec(msgspec.Struct, frozen=True):
 class PlatformOffer(msgspec.Struct, frozen=True):
     """A platform. ``probe`` looks for devices without torch.
 
-    Among the platforms that find any, the one with the highest ``rank`` is the default.
+    Among the platforms that find any, the one with the highest ``rank`` is the default. ``explain`` says, where there
+    is no device, what was looked for, what was found and how to install what is missing. ``emulation`` names a platform
+    that runs the same code on the host's memory, with the vendor's calls answered by a fake: ``--emulate`` opens it.
     """
 
     name: str
     load: str
     probe: Callable[[], tuple[DeviceInfo, ...]]
     rank: int = 0
+    explain: Callable[[], str] | None = None
+    emulation: str | None = None
 
 
 class AttentionOffer(msgspec.Struct, frozen=True):
-    """An attention backend. ``block_sizes``: the first is the default; ``platforms`` empty means any."""
+    """An attention backend. ``block_sizes``: the first is the default; ``platforms`` empty means any.
+
+    ``layout`` is that of the steps it takes, as in ``Capabilities``. ``missing`` says what it lacks to run here, or
+    None; a platform's first backend that lacks nothing is the default. It imports no torch.
+    """
 
     name: str
     load: str
     block_sizes: tuple[int, ...]
     platforms: tuple[str, ...] = ()
+    layout: Layout = "flat"
+    missing: Callable[[], str | None] | None = None
 
 
 class KernelOffer(msgspec.Struct, frozen=True):

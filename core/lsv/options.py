@@ -114,6 +114,10 @@ _SCHEDULING = _grouped(
         help="order of waiting requests: fcfs, priority, or a plugin's",
     ),
     Setting(
+        name="async_scheduling", type="bool",
+        help="plan a step while the one before runs (default: where the platform gains by it)",
+    ),
+    Setting(
         name="step_timeout", type="float", default=300.0, low=0.1, env=("VLLM_ENGINE_ITERATION_TIMEOUT_S",),
         help="seconds after which a step counts as hung",
     ),
@@ -125,6 +129,10 @@ _HARDWARE = _grouped(
     Setting(
         name="platform", default="auto", aliases=("device",),
         help="kind of hardware; auto takes the highest-ranked with a device",
+    ),
+    Setting(
+        name="emulate", type="bool", default=False,
+        help="run the platform's own code without its device: slow, for tests and for trying settings out",
     ),
     Setting(
         name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
@@ -141,7 +149,7 @@ _HARDWARE = _grouped(
     Setting(name="reference_ops", type="bool", default=False, help="run the plain torch form of every op"),
     Setting(
         name="enforce_eager", type="bool", default=False,
-        help="never capture or compile steps; accepted everywhere, and nothing is captured yet",
+        help="never capture or compile steps",
     ),
 )  # fmt: skip
 

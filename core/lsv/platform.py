@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.capabilities import Capabilities, DeviceInfo, Padding
 from lsv.config import OptionValue
 from lsv.errors import ConfigError, PluginError
-from lsv.offers import PlatformOffer
+from lsv.offers import PlatformOffer, load_object
 from lsv.spelling import suggestion
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from lsv.catalog import Catalog
+    from lsv.config import EngineConfig
 
-StepFn = Callable[..., Any]
+    Int32s = npt.NDArray[np.int32]
+
+StepFn = Callable[[], Any]
+"""Computes a step over buffers that keep their places in memory."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -40,13 +46,25 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
+    """The largest step: ``max_blocks`` is what the longest request needs, ``num_blocks`` what the whole cache has."""
+
     max_rows: int
     max_tokens: int
     max_blocks: int
+    block_size: int = 16
+    num_blocks: int = 0
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of the longest request, rounded up to blocks."""
+        return self.max_blocks * self.block_size
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The padded form of a step: ``rows`` requests of ``query`` tokens over ``blocks`` cache blocks."""
+    """The form of a step: ``rows`` requests of ``query`` tokens, ``kind`` as in the plan.
+
+    What ``blocks`` counts is the policy's own choice, see ``ShapePolicy.measure``.
+    """
 
     kind: str
     rows: int
@@ -68,19 +86,60 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class ShapePolicy:
-    """What steps are padded to and which shapes are warmed up. The default pads nothing."""
+    """What steps are padded to and which shapes are warmed up. The default pads nothing.
+
+    Where ``padding`` is given, the planner keeps steps of prompts inside it.
+    """
+
+    padding: Padding | None = None
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
 
+    def measure(self, kind: str, query: Int32s, context: Int32s) -> Shape:
+        """The shape of a step whose rows have so many new tokens and, with them, so many in all.
+
+        The default counts the blocks of the longest row.
+        """
+        blocks = -(-int(context.max()) // self.limits.block_size)
+        return Shape(kind, len(query), int(query.max()), blocks)
+
     def pad(self, shape: Shape) -> Shape:
+        """The shape a step runs in: one that is warmed up, or where none is large enough, ``shape`` itself."""
         return shape
 
     def warmup(self) -> Iterator[Shape]:
+        """Shapes to run before the first request; each is compiled and run before the next one is asked for.
+
+        A shape may come twice: what ``Device.compile`` made last is kept.
+        """
         return iter(())
+
+    def describe(self, shape: Shape) -> str:
+        """A shape as the platform's users know it, for the log."""
+        return f"({shape.kind}, {shape.rows}, {shape.query}, {shape.blocks})"
+
+    def expected(self) -> int:
+        """How many shapes ``warmup`` yields, for showing progress; 0 when that is not known."""
+        return 0
 
     def largest(self) -> Shape:
         return Shape("mixed", self.limits.max_rows, self.limits.max_tokens, self.limits.max_blocks)
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """One request of a sample: tokens of its prompt and of its answer."""
+
+    prompt: int
+    output: int
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """A table of findings (name, value, why), and the settings that would follow them."""
+
+    title: str
+    rows: tuple[tuple[str, str, str], ...]
+    settings: Mapping[str, OptionValue] = {}
 
 
 class Communicator(abc.ABC):
@@ -105,8 +164,21 @@ class Communicator(abc.ABC):
         """Leave the group."""
 
 
+class Event(Protocol):
+    """A mark in the work given to a device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device is past it."""
+        ...
+
+
 class Device(abc.ABC):
-    """One opened device, in the worker process only."""
+    """One opened device, in the worker process only.
+
+    ``pinned`` says that its copies from and to pinned host memory run beside its work.
+    """
+
+    pinned: bool = False
 
     info: DeviceInfo
     torch_device: torch.device
@@ -133,9 +205,21 @@ class Device(abc.ABC):
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         return ShapePolicy(limits)
 
-    def compile(self, step: StepFn, shape: Shape) -> StepFn:
-        """A faster form of ``step`` for one shape: a graph, a compiled function, or ``step`` itself."""
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
+        """A faster form of ``step`` for one shape: a graph, a compiled function, or ``step`` itself.
+
+        ``step`` reads and writes tensors that stay where they are, and may be called here as often as needed. ``eager``
+        asks for no more than the device can't do without.
+        """
         return step
+
+    def event(self) -> Event | None:
+        """A mark behind all work given to the device so far; None where work is done when the call returns."""
+        return None
+
+    def measure_peak(self, run: Callable[[], object]) -> int:
+        """Bytes that ``run`` takes at its peak beyond what is held before; 0 where that is not measured."""
+        return 0
 
     def close(self) -> None:
         """Release the device."""
@@ -160,7 +244,15 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
-        """Take a device into use. ``options`` are this plugin's settings by full name."""
+        """Take a device into use. ``options`` are all plugins' settings by full name."""
+
+    def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
+        """What ``lsv plan`` says of this platform beside memory; ``traffic`` is a sample of requests, or empty."""
+        return None
+
+    def references(self, info: DeviceInfo) -> Mapping[str, float]:
+        """What a sound device of this kind attains, by the names ``lsv doctor --evaluate`` gives its measurements."""
+        return {}
 
 
 def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
@@ -179,10 +271,15 @@ def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
     return missing + unknown
 
 
-def load_platform(name: str, catalog: Catalog) -> Platform:
-    """The platform an offer names. Raises ``PluginError`` when its class does not keep to the seam."""
+def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Platform:
+    """The platform an offer names, or its emulation.
+
+    Raises ``ConfigError`` where there is no emulation, ``PluginError`` when a class does not keep to the seam.
+    """
     offer = catalog.find(PlatformOffer, name)
-    make = catalog.load(offer)
+    if emulate and offer.emulation is None:
+        raise ConfigError(f"platform {name} has no emulation: leave --emulate out", param="emulate")
+    make = load_object(str(offer.emulation)) if emulate else catalog.load(offer)
     problems = check_platform_class(make) if isinstance(make, type) else []
     if problems:
         raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.capabilities import Capabilities
 from lsv.catalog import Catalog
-from lsv.config import EngineConfig, Reason, Topology
+from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import ConfigError
+from lsv.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
 from lsv.locate import default_model, locate_model, merge, read_config
-from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, PlatformOffer, QuantizerOffer
-from lsv.platform import Platform, load_platform
+from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.settings import Settings
 
@@ -30,16 +30,6 @@ _FP8_CACHE = "fp8_e4m3"
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
 
 
-class Choices:
-    """The reasons gathered while a configuration is resolved."""
-
-    def __init__(self) -> None:
-        self.reasons: list[Reason] = []
-
-    def note(self, name: str, value: object, why: str) -> None:
-        self.reasons.append(Reason(name, str(value), why))
-
-
 def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
@@ -53,9 +43,9 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         choices.note(
             "architecture", architecture, "no native model offers it: the generic transformers adapter runs it"
         )
-    platform, device = _choose_platform(settings["platform"], catalog, choices)
+    platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
-    attention = _choose_attention(settings["attention_backend"], platform, catalog, choices)
+    attention = choose_attention(settings["attention_backend"], platform, capabilities, catalog, choices)
     length = _choose_length(settings, checkpoint, choices)
     if settings["disable_sliding_window"]:
         length, overrides = _without_window(checkpoint, length, overrides, choices)
@@ -68,6 +58,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         architecture=architecture,
         model_offer=model.name,
         platform=platform.name,
+        emulate=settings["emulate"],
         device=device.index,
         attention=attention.name,
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
@@ -86,6 +77,9 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=settings["scheduling_policy"],
         executor=_choose_executor(topology, catalog),
+        layout=capabilities.layout,
+        in_flight=choose_depth(settings["async_scheduling"], capabilities),
+        enforce_eager=settings["enforce_eager"],
         memory_share=settings["gpu_memory_utilization"],
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
@@ -99,7 +93,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         overrides=overrides,
         reasons=tuple(choices.reasons),
     )
-    _refuse_pairs(config, capabilities)
+    refuse_pairs(config, capabilities)
     _ask_plugins(config, plugins)
     return config
 
@@ -124,36 +118,6 @@ def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
 def _tokenizer_folder(settings: Settings, folder: Path, catalog: Catalog) -> Path:
     name = settings["tokenizer"]
     return folder if name is None else locate_model(name, catalog, download_dir=settings["download_dir"])
-
-
-def _choose_platform(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
-    if name != "auto":
-        offer = catalog.find(PlatformOffer, name)
-        found = offer.probe()
-        if not found:
-            raise ConfigError(f"platform {name} finds no device on this machine; lsv doctor says what it looked for")
-        return load_platform(offer.name, catalog), found[0]
-    for offer in sorted(catalog.offers(PlatformOffer), key=lambda offer: -offer.rank):
-        found = offer.probe()
-        if found:
-            choices.note("platform", offer.name, f"the highest-ranked platform with a device ({found[0].name})")
-            return load_platform(offer.name, catalog), found[0]
-    raise ConfigError("no platform plugin finds a device on this machine; lsv plugins lists what is installed")
-
-
-def _choose_attention(name: str | None, platform: Platform, catalog: Catalog, choices: Choices) -> AttentionOffer:
-    if name is not None:
-        offer = catalog.find(AttentionOffer, name)
-        if offer.platforms and platform.name not in offer.platforms:
-            raise ConfigError(
-                f"attention backend {name} runs on {', '.join(offer.platforms)}, not on {platform.name}",
-                param="attention_backend",
-            )
-        return offer
-    if not platform.attention:
-        raise ConfigError(f"platform {platform.name} names no attention backend: choose one with --attention-backend")
-    choices.note("attention", platform.attention[0], f"the first choice of platform {platform.name}")
-    return catalog.find(AttentionOffer, platform.attention[0])
 
 
 def _choose_block_size(asked: int | None, attention: AttentionOffer, choices: Choices) -> int:
@@ -343,24 +307,6 @@ def _choose_executor(topology: Topology, catalog: Catalog) -> str:
     if not any(offer.name == "processes" for offer in catalog.offers(ExecutorOffer)):
         raise ConfigError("tensor_parallel_size > 1 is not available yet: use 1", param="tensor_parallel_size")
     return "processes"
-
-
-def _refuse_pairs(config: EngineConfig, capabilities: Capabilities) -> None:
-    """Features of this configuration that the platform says do not work together."""
-    active = {
-        name
-        for name, on in (
-            ("prefix_caching", config.prefix_caching),
-            ("chunked_prefill", config.chunked_prefill),
-            ("tensor_parallel", config.topology.tensor > 1),
-            (f"quantization={config.quantization}", config.quantization is not None),
-            (f"dtype={config.dtype}", True),
-        )
-        if on
-    }
-    for refusal in capabilities.refuses:
-        if refusal.one in active and refusal.other in active:
-            raise ConfigError(f"{refusal.one} and {refusal.other} do not work together here: {refusal.reason}")
 
 
 def _ask_plugins(config: EngineConfig, plugins: Plugins) -> None:

@@ -147,6 +147,12 @@ def gather(
     return Settings(declared, values_in_force, positional)
 
 
+def export(variables: Mapping[str, str]) -> None:
+    """Hand libraries that read the environment their variables; what the user has set there stays."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
 def unknown_variables(known: Iterable[Setting]) -> list[str]:
     """A warning for each ``LSV_`` variable that sets nothing."""
     names = {variable for setting in known for variable in setting.variables}

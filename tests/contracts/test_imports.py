@@ -73,10 +73,11 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
     allowed = {
         "request": r"lsv\.errors",
         "kv": r"lsv\.(kv|request|errors)(\..*)?",
-        "scheduler": r"lsv\.(scheduler|kv|request|errors|config)(\..*)?",
+        "scheduler": r"lsv\.(scheduler|kv|request|errors|config|capabilities)(\..*)?",
     }
     standard = (
-        r"__future__|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|struct|typing"
+        r"__future__|bisect|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|struct"
+        r"|typing"
     )
     for part, own in allowed.items():
         for file in below(part):

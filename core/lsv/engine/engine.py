@@ -56,7 +56,7 @@ class Engine(Generic[Owner]):
         self._submitted = 0
         self._warned_at = 0
         self._warned_of_pace = False
-        self._steps = self._nonfinite = 0
+        self._steps = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -89,6 +89,7 @@ class Engine(Generic[Owner]):
             prefix_queries_total=counts.prefix_queries,
             prefix_hits_total=counts.prefix_hits,
             nonfinite_total=self._nonfinite,
+            unwarmed_total=self._unwarmed,
             steps_total=self._steps,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
@@ -167,6 +168,7 @@ class Engine(Generic[Owner]):
             self._tell(outcome)
         self._steps += 1
         self._nonfinite += result.nonfinite
+        self._unwarmed += result.unwarmed
         self._step_seconds += now - began
         self._model_seconds += result.seconds
         if self._started.too_slow is not None and not self._warned_of_pace:
@@ -258,6 +260,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
         chunked_prefill=config.chunked_prefill,
         mixed_batches=config.mixed_batches,
         max_itl=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
+        padding=fit.padding,
     )
     return Scheduler(limits, kv, policy)
 

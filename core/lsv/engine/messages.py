@@ -126,6 +126,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_queries_total: int = 0
     prefix_hits_total: int = 0
     nonfinite_total: int = 0
+    unwarmed_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0
     model_seconds_total: float = 0.0

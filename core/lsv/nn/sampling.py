@@ -70,7 +70,7 @@ class Choose(Bindable):
         return OpSpec(self.op, dtype_name(self.dtype), shape={"vocabulary": self.vocab_size})
 
     def reference(self, logits: Tensor, choices: Choices, edits: Edits) -> Tensor:
-        """logits [rows, vocabulary], any float dtype -> int64 [rows] in the host's memory.
+        """logits [rows, vocabulary], any float dtype -> int64 [rows] on their device.
 
         A negative token says why there is none. Edits name tokens of the vocabulary only.
         """
@@ -85,7 +85,7 @@ class Choose(Bindable):
         for first in range(0, len(drawing), _ROWS_AT_ONCE):
             some = drawing[first : first + _ROWS_AT_ONCE]
             chosen[some] = _draw(logits[some], choices[some])
-        return torch.where(tokens < 0, tokens, chosen).cpu()
+        return torch.where(tokens < 0, tokens, chosen)
 
 
 class Describe(Bindable):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
+
+from lsv.capabilities import Padding
 
 
 class StepCosts(msgspec.Struct, frozen=True):
@@ -33,3 +37,43 @@ class StepBudget:
     def spend(self, prompt_tokens: int) -> None:
         self.tokens -= prompt_tokens
         self.prompt -= prompt_tokens
+
+
+class PaddedBudget(StepBudget):
+    """For steps of prompts that are padded: all rows to the longest, and both to the sizes of ``padding``.
+
+    A first prompt that no padded form can hold goes alone, as it is.
+    """
+
+    __slots__ = ("_longest", "_padding", "_rows", "_size")
+
+    def __init__(self, tokens: int, prompt: int, padding: Padding, *, chunked: bool) -> None:
+        super().__init__(tokens, prompt, chunked=chunked)
+        self._size, self._padding = tokens, padding
+        self._rows = self._longest = 0
+
+    def chunk(self, wanted: int) -> int:
+        count = super().chunk(wanted) if not self._rows else wanted if self._whole else min(wanted, self.prompt)
+        rows = _fitting(self._padding.rows, self._rows + 1)
+        if rows is None:
+            return 0 if self._rows else count
+        query = _fitting(self._padding.queries, max(count, self._longest))
+        if query is not None and rows * query <= self._size:
+            return count
+        if self._whole:
+            return 0 if self._rows else count
+        most = max((size for size in self._padding.queries if size * rows <= self._size), default=0)
+        if not most and not self._rows:
+            return count
+        return min(count, most) if most >= self._longest else 0
+
+    def spend(self, prompt_tokens: int) -> None:
+        self.prompt -= prompt_tokens
+        self._rows += 1
+        self._longest = max(self._longest, prompt_tokens)
+
+
+def _fitting(sizes: tuple[int, ...], wanted: int) -> int | None:
+    """The smallest of ascending ``sizes`` that holds ``wanted``."""
+    place = bisect_left(sizes, wanted)
+    return sizes[place] if place < len(sizes) else None

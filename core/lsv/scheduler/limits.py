@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lsv.capabilities import Padding
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """``max_num_seqs`` requests run at a time and a step holds at most ``max_num_batched_tokens`` tokens.
@@ -12,7 +14,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     flight. Without ``chunked_prefill`` a prompt is computed in one step; without ``mixed_batches`` a step holds prompt
     tokens or decoding rows, never both. A request that was preempted ``max_preemptions`` times
     comes back only when all blocks it can ever need are free, and keeps them. ``max_itl`` is the time in seconds that
-    a step with decoding rows should stay under; None is no limit.
+    a step with decoding rows should stay under; None is no limit. ``padding`` says what steps of prompts are padded to:
+    they then count as much as their padded form.
     """
 
     max_num_seqs: int
@@ -24,6 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     mixed_batches: bool = True
     max_preemptions: int = 3
     max_itl: float | None = None
+    padding: Padding | None = None
 
     @property
     def tokens_in_flight(self) -> int:

@@ -111,7 +111,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     positions of the row whose KV stands (``computed = start + kept``). The mappings are keyed by row.
     ``prompt_logprobs[r]`` covers the positions ``start+1 … start+count`` that lie inside the prompt.
     ``vectors[r]`` is float32, little endian. ``failed[r]`` says why a row failed; only that request ends.
-    ``nonfinite`` of those failed because their logits were not finite.
+    ``nonfinite`` of those failed because their logits were not finite. ``unwarmed`` says that the step had a form that
+    the platform had not prepared, though it prepares steps of this kind.
     """
 
     step: int
@@ -123,3 +124,4 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     vectors: Mapping[int, bytes] = {}
     failed: Mapping[int, str] = {}
     nonfinite: int = 0
+    unwarmed: bool = False

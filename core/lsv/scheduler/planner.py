@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsv.kv.manager import KVManager, Match
 from lsv.request import Status
 from lsv.scheduler.batch import Batch
-from lsv.scheduler.budget import StepBudget, StepCosts
+from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.draft import Draft
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
@@ -47,7 +47,10 @@ class Planner:
             first = next(iter(self.batch.prefilling.values()), None)
             quick = min(most, self.pace.prompt_tokens(0 if first is None else first.planned))
         prompt = self._policy.budget(len(self.batch), StepCosts(most, quick))
-        return StepBudget(most, max(1, prompt), chunked=self._limits.chunked_prefill)
+        padding, chunked = self._limits.padding, self._limits.chunked_prefill
+        if padding is None:
+            return StepBudget(most, max(1, prompt), chunked=chunked)
+        return PaddedBudget(most, max(1, prompt), padding, chunked=chunked)
 
     def _fill_unmixed(self, draft: Draft, now: float) -> None:
         """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""

@@ -20,14 +20,20 @@ Inputs = Sequence[tuple[Any, ...]]
 
 
 def check_kernel(
-    offer: KernelOffer, make: Make, inputs: Inputs, *, dtype: torch.dtype = torch.float32, tolerance: float
+    offer: KernelOffer,
+    make: Make,
+    inputs: Inputs,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float,
+    device: torch.device = torch.device("cpu"),  # noqa: B008  a device never changes
 ) -> None:
     """Bind the offer to a module with random weights and compare it with the module's reference on every input.
 
     ``tolerance`` is relative to the largest exact output. A kernel that declares ``row_invariant`` must also give a
     token the same bits alone as in company. The weights are filled twice, as they are when they are reloaded.
     """
-    w, plain = place(dtype=dtype), place(dtype=dtype)
+    w, plain = place(dtype=dtype, device=device), place(dtype=dtype, device=device)
     module, reference = make(w), make(plain)
     fill_module(reference, plain, DummySource(plain.declaration.slots))
     lines = bind(module, [offer], offer.platform, lambda offer: load_object(offer.load))

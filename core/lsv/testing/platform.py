@@ -16,22 +16,28 @@ _LIMITS = BatchLimits(max_rows=8, max_tokens=64, max_blocks=16)
 _HEAVY = ("torch", "transformers")
 
 
-def check_platform(offer: PlatformOffer, options: dict[str, OptionValue] | None = None) -> None:
+def check_platform(
+    offer: PlatformOffer, options: dict[str, OptionValue] | None = None, *, emulate: bool = False
+) -> None:
     """Everything a platform promises, in order; raises ``AssertionError`` that says what does not hold.
 
-    ``options`` are the plugin's settings by full name, for opening the device. The platform must find one.
+    ``options`` are the plugin's settings by full name, for opening the device. The platform must find one, or have an
+    emulation to ``emulate``.
     """
-    cls = load_object(offer.load)
+    load = offer.emulation if emulate else offer.load
+    assert load is not None, f"{offer.name} has no emulation"
+    cls = load_object(load)
     problems = check_platform_class(cls)
     assert not problems, "; ".join(problems)
     platform: Platform = cls()
     assert platform.api == 1, f"{offer.name} was made for version {platform.api} of this seam, not 1"
     assert platform.name == offer.name, f"the offer's name is {offer.name}, the platform's {platform.name}"
     assert platform.attention, f"{offer.name} names no attention backend"
-    check_light(offer)
+    check_light(offer.name, load)
     devices = tuple(platform.devices())
     assert devices, f"{offer.name} finds no device: this check needs one"
-    assert tuple(offer.probe()) == devices, f"{offer.name}: probe and devices disagree"
+    assert emulate or tuple(offer.probe()) == devices, f"{offer.name}: probe and devices disagree"
+    assert tuple(offer.probe()) or offer.explain is None or offer.explain(), f"{offer.name}: an empty explanation"
     for number, info in enumerate(devices):
         _check_info(info, number)
         check_capabilities(platform.capabilities(info))
@@ -44,12 +50,12 @@ def check_platform(offer: PlatformOffer, options: dict[str, OptionValue] | None 
         device.close()
 
 
-def check_light(offer: PlatformOffer) -> None:
+def check_light(name: str, load: str) -> None:
     """Looking for devices must load neither torch nor transformers: it happens in processes that never will."""
     script = f"""
 import sys
 from lsv.offers import load_object
-platform = load_object({offer.load!r})()
+platform = load_object({load!r})()
 for info in platform.devices():
     platform.capabilities(info)
 print(*[name for name in {_HEAVY!r} if name in sys.modules])
@@ -62,8 +68,8 @@ print(*[name for name in {_HEAVY!r} if name in sys.modules])
         timeout=120,
         check=False,
     )
-    assert found.returncode == 0, f"{offer.name}: looking for devices failed: {found.stderr.strip()}"
-    assert not found.stdout.strip(), f"{offer.name}: looking for devices imports {found.stdout.strip()}"
+    assert found.returncode == 0, f"{name}: looking for devices failed: {found.stderr.strip()}"
+    assert not found.stdout.strip(), f"{name}: looking for devices imports {found.stdout.strip()}"
 
 
 def check_capabilities(capabilities: Capabilities) -> None:
@@ -85,7 +91,9 @@ def check_device(device: Device) -> None:
     policy = device.shapes(_LIMITS)
     largest = policy.largest()
     for shape in policy.warmup():
+        device.compile(int, shape, eager=True)
         assert policy.pad(shape) == shape, f"{shape} is warmed up, but a step of that shape is padded further"
+        assert policy.describe(shape), f"{shape} has no description"
         assert shape.rows <= largest.rows, f"{shape} is warmed up, but the largest shape is {largest}"
     assert device.communicator(Group("tp", (0,), 0, "")) is None, "a group of one needs no communicator"
 

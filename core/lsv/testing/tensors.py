@@ -37,10 +37,15 @@ class TensorsSource:
 
 
 def place(
-    *, dtype: torch.dtype = torch.float32, rank: int = 0, size: int = 1, quantizer: Quantizer | None = None
+    *,
+    dtype: torch.dtype = torch.float32,
+    rank: int = 0,
+    size: int = 1,
+    quantizer: Quantizer | None = None,
+    device: torch.device = torch.device("cpu"),  # noqa: B008  a device never changes
 ) -> Weights:
     """The root of an empty declaration; ranks have no communicator: sums are left to the test."""
-    return Weights(Declaration(dtype, torch.device("cpu"), quantizer or Unquantised(), Shard(rank, size)))
+    return Weights(Declaration(dtype, device, quantizer or Unquantised(), Shard(rank, size)))
 
 
 def fill_module(module: M, w: Weights, *sources: CheckpointSource) -> M:

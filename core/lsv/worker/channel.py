@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from typing import Generic, TypeVar
@@ -68,6 +69,11 @@ class Channel(Generic[Sent, Received]):
     def pending(self) -> bool:
         """Whether a message has arrived that nobody has received yet; the socket does not show it any more."""
         return bool(self._arrived)
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``receive`` would return at once."""
+        return self.pending or bool(select.select([self.end], [], [], 0)[0])
 
     def send(self, message: Sent) -> None:
         """Raises ``OSError`` when the other end is gone."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
@@ -16,39 +17,41 @@ _log = logging.getLogger(__name__)
 
 
 class InlineExecutor:
-    """Runs each plan when its result is asked for; one plan may be in flight."""
-
-    depth = 1
+    """Gives each plan to the device at once and waits for a result when it is asked for."""
 
     def __init__(self, catalog: Catalog) -> None:
+        self.depth = 1
         self._catalog = catalog
         self._worker: Worker | None = None
-        self._plan: StepPlan | None = None
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         """Open the device, load the model and make everything ready; raises ``StartError``."""
+        self.depth = config.in_flight
         self._worker = Worker(config, self._catalog)
         return self._worker.start(progress)
 
     def submit(self, plan: StepPlan) -> None:
-        assert self._plan is None, "a plan is in flight already"
-        self._plan = plan
+        """Raises ``EngineDied``, chained to the cause, when the step as a whole fails."""
+        with self._blame(f"step {plan.step} ({plan.kind}, {len(plan.rows)} rows)") as worker:
+            worker.launch(plan)
 
     def collect(self, timeout: float) -> StepResult:
-        """Run the plan in flight; ``timeout`` can't interrupt a step in the own process.
+        """The oldest result; ``timeout`` can't interrupt a step in the own process.
 
         Raises ``EngineDied``, chained to the cause, when the step as a whole fails.
         """
-        assert self._plan is not None, "no plan is in flight"
+        with self._blame("the step in flight") as worker:
+            return worker.finish()
+        raise AssertionError("a failing step raises")
+
+    @contextmanager
+    def _blame(self, what: str) -> Iterator[Worker]:
         assert self._worker is not None, "the executor has not been started"
-        plan, self._plan = self._plan, None
         try:
-            return self._worker.step(plan)
+            yield self._worker
         except Exception as cause:
-            _log.exception("step %d (%s, %d rows) failed", plan.step, plan.kind, len(plan.rows))
-            raise EngineDied(
-                f"step {plan.step} failed: {type(cause).__name__}: {cause}; the log has the traceback"
-            ) from cause
+            _log.exception("%s failed", what)
+            raise EngineDied(f"{what} failed: {type(cause).__name__}: {cause}; the log has the traceback") from cause
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         """``reset`` finds nothing to forget: cached blocks are the scheduler's. Other orders are unknown."""
@@ -58,4 +61,4 @@ class InlineExecutor:
     def stop(self) -> None:
         if self._worker is not None:
             self._worker.close()
-        self._worker = self._plan = None
+        self._worker = None

@@ -1,9 +1,9 @@
-"""A plan's rows as the flat arrays a step computes: ids, positions, block tables."""
+"""A plan's rows as the arrays a step computes: ids, positions, block tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,31 +16,41 @@ from lsv.worker.slots import BlockTables, Slot
 Int64s = npt.NDArray[np.int64]
 
 
+def _nowhere() -> Int64s:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The step on the host: T flat tokens of R rows, in row order.
+    """The step on the host: T tokens of ``rows`` requests, in row order; rows behind these only fill the step up.
 
-    ids and positions int64 [T]; ``last`` int64 [R] is the flat index of each row's last token; by ``shape`` a
-    warmed-up form of the step is found.
+    ids and positions int64 [T]; ``last`` int64 [rows] says where each row's last token is. Tokens at ``unknown`` are
+    those that a step still under way samples for the slots ``awaited``; their ids are 0 here.
     """
 
     ids: Int64s
     positions: Int64s
     layout: BatchLayout
     last: Int64s
-    shape: Shape
+    unknown: Int64s = field(default_factory=_nowhere)
+    awaited: Int64s = field(default_factory=_nowhere)
+
+    @property
+    def rows(self) -> int:
+        return len(self.last)
 
 
 def build_batch(plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTables], block_size: int) -> Batch:
-    """Lay out the tokens of the plan's rows, which are in these ``slots``; every token must be there already."""
+    """Lay out the tokens of the plan's rows, which are in these ``slots``."""
     rows = plan.rows
     start = np.array(rows.start, np.int64)
     count = np.array(rows.count, np.int64)
     context = start + count
-    longest = max(rows.count)
-    ids, positions, last = _singles(rows, slots, start) if longest == 1 else _spans(rows, slots, count, context)
+    single = max(rows.count) == 1
+    ids, positions, last = _singles(rows, slots, start) if single else _spans(rows, slots, count, context)
     width = -(-int(context.max()) // block_size)
     numbers = np.array(rows.slot, np.int64)
+    late = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
     return Batch(
         ids=ids,
         positions=positions,
@@ -50,36 +60,85 @@ def build_batch(plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTab
             tables=tuple(table.rows(numbers, width) for table in tables),
         ),
         last=last,
-        shape=Shape(plan.kind, len(rows), longest, width),
+        unknown=last[late],
+        awaited=numbers[late],
     )
 
 
 def _singles(rows: Rows, slots: Sequence[Slot], start: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Ids, positions and ``last`` where each row has one token, as all steps but those with prompts do."""
-    ids = [slot.tokens.at(place) for slot, place in zip(slots, rows.start, strict=True)]
+    ids = [
+        slot.tokens.at(place) if place < len(slot.tokens) else 0 for slot, place in zip(slots, rows.start, strict=True)
+    ]
     return np.array(ids, np.int64), start, np.arange(len(ids))
 
 
 def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Ids, positions and ``last`` of any rows."""
     end = np.cumsum(count)
-    spans = zip(slots, rows.start, context.tolist(), strict=True)
-    ids = np.concatenate([slot.ids[first:last] for slot, first, last in spans])
-    assert len(ids) == end[-1], "a row computes tokens that its slot does not hold"
-    return ids.astype(np.int64), np.arange(end[-1]) + np.repeat(context - end, count), end - 1
+    ids = np.zeros(end[-1], np.int64)
+    for slot, first, last, stop in zip(slots, rows.start, context.tolist(), end.tolist(), strict=True):
+        known = slot.ids[first:last]
+        ids[stop - (last - first) : stop - (last - first) + len(known)] = known
+    return ids, np.arange(end[-1]) + np.repeat(context - end, count), end - 1
 
 
-def dummy_batch(shape: Shape, groups: int) -> Batch:
-    """Rows of token 0 that write to the null page only: for warming up a shape."""
+def pad_batch(batch: Batch, shape: Shape, *, spread: bool) -> Batch:
+    """The same step with ``shape.rows`` rows; ``spread`` gives each ``shape.query`` places, as a padded layout has."""
+    layout, missing = batch.layout, shape.rows - batch.rows
+    span = shape.query if spread else 0
+    moved = _spread(layout, span) if spread else np.arange(len(batch.ids))
+    tokens = shape.rows * span if spread else len(batch.ids) + missing
+    return Batch(
+        ids=_place(batch.ids, moved, tokens),
+        positions=_place(batch.positions, moved, tokens),
+        layout=BatchLayout(
+            query=np.pad(layout.query, (0, missing), constant_values=1),
+            context=np.pad(layout.context, (0, missing), constant_values=1),
+            tables=tuple(np.pad(table, ((0, missing), (0, 0))) for table in layout.tables),
+            span=span,
+            blocks=shape.blocks,
+        ),
+        last=moved[batch.last],
+        unknown=moved[batch.unknown],
+        awaited=batch.awaited,
+    )
+
+
+def _spread(layout: BatchLayout, span: int) -> Int64s:
+    """Where each token of a flat step stands when every row has ``span`` places."""
+    query = layout.query.astype(np.int64)
+    behind = np.arange(len(query)) * span - (np.cumsum(query) - query)
+    places: Int64s = np.arange(query.sum()) + np.repeat(behind, query)
+    return places
+
+
+def _place(values: Int64s, places: Int64s, size: int) -> Int64s:
+    spread = np.zeros(size, np.int64)
+    spread[places] = values
+    return spread
+
+
+def dummy_batch(shape: Shape, groups: int, *, spread: bool) -> Batch:
+    """Rows of token 0 on the null page only, in the form of a padded step: for warming up."""
+    nobody = Batch(
+        ids=_nowhere(),
+        positions=_nowhere(),
+        layout=BatchLayout(
+            query=np.empty(0, np.int32),
+            context=np.empty(0, np.int32),
+            tables=tuple(np.empty((0, 1), np.int32) for _ in range(groups)),
+        ),
+        last=_nowhere(),
+    )
+    if spread or shape.query == 1:
+        return pad_batch(nobody, shape, spread=spread)
     tokens = shape.rows * shape.query
+    lengths = np.full(shape.rows, shape.query, np.int32)
+    tables = tuple(np.zeros((shape.rows, max(1, shape.blocks)), np.int32) for _ in range(groups))
     return Batch(
         ids=np.zeros(tokens, np.int64),
         positions=np.tile(np.arange(shape.query), shape.rows),
-        layout=BatchLayout(
-            query=np.full(shape.rows, shape.query, np.int32),
-            context=np.full(shape.rows, shape.query, np.int32),
-            tables=tuple(np.zeros((shape.rows, shape.blocks), np.int32) for _ in range(groups)),
-        ),
+        layout=BatchLayout(lengths, lengths, tables),
         last=np.arange(1, shape.rows + 1) * shape.query - 1,
-        shape=shape,
     )

@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend
 from lsv.catalog import Catalog
-from lsv.config import BoundOp, EngineConfig, Fit
+from lsv.config import BoundOp, EngineConfig, Fit, Reason
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn import build
 from lsv.nn.build import Declared
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer
-from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
+from lsv.platform import BatchLimits, Communicator, Device, Group, Shape, ShapePolicy, load_platform
+from lsv.worker.inputs import dummy_batch
 from lsv.worker.memory import after_weights, plan_memory
+from lsv.worker.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,8 @@ class Loaded:
 
 def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
     """The device of one rank; ranks take consecutive devices from the configured one on."""
-    platform = load_platform(config.platform, catalog)
-    device = platform.open(config.device + rank, config.options)
-    if platform.capabilities(device.info).layout != "flat":
-        raise ConfigError(
-            f"platform {config.platform} asks for padded batches, but the worker makes flat ones: "
-            "choose another --platform"
-        )
-    return device
+    platform = load_platform(config.platform, catalog, emulate=config.emulate)
+    return platform.open(config.device + rank, config.options)
 
 
 def connect(device: Device, group: Group) -> Communicator | None:
@@ -81,6 +78,7 @@ def load(
     with closing(build.open_source(config, declared, catalog)) as source:
         build.fill(declared, source, lambda done, total: report("weights", done, total))
     device.release_cache()  # filling has left room behind for the largest tensors
+    fit = smallest(plan_again(fit, prepared, config, device), device, communicator)
     pages = fit.num_blocks + 1
     cache = backend.allocate(declared.groups, declared.layers, pages, config.block_size, kv_dtype, device)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
@@ -102,6 +100,29 @@ def plan_fit(prepared: Prepared, config: EngineConfig, device: Device) -> Fit:
     memory = after_weights(device.memory(), prepared.declared.weight_bytes)
     fit = plan_memory(prepared.declared, prepared.backend, device.budget(memory, config.memory_share), config)
     return msgspec.structs.replace(fit, ops=prepared.ops)
+
+
+def plan_again(fit: Fit, prepared: Prepared, config: EngineConfig, device: Device) -> Fit:
+    """The plan once the weights are there and the largest step has shown what activations take, if a device tells."""
+    peak = device.measure_peak(lambda: run_largest(prepared, config, device))
+    if not peak:
+        return fit
+    device.release_cache()
+    memory = after_weights(device.memory(), peak)
+    planned = plan_memory(prepared.declared, prepared.backend, device.budget(memory, config.memory_share), config)
+    peaks = Reason("activations", str(peak), "measured with the largest step")
+    return msgspec.structs.replace(planned, ops=fit.ops, reasons=(*planned.reasons, peaks))
+
+
+def run_largest(prepared: Prepared, config: EngineConfig, device: Device) -> None:
+    """One prompt that fills a step, without a cache, and logits for as many requests as may run."""
+    declared = prepared.declared
+    tokens = min(config.max_num_batched_tokens, config.max_model_len)
+    shape = Shape("prefill", 1, tokens, 0)
+    spread = config.layout == "padded"
+    batch = dummy_batch(shape, len(declared.groups), spread=spread)
+    steps = Steps(declared.model, prepared.backend, declared.groups, None, device, ShapePolicy(batch_limits(config, 0)))
+    steps.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
 
 def make_backend(config: EngineConfig, catalog: Catalog) -> AttentionBackend:
@@ -132,10 +153,12 @@ def smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit
     return msgspec.structs.replace(fit, num_blocks=blocks, kv_bytes=(blocks + 1) * page)
 
 
-def batch_limits(config: EngineConfig) -> BatchLimits:
-    """The largest step a configuration allows."""
+def batch_limits(config: EngineConfig, num_blocks: int) -> BatchLimits:
+    """The largest step a configuration allows over a cache of so many blocks."""
     return BatchLimits(
         max_rows=config.max_num_seqs,
         max_tokens=config.max_num_batched_tokens,
         max_blocks=-(-config.max_model_len // config.block_size),
+        block_size=config.block_size,
+        num_blocks=num_blocks,
     )

@@ -72,9 +72,8 @@ class Rank:
 class ProcessesExecutor:
     """Sends every plan to every rank and answers with rank 0's result. Any rank's end is the end of all."""
 
-    depth = 1
-
     def __init__(self, catalog: Catalog) -> None:
+        self.depth = 1
         self._ranks: list[Rank] = []
         self._step = 0
 
@@ -83,6 +82,7 @@ class ProcessesExecutor:
 
         The workers die with the calling thread, so it must live as long as the executor.
         """
+        self.depth = config.in_flight
         address = f"127.0.0.1:{_free_port()}"
         with self._one_fate():
             for rank in range(config.topology.tensor):

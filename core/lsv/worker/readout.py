@@ -16,14 +16,15 @@ from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import describe, join
-from lsv.worker.sampler import NOT_FINITE, sample_rows
+from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
+from lsv.worker.steps import Ran
 
 Head = Callable[[Tensor], Tensor]
 """Hidden states [rows, hidden] -> logits [rows, vocabulary]."""
 
-Agree = Callable[[list[int]], list[int]]
-"""Sampled ids of this rank -> those of rank 0, which all ranks go on with."""
+Agree = Callable[[Tensor], Tensor]
+"""Sampled ids of this rank, int64 on the device -> those of rank 0, which all ranks go on with."""
 
 _SCORED_AT_ONCE = 128
 """Prompt positions whose logits exist at one time."""
@@ -40,9 +41,9 @@ class Wanted:
 
     def places(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Flat indices of the tokens whose hidden states are needed: sampled, pooled, then scored ones."""
-        if len(self.sampled) == len(batch.last) and not self.scored:
+        if len(self.sampled) == batch.rows and not self.scored:
             return batch.last
-        first = batch.last - batch.layout.query + 1
+        first = batch.last - batch.layout.query[: batch.rows] + 1
         runs = [first[row] + np.arange(count) for row, count in self.scored.items()]
         return np.concatenate((batch.last[[*self.sampled, *self.pooled]], *runs))
 
@@ -79,25 +80,30 @@ def _positions_to_score(slot: Slot, start: int, count: int) -> int:
 
 @dataclass(slots=True)
 class Readout:
-    """Gathers a step's results row by row; ``slots`` are those of the rows."""
+    """Gathers a step's results row by row; ``slots`` are those of the rows.
+
+    First ``read`` what the device computes, which may still be under way; then ``settle`` once the host is to know it.
+    ``drawn`` int64 are the tokens of the rows ``wanted.sampled``.
+    """
 
     plan: StepPlan
     slots: Sequence[Slot]
     wanted: Wanted
     ops: Sampling = field(default_factory=Sampling)
+    drawn: Tensor | None = None
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def read(self, hidden: Tensor, head: Head, agree: Agree) -> None:
-        """Take the normed hidden states of ``wanted.places``; sampled tokens are appended to their slots."""
-        wanted = self.wanted
+    def read(self, ran: Ran, head: Head, agree: Agree) -> None:
+        """Take the states of ``wanted.places``, sample from them and give the others out."""
+        wanted, hidden = self.wanted, ran.hidden
         self.failed |= wanted.faults
         if wanted.pooled or wanted.scored:
             sizes = [len(wanted.sampled), len(wanted.pooled), *wanted.scored.values()]
-            hidden, to_pool, *to_score = torch.split(hidden, sizes)
+            hidden, to_pool, *to_score = torch.split(hidden[: ran.wanted], sizes)
             for row, states in zip(wanted.scored, to_score, strict=True):
                 self._score(row, states, head)
             if wanted.pooled:
@@ -105,7 +111,18 @@ class Readout:
         if wanted.sampled:
             self._sample(head(hidden), agree)
 
-    def result(self, seconds: float) -> StepResult:
+    def settle(self) -> None:
+        """Append the sampled tokens to their slots."""
+        if self.drawn is None:
+            return
+        rows, tokens = self.wanted.sampled, self.drawn.tolist()
+        self.failed |= {rows[place]: why for place, why in why_failed(tokens).items()}
+        for row, slot, token in zip(rows, self._slots_of(rows), tokens, strict=True):
+            if row not in self.failed:
+                slot.append(token)
+                self.tokens[row] = (token,)
+
+    def result(self, seconds: float, *, unwarmed: bool) -> StepResult:
         rows = self.plan.rows
         return StepResult(
             step=self.plan.step,
@@ -117,21 +134,20 @@ class Readout:
             vectors=self.vectors,
             failed=self.failed,
             nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
+            unwarmed=unwarmed,
         )
 
     def _slots_of(self, rows: Sequence[int]) -> list[Slot]:
         return [self.slots[row] for row in rows]
 
     def _sample(self, logits: Tensor, agree: Agree) -> None:
-        rows = self.wanted.sampled
+        rows, plan = self.wanted.sampled, self.plan.rows
         slots = self._slots_of(rows)
-        samples = sample_rows(logits, slots, self.ops)
-        self.failed |= {rows[place]: why for place, why in samples.failed.items()}
-        self.logprobs |= {rows[place]: one for place, one in samples.logprobs.items()}
-        for row, slot, token in zip(rows, slots, agree(samples.tokens), strict=True):
-            if row not in self.failed:
-                slot.append(token)
-                self.tokens[row] = (token,)
+        lengths = [plan.start[row] + plan.count[row] for row in rows]
+        self.drawn = agree(draw_rows(logits, slots, lengths, self.ops))
+        if any(slot.params.logprobs is not None for slot in slots):
+            found = describe_rows(logits, self.drawn.tolist(), slots, self.ops)
+            self.logprobs |= {rows[place]: one for place, one in found.items()}
 
     def _pool(self, hidden: Tensor) -> None:
         states = hidden.float()

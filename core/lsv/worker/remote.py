@@ -43,14 +43,17 @@ def serve(channel: Channel[Report, Order]) -> None:
     fit = worker.start(lambda stage, done, total: channel.send(Loading(stage, done, total)))
     channel.send(Started(fit))
     while True:
+        if worker.in_flight == start.config.in_flight or (worker.in_flight and not channel.ready):
+            result = worker.finish()
+            if start.rank == 0:
+                channel.send(Ran(result))
+            continue
         try:
             order = channel.receive()
         except EOFError:
             break
         assert isinstance(order, Run), "a started worker takes plans only"
-        result = worker.step(order.plan)
-        if start.rank == 0:
-            channel.send(Ran(result))
+        worker.launch(order.plan)
     worker.close()
 
 

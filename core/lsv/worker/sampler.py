@@ -49,31 +49,56 @@ class Samples:
 
 def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Samples:
     """Draw the next token of each slot. ``logits`` [rows, vocabulary], any float dtype."""
-    tokens: list[int] = ops.choose(logits, *choices_of(slots, logits.shape[-1])).tolist()
-    failed = {row: _REASONS[token] for row, token in enumerate(tokens) if token < 0}
-    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None and row not in failed]
-    logprobs: dict[int, Logprobs] = {}
-    if asking:
-        chosen = torch.tensor([tokens[row] for row in asking])
-        wanted = [slots[row].params.logprobs or 0 for row in asking]
-        logprobs = dict(zip(asking, describe(logits, chosen, wanted, asking, ops.describe), strict=True))
-    return Samples(tokens, logprobs, failed)
+    lengths = [len(slot.tokens) for slot in slots]
+    tokens: list[int] = draw_rows(logits, slots, lengths, ops).tolist()
+    return Samples(tokens, describe_rows(logits, tokens, slots, ops), why_failed(tokens))
 
 
-def choices_of(slots: Sequence[Slot], vocabulary: int) -> tuple[Choices, Edits]:
-    """What the slots' requests ask for, row by row."""
+def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops: Sampling = _PLAIN) -> Tensor:
+    """The next token of each slot, which then has ``lengths`` tokens: int64 [rows] on the logits' device.
+
+    ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that there
+    is no token, and why.
+    """
+    tokens: Tensor = ops.choose(logits, *choices_of(slots, lengths, logits.shape))
+    return tokens[: len(slots)]
+
+
+def why_failed(tokens: Sequence[int]) -> dict[int, str]:
+    """By row, what is wrong where a token is negative."""
+    return {row: _REASONS[token] for row, token in enumerate(tokens) if token < 0}
+
+
+def describe_rows(
+    logits: Tensor, tokens: Sequence[int], slots: Sequence[Slot], ops: Sampling = _PLAIN
+) -> dict[int, Logprobs]:
+    """Log probabilities of the rows whose slots ask for them, if they have a token."""
+    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None and tokens[row] >= 0]
+    if not asking:
+        return {}
+    chosen = torch.tensor([tokens[row] for row in asking])
+    wanted = [slots[row].params.logprobs or 0 for row in asking]
+    return dict(zip(asking, describe(logits, chosen, wanted, asking, ops.describe), strict=True))
+
+
+def choices_of(slots: Sequence[Slot], lengths: Sequence[int], shape: Sequence[int]) -> tuple[Choices, Edits]:
+    """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy."""
+    rows, vocabulary = shape
     edits = [edits_of(slot, vocabulary) if is_constrained(slot) else NO_EDITS for slot in slots]
-    choices = np.array([_choice(slot, len(some)) for slot, some in zip(slots, edits, strict=True)], CHOICE)
+    choices = np.zeros(rows, CHOICE)
+    choices[: len(slots)] = [
+        _choice(slot, len(some), length) for slot, some, length in zip(slots, edits, lengths, strict=True)
+    ]
     return choices, join_edits(edits)
 
 
-def _choice(slot: Slot, edits: int) -> tuple[float, ...]:
-    """A row's ``CHOICE``."""
+def _choice(slot: Slot, edits: int, length: int) -> tuple[float, ...]:
+    """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others."""
     params = slot.params
     only = params.allowed_token_ids is not None
     if params.greedy:
         return 0.0, only, edits, 0, WHOLE, 0, 0, 0
-    draw = slot.begin.seed & _SEED_MASK, len(slot.tokens)
+    draw = slot.begin.seed & _SEED_MASK, length
     return sample.rate(params.temperature), only, edits, *_filters(params), *draw
 
 

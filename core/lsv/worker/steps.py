@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,45 +17,131 @@ from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
 from lsv.nn.step import Step
-from lsv.platform import Device, Shape, ShapePolicy
-from lsv.worker.inputs import Batch, dummy_batch
+from lsv.platform import Device, Shape, ShapePolicy, StepFn
+from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 
-Run = Callable[[Model, Step], Tensor]
+log = logging.getLogger(__name__)
+
+Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
+class Buffers:
+    """The tensors of a step that run in one shape again and again, and the compiled step that reads them."""
+
+    def __init__(self, model: Model, step: Step) -> None:
+        self.step = step
+        self.run: StepFn = lambda: nn_model.run(model, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Normed hidden states [rows, hidden], of which the first ``wanted`` were asked for.
+
+    ``unwarmed`` says that the step should have been compiled ahead and was not.
+    """
+
+    hidden: Tensor
+    wanted: int
+    step: Step
+    unwarmed: bool
+
+
 class Steps:
-    """A filled model with its cache; ``compiled`` holds the faster forms of shapes that were warmed up."""
+    """A filled model with its cache, and the shapes that were warmed up.
 
-    model: Model
-    backend: AttentionBackend
-    groups: Sequence[KVGroup]
-    cache: Any
-    device: Device
-    compiled: dict[Shape, Run]
+    ``latest`` int64 [slots] has, on the device, the token that was sampled last for each slot: what a step that was
+    planned ahead goes on from.
+    """
 
-    def run(self, batch: Batch, places: npt.NDArray[np.int64]) -> tuple[Tensor, Step]:
-        """Compute the batch; the normed hidden states [len(places), hidden] of the tokens at ``places``."""
+    def __init__(
+        self,
+        model: Model,
+        backend: AttentionBackend,
+        groups: Sequence[KVGroup],
+        cache: Any,
+        device: Device,
+        policy: ShapePolicy,
+        *,
+        padded: bool = False,
+        slots: int = 0,
+    ) -> None:
+        self.model, self.backend, self.groups, self.cache = model, backend, groups, cache
+        self.device, self.policy, self._padded = device, policy, padded
+        self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
+        self._ready: dict[Shape, Buffers] = {}
+        self._warm_kinds: set[str] = set()
+        self._missed: set[Shape] = set()
+
+    def run(self, kind: str, batch: Batch, places: Callable[[Batch], Int64s]) -> Ran:
+        """Compute the batch and the states of the tokens at ``places`` of it, once it has its final form."""
+        shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
+        buffers = self._ready.get(shape)
+        if buffers is not None or self._padded:
+            batch = pad_batch(batch, shape, spread=self._padded)
+        wanted = places(batch)
+        if buffers is not None and len(wanted) <= shape.rows:
+            self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
+            return Ran(buffers.run(), len(wanted), buffers.step, unwarmed=False)
+        step = self._make_step(batch, wanted)
+        return Ran(nn_model.run(self.model, step), len(wanted), step, unwarmed=self._note_miss(shape))
+
+    def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
+        """The batch as it is, through to the logits of the tokens ``wanted``."""
+        step = self._make_step(batch, wanted)
+        return self.model.head(nn_model.run(self.model, step), step)
+
+    def warm_up(self, report: Callable[[int, int], None], *, eager: bool) -> None:
+        """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
+        expected = self.policy.expected()
+        for done, shape in enumerate(self.policy.warmup(), start=1):
+            batch = dummy_batch(shape, len(self.groups), spread=self._padded)
+            buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
+            buffers.run = self.device.compile(buffers.run, shape, eager=eager)
+            self.model.head(buffers.run(), buffers.step)
+            self._ready[shape] = buffers
+            self._warm_kinds.add(shape.kind)
+            report(done, max(done, expected))
+        self.device.synchronize()
+
+    def _note_miss(self, shape: Shape) -> bool:
+        """Whether steps of this kind are meant to be ready; says so once a shape."""
+        if shape.kind not in self._warm_kinds:
+            return False
+        if shape not in self._missed:
+            self._missed.add(shape)
+            log.warning("Configuration: %s was not warmed-up!", self.policy.describe(shape))
+        return True
+
+    def _make_step(self, batch: Batch, wanted: Int64s) -> Step:
         step = Step(
             ids=self._put(batch.ids),
             positions=self._put(batch.positions).unsqueeze(0),
             backend=self.backend,
             attention=tuple(self.backend.plan(batch.layout, group) for group in self.groups),
             cache=self.cache,
-            logits_rows=self._put(places),
+            logits_rows=self._put(wanted),
         )
-        run = self.compiled.get(batch.shape, nn_model.run)
-        return run(self.model, step), step
+        self._await(step.ids, batch)
+        return step
 
-    def warm_up(self, policy: ShapePolicy, report: Callable[[int, int], None]) -> None:
-        """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
-        for done, shape in enumerate(policy.warmup(), start=1):
-            batch = dummy_batch(shape, len(self.groups))
-            self.compiled[batch.shape] = self.device.compile(nn_model.run, shape)
-            hidden, step = self.run(batch, batch.last)
-            self.model.head(hidden, step)
-            report(done, done)
-        self.device.synchronize()
+    def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
+        """Write a batch of the buffers' shape into them."""
+        step = buffers.step
+        for tensor, values in ((step.ids, batch.ids), (step.positions[0], batch.positions), (step.logits_rows, wanted)):
+            tensor.copy_(self._on_host(values), non_blocking=True)
+        self._await(step.ids, batch)
+        plans = zip(self.groups, step.attention, strict=True)
+        attention = tuple(self.backend.plan(batch.layout, group, plan) for group, plan in plans)
+        buffers.step = replace(step, attention=attention)
 
-    def _put(self, values: npt.NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(values).to(self.device.torch_device, non_blocking=True)
+    def _await(self, ids: Tensor, batch: Batch) -> None:
+        """Take the ids that the host does not know yet from the step before."""
+        if len(batch.unknown):
+            ids[self._put(batch.unknown)] = self.latest[self._put(batch.awaited)]
+
+    def _put(self, values: Int64s) -> Tensor:
+        return self._on_host(values).to(self.device.torch_device, non_blocking=True)
+
+    def _on_host(self, values: Int64s) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory() if self.device.pinned else tensor

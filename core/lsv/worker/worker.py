@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
+import msgspec
 import torch
+from torch import Tensor
 
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.nn.sampling import Sampling
-from lsv.platform import Communicator, Device, Group
+from lsv.platform import Communicator, Device, Event, Group
 from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.worker.constraints import is_constrained
 from lsv.worker.inputs import build_batch
 from lsv.worker.loading import batch_limits, connect, load, open_device
 from lsv.worker.readout import Readout, choose
-from lsv.worker.slots import Slots
+from lsv.worker.slots import Slot, Slots
 from lsv.worker.steps import Steps
+
+
+class Launched:
+    """A step that was given to the device. ``began`` is when, in seconds of the clock steps are measured by."""
+
+    def __init__(self, readout: Readout, began: float, *, unwarmed: bool, done: Event | None) -> None:
+        self.began, self.unwarmed = began, unwarmed
+        self._readout, self._done = readout, done
+        self._settled = False
+
+    def settle(self) -> None:
+        """Wait for the step; from then on the host knows its tokens."""
+        if self._settled:
+            return
+        if self._done is not None:
+            self._done.synchronize()
+        self._readout.settle()
+        self._settled = True
+
+    def result(self, seconds: float) -> StepResult:
+        return self._readout.result(seconds, unwarmed=self.unwarmed)
 
 
 class Worker:
@@ -34,6 +59,8 @@ class Worker:
         self._steps: Steps | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
+        self._launched: deque[Launched] = deque()
+        self._finished = 0.0
 
     @torch.inference_mode()
     def start(self, report: ReportProgress) -> Fit:
@@ -42,7 +69,7 @@ class Worker:
         device = self._device = open_device(config, self._catalog, self._group.rank)
         self._communicator = connect(device, self._group)
         loaded = load(config, self._catalog, device, self._communicator, report)
-        declared, limits = loaded.declared, batch_limits(config)
+        declared, limits = loaded.declared, batch_limits(config, loaded.fit.num_blocks)
         self._sampling = declared.sampling
         self._slots = Slots(
             capacity=limits.max_rows,
@@ -50,39 +77,96 @@ class Worker:
             blocks=limits.max_blocks,
             vocab_size=declared.vocab_size,
         )
-        self._steps = Steps(declared.model, loaded.backend, declared.groups, loaded.cache, device, {})
-        self._steps.warm_up(device.shapes(limits), lambda done, total: report("warm-up", done, total))
-        return loaded.fit
+        policy = device.shapes(limits)
+        self._steps = Steps(
+            declared.model,
+            loaded.backend,
+            declared.groups,
+            loaded.cache,
+            device,
+            policy,
+            padded=config.layout == "padded",
+            slots=limits.max_rows,
+        )
+        self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
+        return msgspec.structs.replace(loaded.fit, padding=policy.padding)
 
-    @torch.inference_mode()
+    @property
+    def in_flight(self) -> int:
+        """Steps that were launched and not finished."""
+        return len(self._launched)
+
     def step(self, plan: StepPlan) -> StepResult:
         """Carry out a plan; an empty one only changes slots. What is wrong with a row fails it alone."""
+        self.launch(plan)
+        return self.finish()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> None:
+        """Give a plan to the device, without waiting for what it samples.
+
+        Tokens that the steps before are still about to sample are taken from the device; those steps are waited for
+        only where the host has to know them, as penalties do.
+        """
         assert self._steps is not None, "the worker has not been started"
         assert self._slots is not None
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
+        if self._launched and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
+            for earlier in self._launched:
+                earlier.settle()
         readout = Readout(plan, slots, choose(plan.rows, slots), self._sampling)
+        unwarmed = False
         if plan.rows:
+            steps = self._steps
             batch = build_batch(plan, slots, self._slots.tables, self._config.block_size)
-            hidden, step = self._steps.run(batch, readout.wanted.places(batch))
-            model = self._steps.model
-            readout.read(hidden, lambda states: model.head(states, step), self._agree)
-        return readout.result(time.perf_counter() - began)
+            ran = steps.run(plan.kind, batch, readout.wanted.places)
+            unwarmed = ran.unwarmed
+            readout.read(ran, lambda states: steps.model.head(states, ran.step), self._agree)
+            readout.drawn = self._remember(readout)
+        self._launched.append(Launched(readout, began, unwarmed=unwarmed, done=self._mark(readout)))
+
+    def finish(self) -> StepResult:
+        """Wait for the oldest step that was launched."""
+        step = self._launched.popleft()
+        step.settle()
+        now = time.perf_counter()
+        began, self._finished = max(step.began, self._finished), now
+        return step.result(now - began)
 
     def close(self) -> None:
         """Let go of the model, the cache, the other ranks and the device."""
         self._steps = self._slots = None
+        self._launched.clear()
         for held in (self._communicator, self._device):
             if held is not None:
                 held.close()
         self._communicator = self._device = None
 
-    def _agree(self, tokens: list[int]) -> list[int]:
+    def _agree(self, tokens: Tensor) -> Tensor:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this holds them together anyway."""
-        if self._communicator is None:
-            return tokens
+        return tokens if self._communicator is None else self._communicator.broadcast(tokens.contiguous())
+
+    def _remember(self, readout: Readout) -> Tensor | None:
+        """Keep the sampled tokens for the next step on the device, and start bringing them to the host."""
+        drawn = readout.drawn
+        if drawn is None or self._config.in_flight == 1:
+            return drawn
+        assert self._steps is not None
         assert self._device is not None
-        mine = torch.tensor(tokens, dtype=torch.int64, device=self._device.torch_device)
-        agreed: list[int] = self._communicator.broadcast(mine).tolist()
-        return agreed
+        slots = torch.tensor([readout.plan.rows.slot[row] for row in readout.wanted.sampled])
+        # what failed goes on from token 0, and nobody will hear of it
+        self._steps.latest[slots.to(drawn.device)] = drawn.clamp(min=0)
+        if not self._device.pinned:
+            return drawn
+        return torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)
+
+    def _mark(self, readout: Readout) -> Event | None:
+        assert self._device is not None
+        return None if readout.drawn is None else self._device.event()
+
+
+def _must_know(slot: Slot, start: int, count: int) -> bool:
+    """Whether the host must know a token that is still being sampled, to say what may follow it."""
+    return len(slot.tokens) < start + count and slot.begin.params is not None and is_constrained(slot)

@@ -59,6 +59,7 @@ _STATS = (
     ("vllm:spec_decode_num_draft_tokens_total", "Draft tokens proposed.", lambda s: 0),
     ("vllm:spec_decode_num_emitted_tokens_total", "Tokens emitted by speculative steps.", lambda s: 0),
     ("lsv:nonfinite_total", "Rows whose logits were not finite.", lambda s: s.nonfinite_total),
+    ("lsv:unwarmed_steps_total", "Steps of a form that was not warmed up.", lambda s: s.unwarmed_total),
     ("lsv:steps_total", "Engine steps.", lambda s: s.steps_total),
     ("lsv:step_seconds_total", "Seconds spent in engine steps.", lambda s: s.step_seconds_total),
     ("lsv:model_seconds_total", "Seconds of them spent in the model.", lambda s: s.model_seconds_total),

@@ -125,9 +125,9 @@ class CpuDevice(Device):
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:
             return None
-        from lsv_cpu.communicator import GlooCommunicator
+        from lsv.collectives import BackendCommunicator, gloo
 
-        return GlooCommunicator(group)
+        return BackendCommunicator(group, gloo, self.torch_device)
 
     def close(self) -> None:
         cores, threads = self._before

@@ -121,7 +121,7 @@ def test_importing_torch_to_look_for_devices_is_caught(tmp_path: Path, monkeypat
     (tmp_path / "heavy_platform.py").write_text("import torch\nfrom lsv_cpu.platform import CpuPlatform\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AssertionError, match="imports torch"):
-        check_light(PlatformOffer("cpu", "heavy_platform:CpuPlatform", probe))
+        check_light("cpu", "heavy_platform:CpuPlatform")
 
 
 def test_platform_and_offer_must_agree() -> None:

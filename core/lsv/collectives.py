@@ -1,9 +1,10 @@
-"""Collectives between CPU processes, over gloo."""
+"""Collectives over any of torch's process-group backends, without the global group of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,24 +12,30 @@ import torch.distributed as dist
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group
 
+MakeBackend = Callable[[Any, int, int, timedelta], Any]
+"""(store, rank, size, timeout) -> one of torch's backends, such as ``ProcessGroupGloo``."""
+
 _TIMEOUT = timedelta(minutes=5)
 
 
-class GlooCommunicator(Communicator):
-    """One process group without the global one of torch; ``group.rank`` counts within it.
+class BackendCommunicator(Communicator):
+    """One process group; ``group.rank`` counts within it.
 
-    Tensors travel as bytes, so every dtype can.
+    Tensors lie on ``device`` and travel as bytes, so every dtype can.
+    Sums are made by every rank in rank order, from the parts of all: the bits are the same on every rank and do not
+    depend on how a library would cut a larger tensor.
     """
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, group: Group, make: MakeBackend, device: torch.device) -> None:
+        self.group, self._device = group, device
         host, _, port = group.address.rpartition(":")
-        store = dist.TCPStore(host, int(port), group.size, is_master=self.group.rank == 0, timeout=_TIMEOUT)
-        named = dist.PrefixStore(f"{group.axis}:{group.ranks}", store)
-        self._gloo = dist.ProcessGroupGloo(named, self.group.rank, group.size, _TIMEOUT)
+        torch_dist: Any = dist  # its stores are public, but not to type checkers
+        store = torch_dist.TCPStore(host, int(port), group.size, is_master=group.rank == 0, timeout=_TIMEOUT)
+        named = torch_dist.PrefixStore(f"{group.axis}:{group.ranks}", store)
+        self._backend = make(named, group.rank, group.size, _TIMEOUT)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum in rank order, so with the same bits on every rank; narrow floats are added in float32."""
+        """Narrow floats are added in float32."""
         parts = self._gather(x)
         narrow = x.is_floating_point() and x.element_size() < 4
         total = parts[0].float() if narrow else parts[0]
@@ -44,20 +51,21 @@ class GlooCommunicator(Communicator):
         bytes_ = _as_bytes(x).clone()
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
-        self._gloo.broadcast([bytes_], options).wait()
+        self._backend.broadcast([bytes_], options).wait()
         return _from_bytes(bytes_, x)
 
     def self_test(self) -> None:
-        mine = torch.arange(5, dtype=torch.float32) * (self.group.rank + 1)
-        every = [torch.arange(5, dtype=torch.float32) * (place + 1) for place in range(self.group.size)]
+        first = torch.arange(5, dtype=torch.float32, device=self._device)
+        mine = first * (self.group.rank + 1)
+        every = [first * (place + 1) for place in range(self.group.size)]
         self._expect("all_reduce", self.all_reduce, mine, sum(every[1:], every[0]))
         self._expect("all_gather", self.all_gather, mine, torch.cat(every))
         self._expect("broadcast", self.broadcast, mine, every[0])
 
     def close(self) -> None:
         """Also drops the group: torch's threads must have ended before the interpreter does."""
-        self._gloo.shutdown()
-        del self._gloo
+        self._backend.shutdown()
+        del self._backend
 
     def _expect(
         self, name: str, collective: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, value: torch.Tensor
@@ -66,14 +74,19 @@ class GlooCommunicator(Communicator):
         if not torch.equal(got, value):
             raise ConfigError(
                 f"{name} of the {self.group.axis} group gave {got.tolist()} instead of {value.tolist()}: "
-                f"check the network between the ranks at {self.group.address}"
+                f"check the links between the ranks at {self.group.address}"
             )
 
     def _gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         mine = _as_bytes(x)
         every = [torch.empty_like(mine) for _ in range(self.group.size)]
-        self._gloo.allgather([every], [mine]).wait()
+        self._backend.allgather([every], [mine]).wait()
         return [_from_bytes(part, x) for part in every]
+
+
+def gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Collectives between processes over the host's memory and network."""
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
 def _as_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,140 @@
+"""What devices with memory, streams and a caching allocator of their own have in common."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from lsv.capabilities import DeviceInfo
+from lsv.platform import BatchLimits, Budget, Device, Event, Memory, Shape, ShapePolicy, StepFn
+
+_GIB = 1 << 30
+_SHARE = 0.9
+_DECODE = "decode"
+_SMALL_SIZES = (1, 2, 4)
+_SIZE_STEP = 8
+
+
+class DecodePolicy(ShapePolicy):
+    """Decoding steps are padded to a few numbers of rows, with block tables of full width; others run as they come.
+
+    ``most`` bounds the rows of a padded step, and so the number of shapes. The largest comes first, so that the smaller
+    ones find room in what it took.
+    """
+
+    def __init__(self, limits: BatchLimits, most: int) -> None:
+        super().__init__(limits)
+        top = min(most, limits.max_rows)
+        steps = range(_SIZE_STEP, top, _SIZE_STEP)
+        self._sizes = sorted({*(size for size in _SMALL_SIZES if size < top), *steps, top})
+
+    def pad(self, shape: Shape) -> Shape:
+        if shape.kind != _DECODE or shape.rows > self._sizes[-1]:
+            return shape
+        rows = self._sizes[bisect_left(self._sizes, shape.rows)]
+        return Shape(_DECODE, rows, 1, self.limits.max_blocks)
+
+    def warmup(self) -> Iterator[Shape]:
+        return (self.pad(Shape(_DECODE, rows, 1, 1)) for rows in reversed(self._sizes))
+
+    def expected(self) -> int:
+        return len(self._sizes)
+
+
+class Runtime(Protocol):
+    """The functions that torch's modules for kinds of devices agree on; ``index`` is a device's number."""
+
+    Event: Callable[[], Any]
+
+    def set_device(self, index: int, /) -> None: ...
+    def mem_get_info(self, index: int, /) -> tuple[int, int]: ...
+    def memory_allocated(self, index: int, /) -> int: ...
+    def memory_reserved(self, index: int, /) -> int: ...
+    def max_memory_allocated(self, index: int, /) -> int: ...
+    def reset_peak_memory_stats(self, index: int, /) -> None: ...
+    def empty_cache(self) -> None: ...
+    def synchronize(self, index: int, /) -> None: ...
+    def graph(self, graph: Any, /, *, pool: Any = None) -> AbstractContextManager[Any]: ...
+
+
+class Accelerator(Device):
+    """A device behind a torch ``runtime``. Work given to it runs beside the host, in the order it was given.
+
+    ``gpu_memory_utilization`` is a share of all its memory, for weights, activations and cache together; 0.9 unless the
+    user says otherwise. ``make_graph`` makes an empty graph for ``runtime.graph`` to capture into; without one, or with
+    ``graph_rows`` 0, every step is launched op by op.
+    """
+
+    def __init__(
+        self,
+        info: DeviceInfo,
+        torch_device: torch.device,
+        runtime: Runtime,
+        *,
+        make_graph: Callable[[], Any] | None = None,
+        graph_rows: int = 0,
+    ) -> None:
+        self.info, self.torch_device = info, torch_device
+        self.pinned = not torch.empty(0, device=torch_device).is_cpu
+        self._runtime, self._make_graph, self._graph_rows = runtime, make_graph, graph_rows
+        self._graph_pool: Any = None
+        runtime.set_device(info.index)
+
+    def memory(self) -> Memory:
+        free, total = self._runtime.mem_get_info(self.info.index)
+        return Memory(total=total, free=free, used=min(total, self._runtime.memory_reserved(self.info.index)))
+
+    def budget(self, memory: Memory, share: float | None) -> Budget:
+        allowed = int((share or _SHARE) * memory.total)
+        left = min(allowed - memory.used, memory.free)
+        why = f"{share or _SHARE:g} of {memory.total / _GIB:.1f} GiB, less the {memory.used / _GIB:.1f} GiB in use"
+        return Budget(max(0, left), why=why)
+
+    def synchronize(self) -> None:
+        self._runtime.synchronize(self.info.index)
+
+    def release_cache(self) -> None:
+        self._runtime.empty_cache()
+
+    def shapes(self, limits: BatchLimits) -> ShapePolicy:
+        if self._make_graph is None or not self._graph_rows:
+            return ShapePolicy(limits)
+        return DecodePolicy(limits, self._graph_rows)
+
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
+        """A captured graph of the step; all graphs share one pool of memory, since only one runs at a time."""
+        if eager or self._make_graph is None:
+            return step
+        step()  # libraries set themselves up on their first call, which must not be captured
+        self.synchronize()
+        graph = self._make_graph()
+        with self._runtime.graph(graph, pool=self._graph_pool):
+            result = step()
+        self._graph_pool = self._graph_pool or graph.pool()
+
+        def replay() -> Any:
+            graph.replay()
+            return result
+
+        return replay
+
+    def event(self) -> Event | None:
+        mark = self._runtime.Event()
+        mark.record()
+        return mark  # type: ignore[no-any-return]
+
+    def measure_peak(self, run: Callable[[], object]) -> int:
+        runtime, index = self._runtime, self.info.index
+        before = runtime.memory_allocated(index)
+        runtime.reset_peak_memory_stats(index)
+        run()
+        runtime.synchronize(index)
+        return max(0, runtime.max_memory_allocated(index) - before)
+
+    def close(self) -> None:
+        self.synchronize()
+        self.release_cache()

@@ -1,0 +1,113 @@
+"""What an engine runs on: the platform, its device, the attention backend, and what they refuse. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.catalog import Catalog
+from lsv.config import Choices, EngineConfig
+from lsv.errors import ConfigError
+from lsv.offers import AttentionOffer, PlatformOffer
+from lsv.platform import Platform, load_platform
+
+
+def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+    if name != "auto":
+        offer = catalog.find(PlatformOffer, name)
+        if emulate:
+            return _emulated(name, catalog, choices)
+        found = offer.probe()
+        if not found:
+            raise ConfigError(f"platform {name} finds no device: {explain_absence(offer)}", param="platform")
+        return load_platform(offer.name, catalog), found[0]
+    if emulate:
+        raise ConfigError("--emulate needs the name of a platform: give --platform too", param="emulate")
+    for offer in sorted(catalog.offers(PlatformOffer), key=lambda offer: -offer.rank):
+        found = offer.probe()
+        if found:
+            choices.note("platform", offer.name, f"the highest-ranked platform with a device ({found[0].name})")
+            return load_platform(offer.name, catalog), found[0]
+    raise ConfigError("no platform plugin finds a device on this machine; lsv plugins lists what is installed")
+
+
+def _emulated(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+    platform = load_platform(name, catalog, emulate=True)
+    device = platform.devices()[0]
+    choices.note(
+        "platform",
+        name,
+        f"EMULATED: {device.name} is not there; its code runs on this machine's CPU, and speeds mean nothing",
+    )
+    return platform, device
+
+
+def explain_absence(offer: PlatformOffer) -> str:
+    """Why a platform has no device here, and what to do about it."""
+    return offer.explain() if offer.explain else "its plugin's README says what it needs"
+
+
+def choose_attention(
+    name: str | None, platform: Platform, capabilities: Capabilities, catalog: Catalog, choices: Choices
+) -> AttentionOffer:
+    """The asked backend, or the platform's first that lacks nothing. Raises ``ConfigError`` where none can run."""
+    if name is not None:
+        offer = catalog.find(AttentionOffer, name)
+        problem = _why_not_attention(offer, platform, capabilities)
+        if problem is not None:
+            raise ConfigError(f"attention backend {name} {problem}", param="attention_backend")
+        return offer
+    if not platform.attention:
+        raise ConfigError(f"platform {platform.name} names no attention backend: choose one with --attention-backend")
+    passed: list[str] = []
+    for one in platform.attention:
+        offer = catalog.find(AttentionOffer, one)
+        problem = _why_not_attention(offer, platform, capabilities)
+        if problem is None:
+            why = f"the first choice of platform {platform.name}" + (f" but for {'; '.join(passed)}" if passed else "")
+            choices.note("attention", one, why)
+            return offer
+        passed.append(f"{one}, which {problem}")
+    raise ConfigError(f"platform {platform.name} has no attention backend that can run here: {'; '.join(passed)}")
+
+
+def _why_not_attention(offer: AttentionOffer, platform: Platform, capabilities: Capabilities) -> str | None:
+    if offer.platforms and platform.name not in offer.platforms:
+        return f"runs on {', '.join(offer.platforms)}, not on {platform.name}"
+    if offer.layout != capabilities.layout:
+        return f"takes {offer.layout} batches, and platform {platform.name} makes {capabilities.layout} ones"
+    missing = offer.missing() if offer.missing else None
+    return None if missing is None else f"lacks {missing}"
+
+
+def choose_depth(asked: bool | None, capabilities: Capabilities) -> int:
+    """Steps in flight: as many as the platform gains by, or one where planning ahead is turned off."""
+    if asked and capabilities.in_flight == 1:
+        raise ConfigError(
+            "async_scheduling has no use here: the platform computes a step before it takes the next",
+            param="async_scheduling",
+        )
+    return 1 if asked is False else capabilities.in_flight
+
+
+def refuse_pairs(config: EngineConfig, capabilities: Capabilities) -> None:
+    """Features of this configuration that the platform says do not work together, or not at all (named twice)."""
+    active = active_features(config)
+    for refusal in capabilities.refuses:
+        if refusal.one in active and refusal.other in active:
+            pair = refusal.one if refusal.one == refusal.other else f"{refusal.one} and {refusal.other} together"
+            raise ConfigError(f"{pair}: not on platform {config.platform}: {refusal.reason}")
+
+
+def active_features(config: EngineConfig) -> frozenset[str]:
+    """The features of a configuration by the names that refusals give them."""
+    features = {
+        "prefix_caching": config.prefix_caching,
+        "chunked_prefill": config.chunked_prefill,
+        "tensor_parallel": config.topology.tensor > 1,
+        "async_scheduling": config.in_flight > 1,
+        "graphs": not config.enforce_eager,
+        "quantization": config.quantization is not None,
+        f"quantization={config.quantization}": config.quantization is not None,
+        f"dtype={config.dtype}": True,
+        f"kv_cache_dtype={config.kv_dtype}": True,
+    }
+    return frozenset(name for name, on in features.items() if on)
