@@ -161,13 +161,29 @@ class Driver:
         begin: Sequence[Begin] = (),
         end: Sequence[int] = (),
         shared: Sequence[Grown] = (),
+        kind: Kind | None = None,
     ) -> StepResult:
+        """Launch and finish a step, with nothing else under way."""
+        plan = self.launch(rows, begin, end, shared, kind)
+        result = self.worker.finish()
+        assert result.step == plan.step
+        assert result.kept == plan.rows.count
+        return result
+
+    def launch(
+        self,
+        rows: Sequence[tuple[int, int, int, bool]],
+        begin: Sequence[Begin] = (),
+        end: Sequence[int] = (),
+        shared: Sequence[Grown] = (),
+        kind: Kind | None = None,
+    ) -> StepPlan:
         """Rows are (slot, start, count, wants_logits); ``shared`` are blocks a slot takes over first."""
         for grown in shared:
             self.tables[grown.slot, grown.group] += grown.blocks
         blocks = [*shared, *(grown for row in rows for grown in self._grow(row[0], row[1] + row[2]))]
         slot, start, count, wants = zip(*rows, strict=True) if rows else ((), (), (), ())
-        kind = Kind.IDLE if not rows else Kind.DECODE if set(count) == {1} else Kind.MIXED
+        kind = kind or (Kind.IDLE if not rows else Kind.DECODE if set(count) == {1} else Kind.MIXED)
         self._steps += 1
         plan = StepPlan(
             step=self._steps,
@@ -177,10 +193,8 @@ class Driver:
             blocks=tuple(blocks),
             rows=Rows(slot, start, count, (0,) * len(rows), wants),
         )
-        result = self.worker.step(plan)
-        assert result.step == plan.step
-        assert result.kept == plan.rows.count
-        return result
+        self.worker.launch(plan)
+        return plan
 
     def _grow(self, slot: int, context: int) -> Iterator[Grown]:
         for group in self.groups:
@@ -242,10 +256,10 @@ def make_worker(device: BareDevice) -> Callable[..., Worker]:
 
 @pytest.fixture
 def drive(checkpoints: Callable[..., Path], make_worker: Callable[..., Worker]) -> Callable[..., Driver]:
-    """A started worker for a tiny model of a family, to be driven by hand."""
+    """A started worker for a tiny model of a family, to be driven by hand; ``settings`` change its configuration."""
 
-    def start(family: str = "llama", **shape: Any) -> Driver:
-        worker = make_worker(checkpoints(family, **shape), family)
+    def start(family: str = "llama", settings: Mapping[str, Any] | None = None, **shape: Any) -> Driver:
+        worker = make_worker(checkpoints(family, **shape), family, **settings or {})
         return Driver(worker, worker.start(lambda stage, done, total: None))
 
     return start

@@ -42,7 +42,8 @@ class StepBudget:
 class PaddedBudget(StepBudget):
     """For steps of prompts that are padded: all rows to the longest, and both to the sizes of ``padding``.
 
-    A first prompt that no padded form can hold goes alone, as it is.
+    A prompt is cut where a padded form is full, so that no chunk but its last one holds padding for its own sake. One
+    that no padded form can hold goes alone, as it is.
     """
 
     __slots__ = ("_longest", "_padding", "_rows", "_size")
@@ -53,27 +54,29 @@ class PaddedBudget(StepBudget):
         self._rows = self._longest = 0
 
     def chunk(self, wanted: int) -> int:
-        count = super().chunk(wanted) if not self._rows else wanted if self._whole else min(wanted, self.prompt)
+        count = super().chunk(wanted)
         rows = _fitting(self._padding.rows, self._rows + 1)
-        if rows is None:
+        most = 0 if rows is None else _largest(self._padding.queries, self._size // rows)
+        if not most or most < self._longest:  # another row makes the step too large, or no form is small enough
             return 0 if self._rows else count
-        query = _fitting(self._padding.queries, max(count, self._longest))
-        if query is not None and rows * query <= self._size:
+        if count == wanted <= most:
             return count
         if self._whole:
             return 0 if self._rows else count
-        most = max((size for size in self._padding.queries if size * rows <= self._size), default=0)
-        if not most and not self._rows:
-            return count
-        return min(count, most) if most >= self._longest else 0
+        return _largest(self._padding.queries, min(count, most)) or min(count, most)
 
     def spend(self, prompt_tokens: int) -> None:
         self.prompt -= prompt_tokens
         self._rows += 1
-        self._longest = max(self._longest, prompt_tokens)
+        self._longest = max(self._longest, _fitting(self._padding.queries, prompt_tokens) or prompt_tokens)
 
 
 def _fitting(sizes: tuple[int, ...], wanted: int) -> int | None:
     """The smallest of ascending ``sizes`` that holds ``wanted``."""
     place = bisect_left(sizes, wanted)
     return sizes[place] if place < len(sizes) else None
+
+
+def _largest(sizes: tuple[int, ...], most: int) -> int:
+    """The largest of ascending ``sizes`` that is at most ``most``; 0 if all are more."""
+    return max((size for size in sizes if size <= most), default=0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout
@@ -26,8 +27,9 @@ class DenseCache:
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
-    """By row: the number of new tokens, of all tokens, and the block table [blocks] (int64)."""
+    """By row: where its tokens begin, the number of new tokens, of all tokens, and the block table [blocks] (int64)."""
 
+    starts: tuple[int, ...]
     query: tuple[int, ...]
     context: tuple[int, ...]
     tables: tuple[torch.Tensor, ...]
@@ -64,7 +66,8 @@ class DenseAttention:
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: DensePlan | None = None) -> DensePlan:
         tables = tuple(torch.from_numpy(row.astype("int64")) for row in batch.tables[group.index])
-        return DensePlan(tuple(batch.query.tolist()), tuple(batch.context.tolist()), tables)
+        starts = np.arange(len(tables)) * batch.span if batch.span else np.cumsum(batch.query) - batch.query
+        return DensePlan(tuple(starts.tolist()), tuple(batch.query.tolist()), tuple(batch.context.tolist()), tables)
 
     def attend(
         self,
@@ -75,10 +78,9 @@ class DenseAttention:
         cache: DenseCache | None,
         plan: DensePlan,
     ) -> torch.Tensor:
-        out, first = [], 0
-        for query, context, table in zip(plan.query, plan.context, plan.tables, strict=True):
+        out = torch.zeros_like(q)  # of padding
+        for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
             rows = slice(first, first + query)
-            first += query
             if cache is None:
                 assert k is not None, "without a cache there must be keys"
                 assert v is not None, "without a cache there must be values"
@@ -89,9 +91,8 @@ class DenseAttention:
                     _write(cache.k[layer.index], places[context - query :], k[rows])
                     _write(cache.v[layer.index], places[context - query :], v[rows])
                 keys, values = _read(cache.k[layer.index], places), _read(cache.v[layer.index], places)
-            out.append(attend_dense(q[rows], keys, values, layer))
-        # tokens behind the last row are padding
-        return torch.cat([*out, torch.zeros_like(q[first:])])
+            out[rows] = attend_dense(q[rows], keys, values, layer)
+        return out
 
 
 def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
