@@ -5,21 +5,37 @@ from __future__ import annotations
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
+from lsv.errors import ConfigError
+from lsv.platform import Advice, load_platform
 from lsv.resolve import resolve
-from lsv.settings import Settings
+from lsv.settings import Setting, Settings, dashed
+from lsv.traffic import read_traffic
 
 _GIB = 1 << 30
 
 
+TRAFFIC = Setting(
+    name="traffic",
+    help='JSONL file with a sample of requests, {"prompt": tokens, "output": tokens} a line, for platforms with advice',
+    scope="all",
+)
+
+
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="engine", extra=(JSON,))
+    settings = context.settings(arguments, scope="engine", extra=(JSON, TRAFFIC))
     config = resolve(settings, context.plugins)
+    traffic = read_traffic(settings["traffic"]) if settings["traffic"] else ()
+    platform = load_platform(config.platform, context.plugins.catalog, emulate=config.emulate)
+    advice = platform.advise(config, traffic)
+    if traffic and advice is None:
+        raise ConfigError(f"platform {config.platform} has no use for a sample of traffic", param="traffic")
     from lsv.worker.survey import survey
 
     found = survey(config, context.plugins.catalog)
     fit = found.fit
     if settings["json"]:
-        context.console.print_json(data=msgspec.to_builtins({"config": config, "memory": found.memory, "fit": fit}))
+        data = {"config": config, "memory": found.memory, "fit": fit, "advice": advice}
+        context.console.print_json(data=msgspec.to_builtins(data))
         return 0
     from rich.table import Table
 
@@ -33,7 +49,22 @@ def run(arguments: list[str], context: CommandContext) -> int:
     concurrency = fit.kv_tokens / config.max_model_len
     table.add_row("concurrency", f"{concurrency:.2f}x", f"requests of {config.max_model_len:,} tokens at once")
     context.console.print(table)
+    if advice is not None:
+        _show(advice, context)
     return 0
+
+
+def _show(advice: Advice, context: CommandContext) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("what", "value", "why", title=advice.title)
+    for row in advice.rows:
+        table.add_row(*row)
+    context.console.print(table)
+    if advice.settings:
+        flags = " ".join(f"--{dashed(name)} {value}" for name, value in advice.settings.items())
+        context.console.print(Text(f"to use it: {flags}"), soft_wrap=True)
 
 
 def _asked(settings: Settings, name: str) -> str:
