@@ -118,10 +118,12 @@ def watch(engine: Any) -> Parts:
         ("step record", type(inner), "run"),
         ("model", nn_model, "run"),
         ("head", inner.model.head, "forward"),
-        ("sampling", readout, "sample_rows"),
+        ("sampling", readout, "draw_rows"),
         ("readout", readout.Readout, "read"),
+        ("readout", readout.Readout, "settle"),
         ("readout", readout.Readout, "result"),
-        ("worker", engine._executor._worker, "step"),
+        ("worker", engine._executor._worker, "launch"),
+        ("worker", engine._executor._worker, "finish"),
         ("engine", engine, "step"),
     ):
         if not isinstance(getattr(owner, name), property):
