@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve test test-all test-isa test-gpu lint install install-dev clean
+.PHONY: serve test test-all test-isa test-emulated test-gpu lint install install-dev clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -44,12 +44,16 @@ lint: install-dev
 test: lint
 	$(PYTEST) -n 2 --dist loadgroup -m "not slow and not gpu" tests
 
-test-all: lint test-isa
+test-all: lint test-isa test-emulated
 	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
 
 # The native kernels with each instruction set this machine has, and with AMX tiles (emulated where there are none).
 test-isa: install-dev
 	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
+
+# The end-to-end tests on every platform that has an emulation.
+test-emulated: install-dev
+	for platform in xpu hpu cuda; do LSV_PLATFORM=$$platform LSV_EMULATE=1 $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
 
 test-gpu: install-dev
 	$(PYTEST) -m gpu tests || { code=$$?; [ $$code -eq 5 ] && echo "there is no test that needs an accelerator yet"; }

@@ -84,6 +84,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int | None = None
     num_blocks: int | None = None
     max_logprobs: int = 20
+    encoder_cache_tokens: int = 16384
     seed: int = 0
     step_timeout: float = 300.0
     reference_ops: bool = False
@@ -111,7 +112,10 @@ class BoundOp(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine turned out to hold once its model is loaded."""
+    """What an engine turned out to hold once its model is loaded.
+
+    ``encoder_parts`` are the pieces in which the model encodes an item of media; 0 for a model that takes text only.
+    """
 
     num_blocks: int
     block_size: int
@@ -122,6 +126,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[Mapping[str, Any], ...] = ()
     ops: tuple[BoundOp, ...] = ()
     padding: Padding | None = None
+    encoder_parts: int = 0
     reasons: tuple[Reason, ...] = ()
 
     @property

@@ -83,6 +83,10 @@ _MEMORY = _grouped(
         help="type of the KV cache: fp8 (that is fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 where the "
         "checkpoint was made for it",
     ),
+    Setting(
+        name="encoder_cache_tokens", type="int", default=16384, low=1,
+        help="tokens of pictures, sounds and clips whose embeddings are kept",
+    ),
     Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
     Setting(
         name="preemption_mode", default="recompute", choices=("recompute",),
@@ -114,7 +118,7 @@ _SCHEDULING = _grouped(
         help="order of waiting requests: fcfs, priority, or a plugin's",
     ),
     Setting(
-        name="async_scheduling", type="bool",
+        name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
         help="plan a step while the one before runs (default: where the platform gains by it)",
     ),
     Setting(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.media import Media, Positions
 
 MAX_STOP_STRINGS = 64
 MAX_BAD_WORDS = 128
@@ -177,14 +178,15 @@ class Request:
 
     ``prompt`` and the growing ``output`` are token ids; exactly one of ``sampling`` and ``pooling`` is given.
     ``stop_ids`` are all ids that end the answer, ``salt`` separates tenants in the prefix cache, a lower ``priority``
-    goes first. ``arrival``, ``deadline``, ``first_planned`` and ``first_token`` are times of the engine's clock in
-    seconds. ``computed`` counts the tokens whose KV stands, ``cached`` the prompt tokens found in the prefix cache.
-    The scheduler owns all that changes.
+    goes first. ``media`` stand in the order of their places in the prompt. ``arrival``, ``deadline``,
+    ``first_planned`` and ``first_token`` are times of the engine's clock in seconds. ``computed`` counts the tokens
+    whose KV stands, ``cached`` the prompt tokens found in the prefix cache. The scheduler owns all that changes.
     """
 
     __slots__ = (
-        "arrival", "bad_words", "cached", "computed", "deadline", "first_planned", "first_token", "id", "needs",
-        "output", "pooling", "preemptions", "priority", "prompt", "salt", "sampling", "seed", "status", "stop_ids",
+        "arrival", "bad_words", "cached", "computed", "deadline", "first_planned", "first_token", "id", "media",
+        "needs", "output", "pooling", "positions", "preemptions", "priority", "prompt", "salt", "sampling", "seed",
+        "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -196,6 +198,8 @@ class Request:
         pooling: PoolingParams | None = None,
         stop_ids: tuple[int, ...] = (),
         bad_words: tuple[tuple[int, ...], ...] = (),
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         seed: int = 0,
         priority: int = 0,
         salt: bytes = b"",
@@ -210,6 +214,8 @@ class Request:
         self.pooling = pooling
         self.stop_ids = stop_ids
         self.bad_words = bad_words
+        self.media = media
+        self.positions = positions
         self.seed = seed
         self.priority = priority
         self.salt = salt

@@ -83,6 +83,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         memory_share=settings["gpu_memory_utilization"],
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
+        encoder_cache_tokens=settings["encoder_cache_tokens"],
         seed=settings["seed"],
         step_timeout=settings["step_timeout"],
         reference_ops=settings["reference_ops"],
@@ -160,10 +161,13 @@ def _preferred(capabilities: Capabilities) -> Sequence[str]:
 
 def _choose_kv_dtype(asked: str, checkpoint: Mapping[str, Any], capabilities: Capabilities, choices: Choices) -> str:
     """The asked dtype by its full name, or 8-bit floats for a checkpoint made for them, or the model's dtype."""
+    if asked in capabilities.kv_aliases:
+        named = capabilities.kv_aliases[asked]
+        choices.note("kv_cache_dtype", named, f"{asked} is another name for it")
+        return named
     if asked not in capabilities.kv_dtypes:
-        raise ConfigError(
-            f"kv_cache_dtype {asked} is not one of {', '.join(capabilities.kv_dtypes)}", param="kv_cache_dtype"
-        )
+        known = ", ".join((*capabilities.kv_dtypes, *capabilities.kv_aliases))
+        raise ConfigError(f"kv_cache_dtype {asked} is not one of {known}", param="kv_cache_dtype")
     if asked == "auto" and _declares_fp8_cache(checkpoint) and _FP8_CACHE in capabilities.kv_dtypes:
         choices.note("kv_cache_dtype", _FP8_CACHE, "the checkpoint's own")
         return _FP8_CACHE

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE")
+"""With these set, all of this folder runs on that platform: see ``make test-emulated``."""
+
 
 def free_port() -> int:
     with socket.socket() as listener:
@@ -28,7 +31,11 @@ class Server:
     def __init__(self, log: Path, *arguments: str) -> None:
         self.port, self.log = free_port(), log
         command = [sys.executable, "-m", "lsv", "serve", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("LSV_", "VLLM_"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name in CHOSEN or not name.startswith(("LSV_", "VLLM_"))
+        }
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 

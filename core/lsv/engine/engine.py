@@ -183,6 +183,8 @@ class Engine(Generic[Owner]):
             pooling=message.pooling,
             stop_ids=message.stop_ids,
             bad_words=message.bad_words,
+            media=message.media,
+            positions=message.positions,
             # every request draws its own numbers, the same ones in every run that sends the same requests
             seed=derive_seed(self.config.seed, number + 1) if message.seed is None else message.seed,
             priority=message.priority,
@@ -261,6 +263,8 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
         mixed_batches=config.mixed_batches,
         max_itl=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
         padding=fit.padding,
+        encoder_tokens=config.encoder_cache_tokens if fit.encoder_parts else 0,
+        encoder_parts=max(1, fit.encoder_parts),
     )
     return Scheduler(limits, kv, policy)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.errors import ErrorRecord
+from lsv.media import Media, Positions
 from lsv.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 
@@ -35,6 +36,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pooling: PoolingParams | None = None
     stop_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    media: tuple[Media, ...] = ()
+    positions: Positions | None = None
     seed: int | None = None
     priority: int = 0
     salt: bytes = b""

@@ -123,8 +123,8 @@ class KVManager:
         hashes, size = table.hashes, self.block_size
         for index in range(len(hashes), count):
             parent = hashes[-1] if hashes else self._root
-            ids = table.request.ids(index * size, (index + 1) * size)
-            hashes.append(block_hash(parent, ids, table.extras))
+            start, stop = index * size, (index + 1) * size
+            hashes.append(block_hash(parent, table.request.ids(start, stop), table.extras(start, stop)))
         return hashes[:count]
 
     def _longest_cached(self, hashes: Sequence[bytes]) -> int:

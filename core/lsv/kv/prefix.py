@@ -26,6 +26,10 @@ def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
     return hashlib.sha256(parent + struct.pack(f"<{len(ids)}I", *ids) + extras).digest()
 
 
-def pack_extras(*, salt: bytes) -> bytes:
-    """What else than tokens a block's content depends on, as name and value of what is given."""
-    return pack((b"salt", salt)) if salt else b""
+def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = ()) -> bytes:
+    """What else than tokens a block's content depends on, as name and value of what is given.
+
+    ``media`` are the hashes of what stands in the block, each with the place in it at which the block begins.
+    """
+    extras = pack((b"salt", salt)) if salt else b""
+    return extras + b"".join(pack((b"media", hash, struct.pack("<q", place))) for hash, place in media)

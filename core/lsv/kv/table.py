@@ -19,16 +19,20 @@ class Table:
     """
 
     __slots__ = (
-        "blocks", "bound", "capacity", "claimed", "dropped", "extras", "hashes", "held", "published", "request", "sent",
+        "blocks", "bound", "capacity", "claimed", "dropped", "hashes", "held", "published", "request", "sent",
     )  # fmt: skip
 
     def __init__(self, request: Request, groups: int) -> None:
         self.request = request
-        self.extras = pack_extras(salt=request.salt)
         self.hashes: list[bytes] = []
         self.blocks: list[list[int]] = [[] for _ in range(groups)]
         self.dropped = [0] * groups
         self.clear()
+
+    def extras(self, start: int, stop: int) -> bytes:
+        """What the block of tokens ``start … stop-1`` depends on beside them."""
+        media = [(one.hash, start - one.start) for one in self.request.media if one.start < stop and start < one.stop]
+        return pack_extras(salt=self.request.salt, media=media)
 
     def clear(self) -> None:
         """Hold nothing; hashes stay true."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsv.request import Request
 from lsv.scheduler.budget import StepBudget
 from lsv.scheduler.job import Job
-from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
+from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan
 
 
 class Draft:
@@ -20,6 +20,13 @@ class Draft:
         self._samples: list[bool] = []
         self._begin: list[Begin] = []
         self._blocks: list[Grown] = []
+        self._encode: list[Encode] = []
+        self._forget: list[bytes] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether the step would compute nothing at all."""
+        return not self.jobs and not self._encode
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -47,6 +54,14 @@ class Draft:
         self._samples.append(job.planned == job.target)
         self.budget.spend(count)
 
+    def encode(self, job: Job, place: int, first: int, last: int) -> None:
+        """Some parts of the encoder's work on one of the job's media."""
+        self._encode.append(Encode(job.slot, place, first, last))
+
+    def forget(self, hash: bytes) -> None:
+        """Embeddings that the worker need not keep."""
+        self._forget.append(hash)
+
     def begin(self, job: Job) -> None:
         """The job enters its slot."""
         self._begin.append(_begin(job.slot, job.request))
@@ -68,9 +83,13 @@ class Draft:
             end=end,
             rows=self._rows(),
             blocks=tuple(self._blocks),
+            forget=tuple(self._forget),
+            encode=tuple(self._encode),
         )
 
     def _kind(self) -> Kind:
+        if not self.jobs:
+            return Kind.ENCODE
         if not self._chunks:
             return Kind.DECODE
         return Kind.PREFILL if len(self._chunks) == len(self.jobs) else Kind.MIXED
@@ -96,4 +115,6 @@ def _begin(slot: int, request: Request) -> Begin:
         seed=request.seed,
         stop_ids=request.stop_ids,
         bad_words=request.bad_words,
+        media=request.media,
+        positions=request.positions,
     )

@@ -15,7 +15,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tokens or decoding rows, never both. A request that was preempted ``max_preemptions`` times
     comes back only when all blocks it can ever need are free, and keeps them. ``max_itl`` is the time in seconds that
     a step with decoding rows should stay under; None is no limit. ``padding`` says what steps of prompts are padded to:
-    they then count as much as their padded form.
+    they then count as much as their padded form. The worker keeps embeddings of media for ``encoder_tokens`` tokens,
+    and computes them in ``encoder_parts`` pieces.
     """
 
     max_num_seqs: int
@@ -28,6 +29,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_preemptions: int = 3
     max_itl: float | None = None
     padding: Padding | None = None
+    encoder_tokens: int = 0
+    encoder_parts: int = 1
 
     @property
     def tokens_in_flight(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
 
 
@@ -41,6 +42,8 @@ class Begin(msgspec.Struct, frozen=True):
     stop_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     adapter: int | None = None
+    media: tuple[Media, ...] = ()
+    positions: Positions | None = None
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -68,6 +71,15 @@ class Grown(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
 
 
+class Encode(msgspec.Struct, frozen=True):
+    """Parts ``first … last-1`` of the encoder's work on item ``place`` of a slot's media."""
+
+    slot: int
+    place: int
+    first: int
+    last: int
+
+
 class Move(msgspec.Struct, frozen=True):
     """A block copied between cache tiers."""
 
@@ -77,7 +89,9 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. The worker handles ``end`` first, then ``begin``, then ``blocks``, then computes ``rows``."""
+    """One step. The worker handles ``end`` first, then ``begin``, then ``blocks``, then ``forget`` and ``encode``; then
+    it computes ``rows``. ``forget`` are hashes of embeddings that are not needed any more.
+    """
 
     step: int
     kind: Kind
@@ -86,6 +100,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
     rows: Rows = Rows()
     blocks: tuple[Grown, ...] = ()
     moves: tuple[Move, ...] = ()
+    forget: tuple[bytes, ...] = ()
+    encode: tuple[Encode, ...] = ()
     masked: bool = False
 
     @property

@@ -7,6 +7,7 @@ from lsv.request import Status
 from lsv.scheduler.batch import Batch
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.draft import Draft
+from lsv.scheduler.encoding import Encoding
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.pace import Pace
@@ -21,6 +22,7 @@ class Planner:
         self.waiting = WaitingRoom()
         self.batch = Batch(limits, kv)
         self.preemptions = self.prompt_tokens = self.prefix_queries = self.prefix_hits = 0
+        self.encoding = Encoding(limits.encoder_tokens, limits.encoder_parts)
         self._limits = limits
         self._kv = kv
         self._policy = policy
@@ -34,6 +36,7 @@ class Planner:
             self.waiting.wake(id)
         self._short = False
         draft = Draft(self._budget())
+        self.encoding.begin_step(decoding=bool(self.batch.decoding))
         if self._limits.mixed_batches:
             self._decode(draft)
             self._prefill(draft, now)
@@ -85,9 +88,19 @@ class Planner:
 
     def _take(self, job: Job, count: int, draft: Draft) -> None:
         draft.grow(job)
+        if job.request.media:
+            count = self._encode(job, count, draft)
+        if not count:
+            return
         draft.prefill(job, count)
+        self.encoding.pass_by(job)
         if job.planned == job.target:
             self.batch.start_decoding(job)
+
+    def _encode(self, job: Job, count: int, draft: Draft) -> int:
+        """How many of ``count`` tokens have, with what this step encodes, all embeddings they need."""
+        reach = self.encoding.reach(job, count, draft)
+        return reach if reach == count or self._limits.chunked_prefill else 0
 
     # Admission
 
@@ -157,6 +170,7 @@ class Planner:
         """
         if not self.batch.leave(job):
             return False
+        self.encoding.leave(job)
         if not job.ended:
             self.preemptions += 1
             job.request.preemptions += 1

@@ -106,6 +106,18 @@ class Scheduler:
                 f"the prompt has {len(prompt)} tokens, but at most {room} fit ({self._why_longest}): shorten it",
                 param="prompt",
             )
+        self._check_media(request)
+
+    def _check_media(self, request: Request) -> None:
+        counts = [media.count for media in request.media]
+        most = self.limits.encoder_tokens
+        together = max(counts, default=0) if self.limits.chunked_prefill else sum(counts)
+        if together > most:
+            raise BadRequest(
+                f"the media of the prompt need {together} tokens at a time, and the encoder keeps {most}: "
+                "send smaller ones, or raise encoder_cache_tokens",
+                param="messages",
+            )
 
     def satisfy(self, id: int, need: Need) -> None:
         """What a waiting request needed is there."""
@@ -149,6 +161,7 @@ class Scheduler:
             batch.leave(job)
         batch.sweep()
         batch.slots.take_ended()
+        self._planner.encoding.forget()
         self._kv.forget()
         return failed
 
@@ -166,6 +179,7 @@ class Scheduler:
             self._planner.waiting.remove(job)
         else:
             self._planner.batch.leave(job)
+            self._planner.encoding.leave(job)
         return outcome
 
     # Steps
@@ -175,7 +189,7 @@ class Scheduler:
         if len(self._flights) >= self.limits.depth:
             return None
         draft = self._planner.draft(now)
-        if not draft:
+        if draft.idle:
             return None
         plan = draft.finish(self._steps, self._planner.batch.slots.take_ended())
         self._steps += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
+from lsv.media import Media
 from lsv.request import Request
 from lsv.scheduler.plan import Logprobs
 
@@ -16,6 +17,14 @@ def fold(state: int, token: int) -> int:
     """The state (64 bits) after one more token; it names the whole sequence up to there."""
     state = ((state ^ (token + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) & _MASK
     return state ^ (state >> 29)
+
+
+def seen(ids: Sequence[int], media: Iterable[Media]) -> list[int]:
+    """What such a model reads: in the places of media, numbers that stand for their embeddings."""
+    read = list(ids)
+    for one in media:
+        read[one.start : one.stop] = [int.from_bytes(one.hash[:4], "little") + place for place in range(one.count)]
+    return read
 
 
 def states(ids: Iterable[int], state: int = 0) -> list[int]:
@@ -39,7 +48,7 @@ def expected_output(request: Request, longest: int) -> list[int]:
     """The whole answer to a request that nothing disturbs, computed one token after another."""
     sampling = request.sampling
     assert sampling is not None, "only generation has an answer"
-    state = states(request.prompt)[-1]
+    state = states(seen(request.prompt, request.media))[-1]
     output: list[int] = []
     most = min(longest - len(request.prompt), sampling.max_tokens or longest)
     while len(output) < most:

@@ -23,7 +23,7 @@ class FakeSlot:
     def __init__(self, begin: Begin, stay: int, groups: int) -> None:
         self.begin = begin
         self.stay = stay
-        self.states = fake_tokens.states(begin.ids)
+        self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
         self.ids = list(begin.ids)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
         self.computed: int | None = None
@@ -57,6 +57,7 @@ class FakeWorker:
         self._results: deque[StepResult] = deque()
         self._named: deque[dict[int, set[int]]] = deque()
         self._stays = 0
+        self._encoded: dict[bytes, tuple[int, int]] = {}  # parts that are done, and tokens
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         progress("weights", 1, 1)
@@ -74,6 +75,7 @@ class FakeWorker:
         """Run a plan as a device would, in order; its result is there when it is collected."""
         assert len(self._results) < self.depth, "too many plans in flight"
         self._change_slots(plan)
+        self._encode(plan)
         rows = self._rows(plan)
         self._check_step(plan, rows)
         for row in rows:
@@ -107,6 +109,17 @@ class FakeWorker:
                 assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
             self.slots[grown.slot].tables[grown.group] += grown.blocks
 
+    def _encode(self, plan: StepPlan) -> None:
+        for hash in plan.forget:
+            del self._encoded[hash]
+        for piece in plan.encode:
+            media = self.slots[piece.slot].begin.media[piece.place]
+            done, _ = self._encoded.get(media.hash, (0, 0))
+            assert done == piece.first < piece.last <= self._limits.encoder_parts, "parts are skipped or done twice"
+            self._encoded[media.hash] = (piece.last, media.count)
+        held = sum(tokens for _, tokens in self._encoded.values())
+        assert held <= self._limits.encoder_tokens, "more embeddings than there is room for"
+
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows = plan.rows
         assert set(rows.drafts) <= {0}, "nothing drafts here"
@@ -116,7 +129,10 @@ class FakeWorker:
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
-        assert rows, "an empty step"
+        assert rows or plan.encode, "an empty step"
+        if not rows:
+            assert plan.kind == Kind.ENCODE, f"a step that only encodes calls itself {plan.kind}"
+            return
         assert len({slot.stay for slot, *_ in rows}) == len(rows), "a request has two rows"
         assert plan.tokens <= self._limits.max_num_batched_tokens, "the step is over its budget"
         decoding = [slot.computed is not None and start >= len(slot.begin.ids) for slot, start, *_ in rows]
@@ -132,6 +148,12 @@ class FakeWorker:
         assert end <= len(slot.ids), "tokens are computed that nobody knows"
         assert wants_logits == (end == len(slot.ids)), "only the last known token samples"
         assert end == len(slot.begin.ids) or self._limits.chunked_prefill or start >= len(slot.begin.ids), "a chunk"
+        for media in slot.begin.media:
+            done, _ = self._encoded.get(media.hash, (0, 0))
+            needed = media.start < end and start < media.stop
+            assert not needed or done == self._limits.encoder_parts, (
+                "tokens are computed whose embeddings are not there"
+            )
         for group in self._groups:
             table = slot.tables[group.index]
             assert len(table) * self._block_size >= end, "tokens have no block"

@@ -135,7 +135,7 @@ def dummy_batch(shape: Shape, groups: int, *, spread: bool) -> Batch:
         return pad_batch(nobody, shape, spread=spread)
     tokens = shape.rows * shape.query
     lengths = np.full(shape.rows, shape.query, np.int32)
-    tables = tuple(np.zeros((shape.rows, max(1, shape.blocks)), np.int32) for _ in range(groups))
+    tables = tuple(np.zeros((shape.rows, shape.blocks), np.int32) for _ in range(groups))
     return Batch(
         ids=np.zeros(tokens, np.int64),
         positions=np.tile(np.arange(shape.query), shape.rows),

@@ -1,0 +1,50 @@
+"""Pictures, sounds and clips of a prompt, as they travel from whoever prepared them to the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Modality = Literal["image", "audio", "video"]
+
+
+class Array(msgspec.Struct, frozen=True):
+    """Numbers on their way: ``data`` holds an array of ``shape`` in row order, in the byte order of this machine.
+
+    ``dtype`` is spelt as torch does (``"float32"``).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Media(msgspec.Struct, frozen=True):
+    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on.
+
+    ``inputs`` are what the model's encoder takes, by name. ``hash`` (32 bytes) names the embeddings: it covers
+    the content, how it was prepared and for which model.
+    """
+
+    hash: bytes
+    modality: Modality
+    start: int
+    count: int
+    inputs: Mapping[str, Array] = {}
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """Where the tokens of a prompt stand along each axis of a rotary embedding with several: int32 [axes, prompt].
+
+    The token at index i behind the prompt stands at ``i + offset`` on every axis.
+    """
+
+    axes: int
+    data: bytes
+    offset: int
