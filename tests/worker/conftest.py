@@ -10,10 +10,11 @@ import torch
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.kv.spec import KVGroup
+from lsv.media import Media, Positions
 from lsv.offers import AttentionOffer, ModelOffer, PlatformOffer, load_object
 from lsv.platform import BatchLimits, Budget, Device, Memory, Platform, Shape, ShapePolicy, StepFn
 from lsv.request import PoolingParams, SamplingParams
-from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan, StepResult
+from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan, StepResult
 from lsv.testing.tiny import tiny
 from lsv.worker.slots import Slot
 from lsv.worker.worker import Worker
@@ -147,13 +148,15 @@ class Driver:
         *,
         seed: int = 0,
         pooling: PoolingParams | None = None,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         **params: Any,
     ) -> Begin:
         sampling = None if pooling else SamplingParams(**{"temperature": 0.0, "max_tokens": None, **params})
         prompt = len(ids) if prompt is None else prompt
         for group in self.groups:
             self.tables[slot, group.index] = []
-        return Begin(slot, tuple(ids), prompt, sampling, pooling, seed, stop_ids=(7,))
+        return Begin(slot, tuple(ids), prompt, sampling, pooling, seed, stop_ids=(7,), media=media, positions=positions)
 
     def run(
         self,
@@ -162,9 +165,11 @@ class Driver:
         end: Sequence[int] = (),
         shared: Sequence[Grown] = (),
         kind: Kind | None = None,
+        encode: Sequence[Encode] = (),
+        forget: Sequence[bytes] = (),
     ) -> StepResult:
         """Launch and finish a step, with nothing else under way."""
-        plan = self.launch(rows, begin, end, shared, kind)
+        plan = self.launch(rows, begin, end, shared, kind, encode, forget)
         result = self.worker.finish()
         assert result.step == plan.step
         assert result.kept == plan.rows.count
@@ -177,6 +182,8 @@ class Driver:
         end: Sequence[int] = (),
         shared: Sequence[Grown] = (),
         kind: Kind | None = None,
+        encode: Sequence[Encode] = (),
+        forget: Sequence[bytes] = (),
     ) -> StepPlan:
         """Rows are (slot, start, count, wants_logits); ``shared`` are blocks a slot takes over first."""
         for grown in shared:
@@ -191,6 +198,8 @@ class Driver:
             begin=tuple(begin),
             end=tuple(end),
             blocks=tuple(blocks),
+            encode=tuple(encode),
+            forget=tuple(forget),
             rows=Rows(slot, start, count, (0,) * len(rows), wants),
         )
         self.worker.launch(plan)
@@ -204,15 +213,15 @@ class Driver:
                 table += [next(self._free) for _ in range(more)]
                 yield Grown(slot, group.index, tuple(table[-more:]))
 
-    def generate(self, begin: Begin, tokens: int, chunk: int = 1000) -> list[int]:
+    def generate(self, begin: Begin, tokens: int, chunk: int = 1000, encode: Sequence[Encode] = ()) -> list[int]:
         """One request alone: its ids in chunks of ``chunk``, then token by token; the new tokens."""
         drawn: list[int] = []
         entering, start, length = [begin], 0, len(begin.ids)
         while len(drawn) < tokens:
             count = min(chunk, length - start)
-            result = self.run([(begin.slot, start, count, start + count == length)], entering)
+            result = self.run([(begin.slot, start, count, start + count == length)], entering, encode=encode)
             assert not result.failed
-            entering, start = [], start + count
+            entering, encode, start = [], (), start + count
             drawn += result.tokens[0]
             length = len(begin.ids) + len(drawn)
         return drawn

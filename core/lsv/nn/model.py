@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -24,7 +24,8 @@ class Model(Protocol):
     """What core needs of an architecture; ``ModelOffer.load`` names a callable ``(w, config, max_len) -> Model``.
 
     A model is an ``nn.Module``; ``config`` is config.json, ``max_len`` the longest input. ``ignores`` are regular
-    expressions of checkpoint tensors that are known not to be needed. ``norm`` takes the layers' output rows.
+    expressions of checkpoint tensors that are known not to be needed. ``norm`` takes the layers' output rows. One that
+    has an ``encoder`` (``Encoder``) takes media; one whose tokens stand in several dimensions says so by ``axes``.
     """
 
     vocab_size: int
@@ -50,6 +51,23 @@ class Model(Protocol):
 
     def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
         """Replace the attention layers by the same ones with their places in the KV cache."""
+        ...
+
+
+class Encoder(Protocol):
+    """What a model that takes pictures, sounds or clips has as ``encoder``: a tower cut into ``parts`` of like cost.
+
+    Inputs are those of one item, by the names its processor gave them. Between two parts a step of decoding may run.
+    """
+
+    parts: int
+
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """What the first part works on; ``inputs`` are on the device."""
+        ...
+
+    def advance(self, state: Any, part: int) -> Any:
+        """What the next part works on; after the last one the embeddings [count, hidden]."""
         ...
 
 
@@ -106,6 +124,8 @@ class Decoder(nn.Module):
 def run(model: Model, step: Step) -> torch.Tensor:
     """All layers over the step's tokens; the normed hidden states [R', hidden] of ``step.logits_rows``."""
     x = model.embed(step.ids, step)
+    if step.media is not None:
+        x = x.index_copy(0, step.media.places, step.media.rows.to(x.dtype))
     for layer in model.layers:
         x = layer(x, step)
     return model.norm(x.index_select(0, step.logits_rows))  # type: ignore[no-any-return]

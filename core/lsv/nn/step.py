@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,21 @@ from lsv.attention import AttentionBackend
 
 
 @dataclass(frozen=True, slots=True)
+class Embeddings:
+    """What an encoder made of media: ``rows`` [M, hidden] for the tokens at ``places`` int64 [M]."""
+
+    places: torch.Tensor
+    rows: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The batch as T flat tokens of R rows.
 
     ids int64 [T] · positions int64 [A, T] (A = 1; M-RoPE 3) · attention: the backend's plan per KV group ·
     cache: the backend's cache, None attends within the step alone · logits_rows int64 [R'] indices of the tokens
-    that go through the head · adapters int32 [T] or None · taps: layers whose output is wanted.
+    that go through the head · adapters int32 [T] or None · media: embeddings in the places of some tokens ·
+    taps: layers whose output is wanted.
     """
 
     ids: torch.Tensor
@@ -27,5 +35,5 @@ class Step:
     cache: Any | None
     logits_rows: torch.Tensor
     adapters: torch.Tensor | None = None
-    media: Mapping[str, torch.Tensor] | None = None
+    media: Embeddings | None = None
     taps: tuple[int, ...] = ()

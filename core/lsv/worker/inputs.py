@@ -24,8 +24,8 @@ def _nowhere() -> Int64s:
 class Batch:
     """The step on the host: T tokens of ``rows`` requests, in row order; rows behind these only fill the step up.
 
-    ids and positions int64 [T]; ``last`` int64 [rows] says where each row's last token is. Tokens at ``unknown`` are
-    those that a step still under way samples for the slots ``awaited``; their ids are 0 here.
+    ids int64 [T]; positions int64 [axes, T]; ``last`` int64 [rows] says where each row's last token is. Tokens at
+    ``unknown`` are those that a step still under way samples for the slots ``awaited``; their ids are 0 here.
     """
 
     ids: Int64s
@@ -40,14 +40,22 @@ class Batch:
         return len(self.last)
 
 
-def build_batch(plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTables], block_size: int) -> Batch:
-    """Lay out the tokens of the plan's rows, which are in these ``slots``."""
+def build_batch(
+    plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTables], block_size: int, axes: int = 1
+) -> Batch:
+    """Lay out the tokens of the plan's rows, which are in these ``slots``; the model knows positions along ``axes``."""
     rows = plan.rows
     start = np.array(rows.start, np.int64)
     count = np.array(rows.count, np.int64)
     context = start + count
     single = max(rows.count) == 1
-    ids, positions, last = _singles(rows, slots, start) if single else _spans(rows, slots, count, context)
+    ids, last = _singles(rows, slots) if single else _spans(rows, slots, count, context)
+    end = np.cumsum(count)
+    positions = (start if single else np.arange(end[-1]) + np.repeat(context - end, count))[None]
+    if axes > 1:
+        spans = zip(slots, rows.start, context.tolist(), strict=True)
+        placed = [np.broadcast_to(slot.positions(first, stop), (axes, stop - first)) for slot, first, stop in spans]
+        positions = np.concatenate(placed, axis=1).astype(np.int64)
     width = -(-int(context.max()) // block_size)
     numbers = np.array(rows.slot, np.int64)
     late = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
@@ -65,22 +73,22 @@ def build_batch(plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTab
     )
 
 
-def _singles(rows: Rows, slots: Sequence[Slot], start: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Ids, positions and ``last`` where each row has one token, as all steps but those with prompts do."""
+def _singles(rows: Rows, slots: Sequence[Slot]) -> tuple[Int64s, Int64s]:
+    """Ids and ``last`` where each row has one token, as all steps but those with prompts do."""
     ids = [
         slot.tokens.at(place) if place < len(slot.tokens) else 0 for slot, place in zip(slots, rows.start, strict=True)
     ]
-    return np.array(ids, np.int64), start, np.arange(len(ids))
+    return np.array(ids, np.int64), np.arange(len(ids))
 
 
-def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Ids, positions and ``last`` of any rows."""
+def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s]:
+    """Ids and ``last`` of any rows."""
     end = np.cumsum(count)
     ids = np.zeros(end[-1], np.int64)
     for slot, first, last, stop in zip(slots, rows.start, context.tolist(), end.tolist(), strict=True):
         known = slot.ids[first:last]
         ids[stop - (last - first) : stop - (last - first) + len(known)] = known
-    return ids, np.arange(end[-1]) + np.repeat(context - end, count), end - 1
+    return ids, end - 1
 
 
 def pad_batch(batch: Batch, shape: Shape, *, spread: bool) -> Batch:
@@ -114,16 +122,16 @@ def _spread(layout: BatchLayout, span: int) -> Int64s:
 
 
 def _place(values: Int64s, places: Int64s, size: int) -> Int64s:
-    spread = np.zeros(size, np.int64)
-    spread[places] = values
+    spread = np.zeros((*values.shape[:-1], size), np.int64)
+    spread[..., places] = values
     return spread
 
 
-def dummy_batch(shape: Shape, groups: int, *, spread: bool) -> Batch:
+def dummy_batch(shape: Shape, groups: int, *, spread: bool, axes: int = 1) -> Batch:
     """Rows of token 0 on the null page only, in the form of a padded step: for warming up."""
     nobody = Batch(
         ids=_nowhere(),
-        positions=_nowhere(),
+        positions=np.empty((axes, 0), np.int64),
         layout=BatchLayout(
             query=np.empty(0, np.int32),
             context=np.empty(0, np.int32),
@@ -138,7 +146,7 @@ def dummy_batch(shape: Shape, groups: int, *, spread: bool) -> Batch:
     tables = tuple(np.zeros((shape.rows, shape.blocks), np.int32) for _ in range(groups))
     return Batch(
         ids=np.zeros(tokens, np.int64),
-        positions=np.tile(np.arange(shape.query), shape.rows),
+        positions=np.tile(np.arange(shape.query), (axes, shape.rows)),
         layout=BatchLayout(lengths, lengths, tables),
         last=np.arange(1, shape.rows + 1) * shape.query - 1,
     )

@@ -120,8 +120,8 @@ def run_largest(prepared: Prepared, config: EngineConfig, device: Device) -> Non
     tokens = min(config.max_num_batched_tokens, config.max_model_len)
     shape = Shape("prefill", 1, tokens, 0)
     spread = config.layout == "padded"
-    batch = dummy_batch(shape, len(declared.groups), spread=spread)
     steps = Steps(declared.model, prepared.backend, declared.groups, None, device, ShapePolicy(batch_limits(config, 0)))
+    batch = dummy_batch(shape, len(declared.groups), spread=spread, axes=steps.axes)
     steps.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
 

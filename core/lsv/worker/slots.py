@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +82,24 @@ class Slot:
         self.fault = _find_fault(begin, vocab_size)
         self.plain = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
+        placed = begin.positions
+        self._positions = None if placed is None else np.frombuffer(placed.data, np.int32).reshape(placed.axes, -1)
         penalised = begin.params is not None and _has_penalties(begin.params)
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
+
+    def spoil(self, fault: str) -> None:
+        """The request can't be computed any more."""
+        self.fault, self.plain = fault, False
+
+    def positions(self, start: int, stop: int) -> Int32s:
+        """Where tokens ``start … stop-1`` stand, int32 [axes, tokens]; one after the other unless the request says."""
+        given = self._positions
+        if given is None:
+            return np.arange(start, stop, dtype=np.int32)[None]
+        known = given[:, start:stop]
+        assert self.begin.positions is not None
+        rest = np.arange(max(start, self.prompt), stop, dtype=np.int32) + np.int32(self.begin.positions.offset)
+        return np.concatenate((known, np.broadcast_to(rest, (len(given), len(rest)))), axis=1)
 
     @property
     def ids(self) -> Int32s:
@@ -163,6 +179,11 @@ class Slots:
         """The slot of each row."""
         slots = self._slots
         return [slots[number] for number in rows.slot]
+
+    @property
+    def all(self) -> Mapping[int, Slot]:
+        """Every slot that is taken, by its number."""
+        return self._slots
 
     def apply(self, plan: StepPlan) -> None:
         """Take in who leaves, who comes and which blocks they got, in this order."""

@@ -16,13 +16,20 @@ from lsv.attention import AttentionBackend
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
-from lsv.nn.step import Step
+from lsv.nn.step import Embeddings, Step
 from lsv.platform import Device, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 
 log = logging.getLogger(__name__)
 
 Int64s = npt.NDArray[np.int64]
+
+
+Gather = Callable[[Batch], Embeddings | None]
+
+
+def no_media(batch: Batch) -> None:
+    """The embeddings in a batch of text."""
 
 
 class Buffers:
@@ -68,21 +75,25 @@ class Steps:
         self.model, self.backend, self.groups, self.cache = model, backend, groups, cache
         self.device, self.policy, self._padded = device, policy, padded
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
+        self.axes: int = getattr(model, "axes", 1)
         self._ready: dict[Shape, Buffers] = {}
         self._warm_kinds: set[str] = set()
         self._missed: set[Shape] = set()
 
-    def run(self, kind: str, batch: Batch, places: Callable[[Batch], Int64s]) -> Ran:
-        """Compute the batch and the states of the tokens at ``places`` of it, once it has its final form."""
+    def run(self, kind: str, batch: Batch, places: Callable[[Batch], Int64s], media: Gather = no_media) -> Ran:
+        """Compute the batch and the states of the tokens at ``places`` of it, once it has its final form.
+
+        ``media`` gives the embeddings in it; a step that has any is not run in a compiled form.
+        """
         shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
         buffers = self._ready.get(shape)
         if buffers is not None or self._padded:
             batch = pad_batch(batch, shape, spread=self._padded)
-        wanted = places(batch)
-        if buffers is not None and len(wanted) <= shape.rows:
+        wanted, embeddings = places(batch), media(batch)
+        if buffers is not None and len(wanted) <= shape.rows and embeddings is None:
             self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
             return Ran(buffers.run(), len(wanted), buffers.step, unwarmed=False)
-        step = self._make_step(batch, wanted)
+        step = replace(self._make_step(batch, wanted), media=embeddings)
         return Ran(nn_model.run(self.model, step), len(wanted), step, unwarmed=self._note_miss(shape))
 
     def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
@@ -94,7 +105,7 @@ class Steps:
         """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
         expected = self.policy.expected()
         for done, shape in enumerate(self.policy.warmup(), start=1):
-            batch = dummy_batch(shape, len(self.groups), spread=self._padded)
+            batch = dummy_batch(shape, len(self.groups), spread=self._padded, axes=self.axes)
             buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
             buffers.run = self.device.compile(buffers.run, shape, eager=eager)
             self.model.head(buffers.run(), buffers.step)
@@ -115,7 +126,7 @@ class Steps:
     def _make_step(self, batch: Batch, wanted: Int64s) -> Step:
         step = Step(
             ids=self._put(batch.ids),
-            positions=self._put(batch.positions).unsqueeze(0),
+            positions=self._put(batch.positions),
             backend=self.backend,
             attention=tuple(self.backend.plan(batch.layout, group) for group in self.groups),
             cache=self.cache,
@@ -127,7 +138,7 @@ class Steps:
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
         """Write a batch of the buffers' shape into them."""
         step = buffers.step
-        for tensor, values in ((step.ids, batch.ids), (step.positions[0], batch.positions), (step.logits_rows, wanted)):
+        for tensor, values in ((step.ids, batch.ids), (step.positions, batch.positions), (step.logits_rows, wanted)):
             tensor.copy_(self._on_host(values), non_blocking=True)
         self._await(step.ids, batch)
         plans = zip(self.groups, step.attention, strict=True)

@@ -16,11 +16,12 @@ from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Event, Group
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.constraints import is_constrained
+from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.loading import batch_limits, connect, load, open_device
 from lsv.worker.readout import Readout, choose
 from lsv.worker.slots import Slot, Slots
-from lsv.worker.steps import Steps
+from lsv.worker.steps import Steps, no_media
 
 
 class Launched:
@@ -59,6 +60,7 @@ class Worker:
         self._steps: Steps | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
+        self._media = MediaEncoder(None, torch.device("cpu"))
         self._launched: deque[Launched] = deque()
         self._finished = 0.0
 
@@ -89,7 +91,8 @@ class Worker:
             slots=limits.max_rows,
         )
         self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
-        return msgspec.structs.replace(loaded.fit, padding=policy.padding)
+        self._media = MediaEncoder(getattr(declared.model, "encoder", None), device.torch_device)
+        return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=self._media.parts)
 
     @property
     def in_flight(self) -> int:
@@ -113,6 +116,11 @@ class Worker:
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
+        media, shown = self._media, any(slot.begin.media for slot in slots)
+        if plan.encode or plan.forget:
+            media.apply(plan, self._slots.all)
+        if shown:
+            media.find_faults(slots)
         if self._launched and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
             for earlier in self._launched:
                 earlier.settle()
@@ -120,8 +128,9 @@ class Worker:
         unwarmed = False
         if plan.rows:
             steps = self._steps
-            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size)
-            ran = steps.run(plan.kind, batch, readout.wanted.places)
+            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, steps.axes)
+            gather = (lambda laid: media.gather(laid, slots)) if shown else no_media
+            ran = steps.run(plan.kind, batch, readout.wanted.places, gather)
             unwarmed = ran.unwarmed
             readout.read(ran, lambda states: steps.model.head(states, ran.step), self._agree)
             readout.drawn = self._remember(readout)
@@ -155,9 +164,10 @@ class Worker:
             return drawn
         assert self._steps is not None
         assert self._device is not None
-        slots = torch.tensor([readout.plan.rows.slot[row] for row in readout.wanted.sampled])
+        numbers = [readout.plan.rows.slot[row] for row in readout.wanted.sampled]
+        slots = torch.tensor(numbers, pin_memory=self._device.pinned).to(drawn.device, non_blocking=True)
         # what failed goes on from token 0, and nobody will hear of it
-        self._steps.latest[slots.to(drawn.device)] = drawn.clamp(min=0)
+        self._steps.latest[slots] = drawn.clamp(min=0)
         if not self._device.pinned:
             return drawn
         return torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)

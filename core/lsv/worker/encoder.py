@@ -1,0 +1,92 @@
+"""The worker's embeddings of pictures, sounds and clips: made when a plan says so, kept until one says they may go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lsv.media import Array, Media
+from lsv.nn.model import Encoder
+from lsv.nn.step import Embeddings
+from lsv.scheduler.plan import Encode, StepPlan
+from lsv.worker.inputs import Batch
+from lsv.worker.slots import Slot
+
+log = logging.getLogger(__name__)
+
+
+class MediaEncoder:
+    """Carries out what plans say about media. What goes wrong with an item fails the requests that show it."""
+
+    def __init__(self, encoder: Encoder | None, device: torch.device) -> None:
+        self._encoder, self._device = encoder, device
+        self._embeddings: dict[bytes, Tensor] = {}
+        self._states: dict[bytes, Any] = {}
+        self._faults: dict[bytes, str] = {}
+
+    @property
+    def parts(self) -> int:
+        """The pieces an item is encoded in; 0 without an encoder."""
+        return 0 if self._encoder is None else self._encoder.parts
+
+    def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> None:
+        """Forget and encode as the plan says."""
+        for hash in plan.forget:
+            for held in (self._embeddings, self._states, self._faults):
+                held.pop(hash, None)
+        for piece in plan.encode:
+            media = slots[piece.slot].begin.media[piece.place]
+            try:
+                self._advance(media, piece)
+            except Exception as cause:  # whatever an encoder makes of odd inputs, the other requests go on
+                log.exception("an item of media could not be encoded")
+                self._faults[media.hash] = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
+
+    def find_faults(self, slots: Sequence[Slot]) -> None:
+        """Mark the slots whose media failed."""
+        for slot in slots:
+            for media in slot.begin.media:
+                if media.hash in self._faults:
+                    slot.spoil(self._faults[media.hash])
+
+    def gather(self, batch: Batch, slots: Sequence[Slot]) -> Embeddings | None:
+        """The embeddings in the batch's tokens, whose rows are those of ``slots``."""
+        places: list[Tensor] = []
+        rows: list[Tensor] = []
+        for row, slot in enumerate(slots):
+            last, stop = int(batch.last[row]), int(batch.layout.context[row])
+            start = stop - int(batch.layout.query[row])
+            for media in slot.begin.media:
+                first, end = max(media.start, start), min(media.stop, stop)
+                if first < end and slot.fault is None:
+                    rows.append(self._embeddings[media.hash][first - media.start : end - media.start])
+                    places.append(torch.arange(first, end) + (last - stop + 1))
+        if not rows:
+            return None
+        return Embeddings(torch.cat(places).to(self._device), torch.cat(rows))
+
+    def _advance(self, media: Media, piece: Encode) -> None:
+        encoder = self._encoder
+        assert encoder is not None, "a plan encodes for a model without an encoder"
+        if media.hash in self._faults:
+            return
+        if piece.first == 0:
+            self._states[media.hash] = encoder.begin({name: self._put(array) for name, array in media.inputs.items()})
+        state = self._states.pop(media.hash)
+        for part in range(piece.first, piece.last):
+            state = encoder.advance(state, part)
+        if piece.last < encoder.parts:
+            self._states[media.hash] = state
+        elif len(state) != media.count:
+            raise ValueError(f"{len(state)} embeddings for the {media.count} places of the prompt")
+        else:
+            self._embeddings[media.hash] = state
+
+    def _put(self, array: Array) -> Tensor:
+        dtype: torch.dtype = getattr(torch, array.dtype)
+        tensor = torch.frombuffer(bytearray(array.data), dtype=dtype) if array.data else torch.empty(0, dtype=dtype)
+        return tensor.view(array.shape).to(self._device, non_blocking=True)
