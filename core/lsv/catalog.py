@@ -18,6 +18,7 @@ from lsv.offers import (
     ModelOffer,
     PlatformOffer,
     PolicyOffer,
+    ProcessorOffer,
     QuantizerOffer,
     load_object,
 )
@@ -40,6 +41,7 @@ KINDS: dict[type, Kind] = {
     QuantizerOffer: Kind("lsv_quantizers", "quantiser"),
     ModelOffer: Kind("lsv_models", "model"),
     ModelAlias: Kind("lsv_model_aliases", "model alias"),
+    ProcessorOffer: Kind("lsv_processors", "processor"),
     PolicyOffer: Kind("lsv_policies", "scheduling policy"),
     ExecutorOffer: Kind("lsv_executors", "executor"),
     CheckpointOffer: Kind("lsv_checkpoints", "checkpoint format"),

@@ -21,6 +21,7 @@ from lsv.offers import (
     ModelOffer,
     PlatformOffer,
     PolicyOffer,
+    ProcessorOffer,
     QuantizerOffer,
 )
 
@@ -71,6 +72,12 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
 @spec
 def lsv_models() -> Iterable[ModelOffer]:
     """Model architectures."""
+    return ()
+
+
+@spec
+def lsv_processors() -> Iterable[ProcessorOffer]:
+    """How families take pictures, sounds and clips."""
     return ()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from lsv.capabilities import DeviceInfo, Layout
-
-Modality = Literal["text", "image", "audio", "video"]
+from lsv.media import Modality
 
 
 class OpSpec(msgspec.Struct, frozen=True):
@@ -30,6 +29,7 @@ class PlatformOffer(msgspec.Struct, frozen=True):
     Among the platforms that find any, the one with the highest ``rank`` is the default. ``explain`` says, where there
     is no device, what was looked for, what was found and how to install what is missing. ``emulation`` names a platform
     that runs the same code on the host's memory, with the vendor's calls answered by a fake: ``--emulate`` opens it.
+    ``tools`` are the vendor's commands whose output belongs into a bug report, where they are installed.
     """
 
     name: str
@@ -38,6 +38,7 @@ class PlatformOffer(msgspec.Struct, frozen=True):
     rank: int = 0
     explain: Callable[[], str] | None = None
     emulation: str | None = None
+    tools: tuple[tuple[str, ...], ...] = ()
 
 
 class AttentionOffer(msgspec.Struct, frozen=True):
@@ -94,9 +95,21 @@ class ModelOffer(msgspec.Struct, frozen=True):
     architectures: tuple[str, ...]
     load: str
     tasks: tuple[str, ...] = ("generate",)
-    modalities: tuple[Modality, ...] = ("text",)
+    modalities: tuple[str, ...] = ("text",)
     unstable: Mapping[str, str] = {}
     fallback: bool = False
+
+
+class ProcessorOffer(msgspec.Struct, frozen=True):
+    """How a family's architectures take media. ``load`` and ``place`` name what makes the two parts of it, see
+    ``lsv.processor``; ``place`` is imported where prompts are made, so it must be light.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    modalities: tuple[Modality, ...]
+    load: str
+    place: str
 
 
 class PolicyOffer(msgspec.Struct, frozen=True):

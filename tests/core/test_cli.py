@@ -156,28 +156,6 @@ def test_broken_plugins_are_shown_and_warned_about_once(
     assert capsys.readouterr().err.startswith("error: plugin wreck")
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    main.main(["doctor", "--json", "--port", "1"])
-    found = json.loads(capsys.readouterr().out)
-    checks = {check["what"]: check for check in found["checks"]}
-    assert {"python", "torch", "msgspec", "c++ compiler", "ninja", "instruction sets", "cores", "memory"} <= set(checks)
-    assert checks["plugin core"]["ok"]
-    assert found["settings"] == {
-        "port": {"value": 1, "source": "flag --port"},
-        "api_key": {"value": "***", "source": "VLLM_API_KEY"},
-    }
-
-
-def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    lines = {line.what: line for line in doctor._installation()}
-    assert not lines["c++ compiler"].ok
-    assert "g++" in lines["c++ compiler"].fix
-    assert not doctor._package("no-such-package").ok
-
-
 def test_plugin_commands_and_built_in_ones(context: CommandContext) -> None:
     module = ModuleType("dog")
     module.api = 1  # type: ignore[attr-defined]

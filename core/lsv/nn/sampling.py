@@ -113,8 +113,9 @@ class Describe(Bindable):
         ranks = (picked > own).sum(dim=-1, keepdim=True) + 1
         ids, places = _likeliest(picked, most)
         ids = torch.cat((torch.from_numpy(chosen).unsqueeze(-1).to(ids.device), ids), dim=-1)
-        values = picked.gather(-1, ids).double() - _normaliser(picked)
-        return torch.stack((ids.double(), values, torch.cat((ranks, places), dim=-1).double()), dim=-1).cpu()
+        # float64 on the host: not every device has it
+        values = picked.gather(-1, ids).cpu().double() - _normaliser(picked)
+        return torch.stack((ids.cpu(), values, torch.cat((ranks, places), dim=-1).cpu()), dim=-1)
 
 
 class Sampling(nn.Module):
@@ -127,8 +128,8 @@ class Sampling(nn.Module):
 
 def _fail(logits: Tensor, tokens: Tensor, sound: Tensor, why: int) -> None:
     """Mark rows that are not sound and unmarked; they are zeroed so that the other stages meet numbers only."""
-    tokens[~sound & (tokens == 0)] = why
-    logits[~sound] = 0.0
+    tokens.masked_fill_(~sound & (tokens == 0), why)  # an index would have the host count what the mask lets through
+    logits.masked_fill_(~sound.unsqueeze(-1), 0.0)
 
 
 def _edit(logits: Tensor, choices: Choices, edits: Edits) -> None:
@@ -172,10 +173,10 @@ def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, w
 
 
 def _normaliser(logits: Tensor) -> Tensor:
-    """The logarithm of the sum of exponentials, float64 [rows, 1]."""
+    """The logarithm of the sum of exponentials, float64 [rows, 1], in the host's memory."""
     weights = sample.weigh(logits, logits.new_full((len(logits),), sample.rate(1.0)))
-    total = weights.sum(dim=-1, keepdim=True).double()
-    return logits.amax(dim=-1, keepdim=True).double() + total.log() - sample.WEIGHT_BITS * math.log(2.0)
+    total, best = weights.sum(dim=-1, keepdim=True).cpu().double(), logits.amax(dim=-1, keepdim=True).cpu().double()
+    return best + total.log() - sample.WEIGHT_BITS * math.log(2.0)
 
 
 def _likeliest(logits: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,3 @@
+"""Processors of the families that take pictures, sounds and clips."""
+
+api = 1

@@ -1,0 +1,3 @@
+"""The web page in front of a server."""
+
+api = 1
