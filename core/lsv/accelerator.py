@@ -78,11 +78,11 @@ class Accelerator(Device):
         make_graph: Callable[[], Any] | None = None,
         graph_rows: int = 0,
     ) -> None:
+        runtime.set_device(info.index)
         self.info, self.torch_device = info, torch_device
         self.pinned = not torch.empty(0, device=torch_device).is_cpu
         self._runtime, self._make_graph, self._graph_rows = runtime, make_graph, graph_rows
         self._graph_pool: Any = None
-        runtime.set_device(info.index)
 
     def memory(self) -> Memory:
         free, total = self._runtime.mem_get_info(self.info.index)

@@ -32,11 +32,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Core reads this before it builds anything.
 
     ``dtypes`` are in order of preference, the first is the default; those behind float32 work but are slower than it,
-    so that a checkpoint in one of them is run in the default unless asked otherwise.
+    so that a checkpoint in one of them is run in the default unless asked otherwise. ``kv_aliases`` are other names
+    that users of the platform know types of the KV cache by.
     """
 
     dtypes: tuple[str, ...]
     kv_dtypes: tuple[str, ...] = ("auto",)
+    kv_aliases: Mapping[str, str] = {}
     mixed_batches: bool = False
     layout: Layout = "flat"
     in_flight: int = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv.ops import dtype_name
 from lsv.quantizer import Linear, LinearLayer
 
 _CHUNK = 1 << 20
@@ -38,6 +40,20 @@ class Coding:
         """Of a code."""
         return 4 if len(self.table) == 16 else 8
 
+    @property
+    def kind(self) -> str:
+        """``even`` where values rise in equal steps with the code, the name of the 8-bit float whose bits codes are, or
+        ``table``.
+        """
+        steps = {after - before for before, after in pairwise(self.table)}
+        if len(steps) == 1 and min(steps) > 0:
+            return "even"
+        values, codes = torch.tensor(self.table), torch.arange(len(self.table), dtype=torch.uint8)
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            if torch.equal(codes.view(dtype).float().nan_to_num(), values.nan_to_num()):
+                return dtype_name(dtype)
+        return "table"
+
     def groups(self, inputs: int) -> int:
         return -(-inputs // self.group) if self.group else 1
 
@@ -56,6 +72,7 @@ class CodedLinear(Linear):
     scales: torch.Tensor
     offsets: torch.Tensor | None
     order: torch.Tensor | None
+    table: torch.Tensor
 
     def __init__(self, layer: LinearLayer, coding: Coding, bias: nn.Parameter | None) -> None:
         super().__init__(layer)
@@ -67,7 +84,7 @@ class CodedLinear(Linear):
         spec = super().spec()
         marks = {mark for mark in ("offsets", "ordered") if getattr(self.coding, mark)}
         shape = {**spec.shape, "bits": self.coding.bits, "group": self.coding.group}
-        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks)
+        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | {self.coding.kind})
 
     def hold(
         self,
@@ -77,7 +94,8 @@ class CodedLinear(Linear):
         order: torch.Tensor | None = None,
     ) -> None:
         """Keep the layer's weights: what ``coding`` promises must be there."""
-        found = {"codes": codes, "scales": scales.float(), "offsets": offsets, "order": order}
+        table = torch.tensor(self.coding.table, device=codes.device)
+        found = {"codes": codes, "scales": scales.float(), "offsets": offsets, "order": order, "table": table}
         for name, tensor in found.items():
             if tensor is not None:
                 self.keep(name, tensor.contiguous())
@@ -88,8 +106,7 @@ class CodedLinear(Linear):
         if self.coding.bits == 4:
             codes = from_nibbles(codes)[..., :inputs]
         groups, group = self.coding.groups(inputs), self.coding.group or inputs
-        table = torch.tensor(self.coding.table, device=codes.device)
-        values = functional.pad(table[codes.int()], (0, groups * group - inputs))
+        values = functional.pad(self.table[codes.int()], (0, groups * group - inputs))
         values = values.reshape(-1, groups, group) * self.scales[rows, :, None]
         if self.offsets is not None:
             values += self.offsets[rows, :, None]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lsv.recording import Method
 
 
 class UnknownCall(Exception):
@@ -32,3 +37,138 @@ class StrictFake:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnknownCall(f"the fake of {self.library} has no {name}")
+
+
+class FakeRuntime(StrictFake):
+    """Answers what ``lsv.accelerator.Runtime`` asks, for one process with one current device of ``count``.
+
+    Each has ``total`` bytes, of which nothing on the host takes any. While a graph is captured, calls that wait for the
+    device raise ``RuntimeError``, and so does work that can't be captured (``lsv.recording``).
+    """
+
+    def __init__(self, count: int, total: int) -> None:
+        super().__init__()
+        self._count, self._total = count, total
+        self._device: int | None = None
+        self._capturing = False
+        self._pools: set[int] = set()
+
+    def device_count(self) -> int:
+        self.record("device_count")
+        return self._count
+
+    def set_device(self, index: int, /) -> None:
+        self._check("set_device", index)
+        self._device = index
+
+    def mem_get_info(self, index: int, /) -> tuple[int, int]:
+        self._check("mem_get_info", index)
+        return self._total, self._total
+
+    def memory_allocated(self, index: int, /) -> int:
+        self._check("memory_allocated", index)
+        return 0
+
+    def memory_reserved(self, index: int, /) -> int:
+        self._check("memory_reserved", index)
+        return 0
+
+    def max_memory_allocated(self, index: int, /) -> int:
+        self._check("max_memory_allocated", index)
+        return 0
+
+    def reset_peak_memory_stats(self, index: int, /) -> None:
+        self._check("reset_peak_memory_stats", index)
+
+    def empty_cache(self) -> None:
+        self._wait("empty_cache")
+
+    def synchronize(self, index: int, /) -> None:
+        self._check("synchronize", index)
+        self._wait("synchronize")
+
+    def Event(self) -> FakeEvent:
+        self.record("Event")
+        return FakeEvent(self)
+
+    @contextmanager
+    def graph(self, graph: FakeGraph, /, *, pool: int | None = None) -> Iterator[None]:
+        """Captures what is computed inside; a graph holds one capture."""
+        self.record("graph", graph, pool)
+        if self._device is None:
+            raise RuntimeError("a graph is captured before set_device has chosen a device")
+        if self._capturing:
+            raise RuntimeError("a capture is under way already: one at a time")
+        if pool is not None and pool not in self._pools:
+            raise RuntimeError(f"{pool!r} is not the pool of any graph")
+        if graph.recording is not None:
+            raise RuntimeError("this graph has been captured already: make another")
+        from lsv.recording import Recording
+
+        recording = Recording(outside=self._outside())
+        self._capturing = True
+        try:
+            with recording.capture():
+                yield
+        finally:
+            self._capturing = False
+        graph.finish(recording, pool)
+        self._pools.add(graph.pool())
+
+    def _outside(self) -> Sequence[Method]:
+        """Methods that compute without torch, to be remembered as a whole."""
+        return ()
+
+    def _check(self, call: str, *indices: int) -> None:
+        self.record(call, *indices)
+        for index in indices:
+            if not 0 <= index < self._count:
+                raise RuntimeError(f"{call}: there is no device {index} of {self._count}")
+
+    def _wait(self, call: str) -> None:
+        """Record a call that waits for the device, which it can't while it captures."""
+        self.record(call)
+        if self._capturing:
+            raise RuntimeError(f"{call}: operation not permitted when stream is capturing")
+
+
+class FakeEvent:
+    """Waiting for an event that was never recorded is an error here."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self._runtime, self._recorded = runtime, False
+
+    def record(self) -> None:
+        self._runtime.record("Event.record")
+        self._recorded = True
+
+    def synchronize(self) -> None:
+        self._runtime._wait("Event.synchronize")
+        if not self._recorded:
+            raise RuntimeError("an event is waited for that was never recorded")
+
+
+class FakeGraph:
+    """Replays by carrying out again what was captured, on the same memory and nothing else."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self._runtime = runtime
+        self._pool: int | None = None
+        self.recording: Any = None
+
+    def finish(self, recording: Any, pool: int | None) -> None:
+        """What was captured, and the pool it shares; None for one of its own."""
+        self.recording, self._pool = recording, id(self) if pool is None else pool
+
+    def pool(self) -> int:
+        if self._pool is None:
+            raise RuntimeError("a graph has no pool before it is captured")
+        return self._pool
+
+    def replay(self) -> None:
+        self._runtime.record("Graph.replay")
+        if self.recording is None:
+            raise RuntimeError("a graph is replayed that was never captured")
+        if self._runtime._capturing:
+            raise RuntimeError("a graph is replayed inside a capture")
+        self.recording.replay()

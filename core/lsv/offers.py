@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from lsv.capabilities import DeviceInfo, Layout
+from lsv.config import EngineConfig
 from lsv.media import Modality
 
 
@@ -59,7 +60,8 @@ class AttentionOffer(msgspec.Struct, frozen=True):
 class KernelOffer(msgspec.Struct, frozen=True):
     """An implementation of one op on one platform (``"*"`` for any). ``supports`` answers None, or why not.
 
-    ``load`` names a callable ``(module, spec) -> kernel``; see ``lsv.ops``.
+    ``load`` names a callable ``(module, spec) -> kernel``; see ``lsv.ops``. ``unwanted`` looks at the whole
+    configuration: it answers None, or why the kernel is not to be bound for it at all.
     """
 
     op: str
@@ -68,6 +70,7 @@ class KernelOffer(msgspec.Struct, frozen=True):
     supports: Callable[[OpSpec], str | None]
     row_invariant: bool = False
     rank: int = 0
+    unwanted: Callable[[EngineConfig], str | None] | None = None
 
 
 class QuantizerOffer(msgspec.Struct, frozen=True):
@@ -161,11 +164,15 @@ class CommandOffer(msgspec.Struct, frozen=True):
 
 
 class FrontendOffer(msgspec.Struct, frozen=True):
-    """Something ``lsv serve`` runs in front of an engine. ``load`` names ``async (service, settings) -> None``."""
+    """Something ``lsv serve`` runs in front of an engine. ``load`` names ``async (service, settings) -> None``.
+
+    ``default`` ones always run, others when the setting that ``switch`` names is on.
+    """
 
     name: str
     load: str
     default: bool = False
+    switch: str | None = None
 
 
 def load_object(name: str) -> Any:

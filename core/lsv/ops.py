@@ -23,6 +23,9 @@ class Kernel(Protocol):
     A kernel may also have ``pack() -> None``, called each time the weights of the module (and of all modules
     below it) have been filled: it takes them with ``module.release(name)`` and keeps its own layout with
     ``module.keep(name, tensor)``, so that filling again writes to the same storage.
+
+    A kernel that calls the modules below it instead of taking their weights says ``composite = True``: they are offered
+    to kernels of their own.
     """
 
     def forward(self, *args: Any) -> torch.Tensor:
@@ -101,8 +104,8 @@ def bind(
     """Choose a kernel for every module of ``model`` and say what was chosen and why.
 
     Among the offers for an op on this platform that support the module, the highest ``rank`` is bound.
-    Modules below a bound one are not offered: they belong to its kernel. No offers at all leaves every op to
-    its reference.
+    Modules below a bound one are not offered: they belong to its kernel, unless that is composite. No offers at all
+    leaves every op to its reference.
     """
     table: dict[str, list[KernelOffer]] = {}
     for offer in sorted(offers, key=lambda offer: -offer.rank):
@@ -137,14 +140,16 @@ def _bind_one(
     load: Callable[[KernelOffer], LoadKernel],
     lines: Counter[BoundOp],
 ) -> bool:
+    """Bind one module; whether the modules below it belong to its kernel."""
     spec = module.spec()
     refusals: list[str] = []
     for offer in table.get(spec.op, ()):
         refusal = offer.supports(spec)
         if refusal is None:
-            module.use(load(offer)(module, spec))
+            kernel = load(offer)(module, spec)
+            module.use(kernel)
             lines[BoundOp(spec.op, offer.load, 0, "; ".join(refusals) or "offered", offer.row_invariant)] += 1
-            return True
+            return not getattr(kernel, "composite", False)
         refusals.append(f"{offer.load}: {refusal}")
     why = "; ".join(refusals) or "no kernel offered"
     lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1

@@ -147,10 +147,20 @@ def gather(
     return Settings(declared, values_in_force, positional)
 
 
-def export(variables: Mapping[str, str]) -> None:
-    """Hand libraries that read the environment their variables; what the user has set there stays."""
+def export(variables: Mapping[str, str], *, replace: bool = False) -> None:
+    """Hand libraries that read the environment their variables; what the user has set there stays.
+
+    ``replace`` is for values of settings that have the variable as an alias: a flag wins over it.
+    """
     for name, value in variables.items():
-        os.environ.setdefault(name, value)
+        if replace or name not in os.environ:
+            os.environ[name] = value
+
+
+def variables(settings: Iterable[Setting]) -> dict[str, str]:
+    """The environment variables that are set among those that set one of ``settings``."""
+    names = (variable for setting in settings for variable in setting.variables)
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def unknown_variables(known: Iterable[Setting]) -> list[str]:

@@ -138,6 +138,11 @@ def test_devices_are_measured_and_compared() -> None:
     assert (rows["read_gb_s"].ratio, rows["read_gb_s"].verdict) == (None, "")
 
 
+def test_an_emulated_device_is_held_against_nothing() -> None:
+    rows = list(evaluate(ToyPlatform(), {}, (), lambda label: None, emulate=True))
+    assert [row.reference for row in rows] == [None] * len(rows)
+
+
 def test_what_fails_is_a_row_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> float:
         raise RuntimeError("out of bandwidth\nsecond line")

@@ -56,4 +56,14 @@ def test_what_a_kernel_is_asked_for() -> None:
     codes = torch.zeros(OUTPUTS, INPUTS, dtype=torch.uint8)
     spec = held(Coding(SIGNED, 32, ordered=True), codes, scales=torch.ones(OUTPUTS, 2)).spec()
     assert (spec.op, spec.format, spec.shape["bits"], spec.shape["group"]) == ("linear.coded", "coded", 4, 32)
-    assert spec.flags == {"column", "ordered"}
+    assert spec.flags == {"column", "ordered", "even"}
+
+
+def test_kinds_of_tables() -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert Coding(tuple(codes.view(dtype).float().tolist())).kind == str(dtype).removeprefix("torch.")
+    assert Coding(tuple(float(number) for number in range(-128, 128))).kind == "even"
+    assert Coding(tuple(0.375 * number for number in range(16))).kind == "even"
+    falling = tuple(float(-number) for number in range(16))
+    assert Coding(falling).kind == Coding((*SIGNED[:-1], 9.0)).kind == "table"

@@ -64,6 +64,16 @@ def test_outermost_modules_are_offered_first():
     assert module.gate_up.linear.kernel is None
 
 
+def test_modules_below_a_composite_kernel_are_offered_too():
+    module = mlp()
+    offers = [KernelOffer("linear", "cpu", "plain", yes), KernelOffer("gated_mlp", "cpu", "composite", yes)]
+    composite = type("Composite", (Plain,), {"composite": True})
+    lines = bind(module, offers, "cpu", lambda offer: composite if offer.load == "composite" else load(offer))
+    assert [(line.op, line.implementation) for line in lines][:2] == [("gated_mlp", "composite"), ("linear", "plain")]
+    assert isinstance(module.kernel, composite)
+    assert isinstance(module.down.linear.kernel, Plain)
+
+
 def test_the_highest_rank_that_supports_a_module_is_bound():
     module = mlp()
     offers = [

@@ -1,40 +1,52 @@
-"""``lsv doctor``: what this machine and installation have, what is missing and how to get it."""
+"""``lsv doctor``: what is here and what is missing; what the devices attain; a report for whoever is to help."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-import shutil
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.offers import PlatformOffer
-from lsv.plugins import Plugins
-from lsv.settings import Settings
+from lsv.config import Choices
+from lsv.doctor import report
+from lsv.doctor.evaluate import Row, evaluate, write_csv
+from lsv.doctor.findings import Line, look
+from lsv.errors import ConfigError
+from lsv.hardware import choose_platform
+from lsv.settings import Setting, Settings
 
-_VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
-_GIB = 1 << 30
-
-
-class Line(NamedTuple):
-    """One fact. ``fix`` says how to get what is missing."""
-
-    what: str
-    found: str
-    ok: bool = True
-    fix: str = ""
+_SETTINGS = (
+    JSON,
+    Setting(
+        name="evaluate", type="bool", default=False, scope="all", group="Doctor",
+        help="measure what the platform's devices attain; takes seconds for each",
+    ),
+    Setting(name="csv", scope="all", group="Doctor", help="file that --evaluate writes its measurements to"),
+    Setting(
+        name="report", scope="all", group="Doctor",
+        help="file to write all of this to for a bug report, without keys, tokens and names",
+    ),
+)  # fmt: skip
+_OWN = frozenset(setting.name for setting in _SETTINGS)
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="serve", extra=(JSON,))
-    lines = [*_installation(), *_machine(), *_platforms(context.plugins), *_plugins(context.plugins)]
+    settings = context.settings(arguments, scope="serve", extra=_SETTINGS)
+    if settings["csv"] and not settings["evaluate"]:
+        raise ConfigError("--csv holds what --evaluate measures: give that too", param="csv")
+    if settings["evaluate"] and settings["report"]:
+        raise ConfigError("--report measures nothing: run --evaluate by itself", param="report")
+    if settings["evaluate"]:
+        return _evaluate(context, settings)
+    lines = look(context.plugins)
+    if settings["report"]:
+        file = Path(settings["report"])
+        report.write(file, report.collect(lines, context.plugins, settings))
+        context.console.print(Text(f"wrote {file}: look through it before you send it"))
+        return 0
     if settings["json"]:
         checks = [line._asdict() for line in lines]
         context.console.print_json(data={"checks": checks, "settings": _in_force(settings)})
@@ -43,103 +55,8 @@ def run(arguments: list[str], context: CommandContext) -> int:
     return 0 if all(line.ok for line in lines) else 1
 
 
-def _installation() -> Iterator[Line]:
-    yield Line("python", platform.python_version())
-    yield _torch()
-    for package in _requirements():
-        if package != "torch":
-            yield _package(package)
-    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    yield Line(
-        "c++ compiler", compiler or "missing", compiler is not None, "install g++ or clang++; native kernels need one"
-    )
-    ninja = shutil.which("ninja")
-    yield Line("ninja", ninja or "missing", ninja is not None, "pip install ninja; native kernels are built with it")
-
-
-def _requirements() -> list[str]:
-    """The packages lsv needs, by its own metadata."""
-    wanted = [text for text in requires("lsv") or () if "extra ==" not in text]
-    return [match.group() for text in wanted if (match := re.match(r"[\w.-]+", text))]
-
-
-def _package(name: str) -> Line:
-    try:
-        return Line(name, version(name))
-    except PackageNotFoundError:
-        return Line(name, "missing", False, f"pip install {name}")
-
-
-def _torch() -> Line:
-    installed = _package("torch")
-    if not installed.ok:
-        return installed
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Line("torch", f"{installed.found} can't be imported: {error}", False, "reinstall torch for this machine")
-    return Line(
-        "torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
-    )
-
-
-def _machine() -> Iterator[Line]:
-    flags = _cpu_flags()
-    yield Line("instruction sets", " ".join(name for name in _VECTOR_SETS if name in flags) or "none of note")
-    yield Line("cores", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
-    total, limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _cgroup_limit()
-    note = f", limited to {limit / _GIB:.1f} GiB by the cgroup" if limit is not None and limit < total else ""
-    yield Line("memory", f"{total / _GIB:.1f} GiB{note}")
-
-
-def _cpu_flags() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
-
-
-def _cgroup_limit() -> int | None:
-    """Bytes this container may use, by cgroup v2 or v1."""
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text(encoding="utf-8").strip()
-        except OSError:
-            continue
-        return int(text) if text.isdigit() else None
-    return None
-
-
-def _platforms(plugins: Plugins) -> Iterator[Line]:
-    for offer in plugins.catalog.offers(PlatformOffer):
-        try:
-            devices = ", ".join(device.name for device in offer.probe()) or "no device here"
-        except Exception as error:
-            yield Line(f"platform {offer.name}", f"{type(error).__name__}: {error}", False, "see the plugin's README")
-        else:
-            yield Line(f"platform {offer.name}", devices)
-
-
-def _plugins(plugins: Plugins) -> Iterator[Line]:
-    for origin in plugins.loaded.values():
-        if origin.name not in plugins.broken:
-            yield Line(f"plugin {origin.name}", f"{origin.distribution} {origin.version}")
-    for broken in plugins.broken.values():
-        fix = f"update or uninstall {broken.distribution}, or leave it out with --no-plugin {broken.name}"
-        yield Line(f"plugin {broken.name}", broken.reason, False, fix)
-
-
 def _in_force(settings: Settings) -> dict[str, dict[str, object]]:
-    """Every setting that is not at its default, and where it came from; keys are not shown."""
-    return {
-        name: {"value": "***" if name == "api_key" else settings[name], "source": settings.source(name)}
-        for name in settings
-        if settings.source(name) != "default" and name != "json"
-    }
+    return {name: entry for name, entry in report.in_force(settings).items() if name not in _OWN}
 
 
 def _show(context: CommandContext, lines: list[Line], settings: Settings) -> None:
@@ -152,3 +69,42 @@ def _show(context: CommandContext, lines: list[Line], settings: Settings) -> Non
     context.console.print(Text("\nsettings in force" if in_force else "\nall settings are at their defaults"))
     for name, entry in in_force.items():
         context.console.print(Text(f"  {name} = {entry['value']}  ({entry['source']})"))
+
+
+def _evaluate(context: CommandContext, settings: Settings) -> int:
+    """Exit code 1 when a measurement failed."""
+    choices = Choices()
+    platform, device = choose_platform(settings["platform"], settings["emulate"], context.plugins.catalog, choices)
+    for reason in choices.reasons:
+        context.console.print(Text(f"{reason.name} {reason.value}: {reason.why}"))
+    rows: list[Row] = []
+    with Console(stderr=True).status(f"opening {device.name}") as status:
+        for row in evaluate(
+            platform, settings.plugin_options(), context.plugins.names, status.update, emulate=settings["emulate"]
+        ):
+            rows.append(row)
+    if settings["json"]:
+        context.console.print_json(data=[{"unit": row.unit, "ratio": row.ratio, **_plain(row)} for row in rows])
+    else:
+        _show_rows(context, rows)
+    if settings["csv"]:
+        write_csv(Path(settings["csv"]), rows)
+    return 0 if all(row.value is not None for row in rows) else 1
+
+
+def _plain(row: Row) -> dict[str, object]:
+    return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _show_rows(context: CommandContext, rows: list[Row]) -> None:
+    for device, of_device in groupby(rows, lambda row: row.device):
+        table = Table(title=f"\n{device}", title_justify="left")
+        for heading in ("metric", "value", "unit", "reference", "ratio", "verdict"):
+            table.add_column(heading, no_wrap=heading != "verdict")
+        for row in of_device:
+            numbers = ("" if number is None else f"{number:.4g}" for number in (row.value, row.reference, row.ratio))
+            value, reference, ratio = numbers
+            table.add_row(row.metric, value, row.unit, reference, ratio, Text(f"{row.verdict} {row.note}".strip()))
+        context.console.print(table)
+    if all(row.reference is None for row in rows):
+        context.console.print(Text("the platform knows no reference for this device"))

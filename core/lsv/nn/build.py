@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -92,10 +93,22 @@ def declare(
     )
 
 
-def bind(declared: Declared, catalog: Catalog, platform: str, reference: bool) -> tuple[BoundOp, ...]:
-    """Choose kernels for all ops; ``reference`` leaves each to its plain-torch form."""
+def bind(
+    declared: Declared, catalog: Catalog, platform: str, reference: bool, config: EngineConfig | None = None
+) -> tuple[BoundOp, ...]:
+    """Choose kernels for all ops; ``reference`` leaves each to its plain-torch form.
+
+    With a configuration, kernels that are not wanted for it refuse every op.
+    """
     offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
+    if config is not None:
+        offers = [_as_wanted(offer, config) for offer in offers]
     return ops.bind(nn.ModuleList((declared.model, declared.sampling)), offers, platform, catalog.load)
+
+
+def _as_wanted(offer: KernelOffer, config: EngineConfig) -> KernelOffer:
+    why = offer.unwanted(config) if offer.unwanted else None
+    return offer if why is None else msgspec.structs.replace(offer, supports=lambda spec: why)
 
 
 def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda done, total: None) -> None:

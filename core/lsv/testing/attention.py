@@ -21,6 +21,7 @@ import torch
 from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, token_bytes
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
+from lsv.testing.layouts import Padded, attend_batch
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -86,30 +87,46 @@ def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         yield best
 
 
-def check_attention(backend: AttentionBackend, device: Device, case: AttentionCase) -> None:
+def check_attention(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    *,
+    layout: Padded | None = None,
+    lengths: Sequence[int] | None = None,
+) -> None:
     """All checks of one case; raises ``AssertionError`` that names the case and the step which went wrong.
 
-    A layer that the backend says it does not support is not checked.
+    A layer that the backend says it does not support is not checked. ``layout`` None is a flat one. ``lengths`` are
+    those of the requests; by default they lie around the borders of blocks.
     """
     layer = _layer(case, device)
     if backend.supports(layer) is not None:
         return
-    _check_cached(backend, device, case, layer)
-    _check_reading(backend, device, case, layer)
-    _check_without_cache(backend, device, case, layer)
+    requests = _requests(case, layer, device, lengths)
+    _check_cached(backend, device, case, layer, requests, layout)
+    _check_reading(backend, device, case, layer, requests, layout)
+    _check_without_cache(backend, case, layer, requests, layout)
 
 
-def check_row_invariance(backend: AttentionBackend, device: Device, case: AttentionCase) -> None:
+def check_row_invariance(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    *,
+    layout: Padded | None = None,
+    lengths: Sequence[int] | None = None,
+) -> None:
     """A row's bits are the same alone and in company, in one chunk and in many; for backends that promise it."""
     layer = _layer(case, device)
     if backend.supports(layer) is not None:
         return
-    requests = _requests(case, layer, device, lengths=(3 * case.block_size + 5, 1, 40, 1100, 2))
-    together = _Cached(backend, device, case, layer, requests)
+    requests = _requests(case, layer, device, lengths or (3 * case.block_size + 5, 1, 40, 1100, 2))
+    together = _Cached(backend, device, case, layer, requests, layout)
     whole = together.step([(request, 0, request.length) for request in requests])
     for request, row in zip(requests, whole, strict=True):
         for size in (request.length, 7 if request.length < 200 else 67):
-            alone = _Cached(backend, device, case, layer, [request])
+            alone = _Cached(backend, device, case, layer, [request], layout)
             chunks = [
                 alone.step([(request, start, min(start + size, request.length))])[0]
                 for start in range(0, request.length, size)
@@ -146,8 +163,9 @@ class _Cached:
         case: AttentionCase,
         layer: AttentionLayer,
         requests: Sequence[_Request],
+        layout: Padded | None,
     ) -> None:
-        self.backend, self.layer, self.block_size = backend, layer, case.block_size
+        self.backend, self.layer, self.block_size, self.layout = backend, layer, case.block_size, layout
         self.token_bytes = token_bytes(layer, _kv_dtype(case))
         self.group = KVGroup(0, "full" if layer.window is None else "window", (0, 1), self.token_bytes, layer.window)
         pages = 2 + max(int(request.blocks.max()) for request in requests)
@@ -161,13 +179,12 @@ class _Cached:
         q, k, v = (
             torch.cat([getattr(request, name)[start:stop] for request, start, stop in rows]) for name in ("q", "k", "v")
         )
-        counts = [stop - start for _, start, stop in rows]
-        plan = self.backend.plan(self._layout(rows), self.group)
-        out = self.backend.attend(q, k if write else None, v if write else None, layer or self.layer, self.cache, plan)
-        assert out.shape == q.shape, f"attend answered {tuple(out.shape)} to queries of {tuple(q.shape)}"
-        return list(torch.split(out, counts))
+        kv = (k, v) if write else (None, None)
+        return attend_batch(
+            self.backend, layer or self.layer, self.cache, self.group, (q, *kv), self._batch(rows), self.layout
+        )
 
-    def _layout(self, rows: Rows) -> BatchLayout:
+    def _batch(self, rows: Rows) -> BatchLayout:
         context = np.array([stop for _, _, stop in rows], np.int32)
         table = np.zeros((len(rows), -(-int(context.max()) // self.block_size)), np.int32)
         for row, (request, start, stop) in enumerate(rows):
@@ -180,19 +197,24 @@ class _Cached:
     def _spoil(self, layer: AttentionLayer, pages: int, device: Device, dtype: torch.dtype) -> None:
         size = self.block_size
         lengths = np.full(pages, size, np.int32)
-        plan = self.backend.plan(
-            BatchLayout(lengths, lengths, (np.arange(pages, dtype=np.int32)[:, None],)), self.group
-        )
+        batch = BatchLayout(lengths, lengths, (np.arange(pages, dtype=np.int32)[:, None],))
         shape = (pages * size, layer.kv_heads, layer.head_dim)
         nothing = torch.full(shape, torch.nan, dtype=dtype, device=device.torch_device)
         q = torch.zeros(shape[0], layer.heads, layer.head_dim, dtype=dtype, device=device.torch_device)
-        self.backend.attend(q, nothing, nothing.clone(), layer, self.cache, plan)
+        tensors = (q, nothing, nothing.clone())
+        attend_batch(self.backend, layer, self.cache, self.group, tensors, batch, self.layout)
 
 
-def _check_cached(backend: AttentionBackend, device: Device, case: AttentionCase, layer: AttentionLayer) -> None:
+def _check_cached(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    layer: AttentionLayer,
+    requests: Sequence[_Request],
+    layout: Padded | None,
+) -> None:
     """Half of every request, the rest but its last token, then that: chunked prefill, mixed batches, decoding."""
-    requests = _requests(case, layer, device)
-    cached = _Cached(backend, device, case, layer, requests)
+    cached = _Cached(backend, device, case, layer, requests, layout)
     spec = KVSpec(layer.index, cached.group.kind, cached.token_bytes, window=layer.window)
     page = backend.page_bytes(spec, case.block_size)
     assert page >= cached.token_bytes * case.block_size, f"{case}: page_bytes {page} is less than a block's tokens take"
@@ -207,10 +229,16 @@ def _check_cached(backend: AttentionBackend, device: Device, case: AttentionCase
             _compare(got, _attend(request, places, stop, layer), f"{what}, from unquantised keys and values", loose)
 
 
-def _check_reading(backend: AttentionBackend, device: Device, case: AttentionCase, layer: AttentionLayer) -> None:
+def _check_reading(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    layer: AttentionLayer,
+    requests: Sequence[_Request],
+    layout: Padded | None,
+) -> None:
     """k and v None leave the cache as it is; a layer that is not causal then reads all of it."""
-    requests = _requests(case, layer, device)
-    cached = _Cached(backend, device, case, layer, requests)
+    cached = _Cached(backend, device, case, layer, requests, layout)
     cached.step([(request, 0, request.length) for request in requests])
     last = [(request, request.length - 1, request.length) for request in requests]
     layers = [layer] if layer.window is not None else [layer, replace(layer, causal=False)]
@@ -222,18 +250,23 @@ def _check_reading(backend: AttentionBackend, device: Device, case: AttentionCas
             _compare(got, wanted, f"{case}: reading {stop} tokens, causal={reader.causal}", _TOLERANCE[case.dtype])
 
 
-def _check_without_cache(backend: AttentionBackend, device: Device, case: AttentionCase, layer: AttentionLayer) -> None:
-    requests = _requests(case, layer, device)
+def _check_without_cache(
+    backend: AttentionBackend,
+    case: AttentionCase,
+    layer: AttentionLayer,
+    requests: Sequence[_Request],
+    layout: Padded | None,
+) -> None:
     lengths = np.array([request.length for request in requests], np.int32)
     q, k, v = (torch.cat([getattr(request, name) for request in requests]) for name in ("q", "k", "v"))
     no_blocks = np.zeros((len(requests), 0), np.int32)
-    plan = backend.plan(BatchLayout(lengths, lengths, (no_blocks,)), KVGroup(0, "full", (1,), 0))
+    batch, group = BatchLayout(lengths, lengths, (no_blocks,)), KVGroup(0, "full", (1,), 0)
     for causal in (True, False):
         reader = replace(layer, causal=causal)
         if backend.supports(reader) is not None:
             continue
-        out = backend.attend(q, k, v, reader, None, plan)
-        for request, got in zip(requests, torch.split(out, lengths.tolist()), strict=True):
+        out = attend_batch(backend, reader, None, group, (q, k, v), batch, layout)
+        for request, got in zip(requests, out, strict=True):
             wanted = _attend(request, np.arange(request.length), request.length, reader)
             what = f"{case}: without a cache, causal={causal}, {request.length} tokens"
             _compare(got, wanted, what, _TOLERANCE[case.dtype])

@@ -92,7 +92,7 @@ def prepare(
     declared = build.declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
     backend = make_backend(config, catalog)
     check_layers(declared, backend, config)
-    return Prepared(declared, backend, build.bind(declared, catalog, config.platform, config.reference_ops))
+    return Prepared(declared, backend, build.bind(declared, catalog, config.platform, config.reference_ops, config))
 
 
 def plan_fit(prepared: Prepared, config: EngineConfig, device: Device) -> Fit:

@@ -33,6 +33,6 @@ def bound_ops(config: EngineConfig, catalog: Catalog) -> tuple[BoundOp, ...]:
     device = open_device(config, catalog, rank=0)
     try:
         declared = build.declare(config, catalog, torch_device=device.torch_device)
-        return build.bind(declared, catalog, config.platform, config.reference_ops)
+        return build.bind(declared, catalog, config.platform, config.reference_ops, config)
     finally:
         device.close()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from lsv.offers import OpSpec
 from lsv.quantizer import LinearLayer
 from lsv_quant.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
@@ -31,6 +32,10 @@ class Int4Linear(OnlineLinear):
         super().__init__(layer, tensors)
         self.group = group
         self.round = RoundInt4(layer.dtype, group)
+
+    def spec(self) -> OpSpec:
+        spec = super().spec()
+        return OpSpec(spec.op, spec.dtype, spec.format, {**spec.shape, "bits": 4, "group": self.group}, spec.flags)
 
     def filled(self) -> None:
         weight = self.release("weight")

@@ -1,0 +1,72 @@
+"""One rank of a measurement: ``python -m lsv.doctor.rank`` reads its order as JSON; rank 0 prints what it measured."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import torch
+
+from lsv.doctor.ranks import Order
+from lsv.errors import ConfigError
+from lsv.platform import Communicator, Device, Group, load_platform
+from lsv.plugins import load
+
+Collective = Callable[[torch.Tensor], torch.Tensor]
+
+SIZES: Mapping[str, int] = {"8_kib": 8 << 10, "1_mib": 1 << 20, "32_mib": 32 << 20}
+"""Bytes each rank brings: a decoding step's hidden states of one row, of many, and a prompt's."""
+
+_CALLS = 8
+_MICRO, _GIGA = 1e-6, 1e9
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    platform = load_platform(order.platform, load(order.plugins).catalog, emulate=order.emulate)
+    device = platform.open(order.rank, order.options)
+    communicator = device.communicator(Group("tp", tuple(range(order.size)), order.rank, order.address))
+    if communicator is None:
+        raise ConfigError(f"platform {order.platform} connects no ranks")
+    communicator.self_test()
+    found = dict(measure(device, communicator))
+    communicator.close()
+    device.close()
+    if order.rank == 0:
+        print(msgspec.json.encode(found).decode())
+
+
+def measure(device: Device, communicator: Communicator) -> Iterator[tuple[str, float]]:
+    """Metric -> value: microseconds of the smallest size, GB/s of what a rank brings for the others."""
+    collectives = {
+        "all_reduce": communicator.all_reduce,
+        "all_gather": communicator.all_gather,
+        "broadcast": communicator.broadcast,
+    }
+    smallest = min(SIZES.values())
+    for name, collective in collectives.items():
+        for label, size in SIZES.items():
+            x = torch.ones(size // 4, dtype=torch.float32, device=device.torch_device)
+            seconds = _time_of(collective, x, device)
+            if size == smallest:
+                yield f"{name}_{label}_us", seconds / _MICRO
+            else:
+                yield f"{name}_{label}_gb_s", size / seconds / _GIGA
+
+
+def _time_of(collective: Collective, x: torch.Tensor, device: Device) -> float:
+    """Seconds of one call at best. All ranks make the same number of calls, or one would wait for ever."""
+    best = float("inf")
+    for _ in range(_CALLS):
+        device.synchronize()
+        began = time.perf_counter()
+        collective(x)
+        device.synchronize()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""How a conformance suite lays out a batch: one token after another, or padded with junk all around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, Int32s
+from lsv.kv.spec import KVGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """How batches are laid out for a backend that takes padded ones.
+
+    Rows have ``places`` more places than the longest needs, but for a step of single tokens; there are ``rows`` that
+    only fill up; ``blocks`` says what ``BatchLayout.blocks`` is for the numbers of new tokens and of all. ``junk`` is
+    in all places that hold no token. Every plan is an earlier one, refilled.
+    """
+
+    junk: float
+    blocks: Callable[[Int32s, Int32s], int] = lambda query, context: 0
+    places: int = 3
+    rows: int = 2
+
+
+def attend_batch(
+    backend: AttentionBackend,
+    layer: AttentionLayer,
+    cache: Any,
+    group: KVGroup,
+    tensors: Sequence[torch.Tensor | None],
+    batch: BatchLayout,
+    layout: Padded | None,
+) -> list[torch.Tensor]:
+    """Plan and attend, with q, k and v in the flat layout: row by row [count, heads, dim]."""
+    q, k, v = tensors
+    places = None
+    if layout is None:
+        plan = backend.plan(batch, group)
+    else:
+        batch, places = _pad_batch(batch, layout)
+        empty = np.ones_like(batch.query)
+        unused = replace(batch, query=empty, context=empty, tables=tuple(np.zeros_like(t) for t in batch.tables))
+        plan = backend.plan(batch, group, backend.plan(unused, group))
+        q, k, v = (None if x is None else _spread(x, places, batch.tokens, layout.junk) for x in tensors)
+    assert q is not None
+    out = backend.attend(q, k, v, layer, cache, plan)
+    assert out.shape == q.shape, f"attend answered {tuple(out.shape)} to queries of {tuple(q.shape)}"
+    if places is None:
+        return list(torch.split(out, batch.query.tolist()))
+    rows = batch.query[: len(batch.query) - (layout.rows if layout else 0)]
+    return list(torch.split(out[places.to(out.device)], rows.tolist()))
+
+
+def _pad_batch(batch: BatchLayout, layout: Padded) -> tuple[BatchLayout, torch.Tensor]:
+    """The batch as ``layout`` has it, and where the tokens of the flat layout are then."""
+    longest = int(batch.query.max())
+    span = longest + layout.places if longest > 1 else 1
+    places = [row * span + token for row, count in enumerate(batch.query.tolist()) for token in range(count)]
+    filling = np.ones(layout.rows, np.int32)
+    tables = (np.pad(table, ((0, layout.rows), (0, 0))) for table in batch.tables)
+    padded = BatchLayout(
+        np.concatenate((batch.query, filling)),
+        np.concatenate((batch.context, filling)),
+        tuple(tables),
+        span,
+        layout.blocks(batch.query, batch.context),
+    )
+    return padded, torch.tensor(places)
+
+
+def _spread(x: torch.Tensor, places: torch.Tensor, tokens: int, junk: float) -> torch.Tensor:
+    out = torch.full((tokens, *x.shape[1:]), junk, dtype=x.dtype, device=x.device)
+    out[places.to(x.device)] = x
+    return out

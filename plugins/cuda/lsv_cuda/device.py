@@ -1,0 +1,38 @@
+"""One opened GPU, and the collectives between several."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lsv.accelerator import Accelerator
+from lsv.capabilities import DeviceInfo
+from lsv.collectives import BackendCommunicator
+from lsv.errors import ConfigError
+from lsv.platform import Communicator, Group
+from lsv_cuda.platform import Vendor
+
+
+class CudaDevice(Accelerator):
+    """A GPU whose decoding steps of up to ``graph_rows`` requests are replayed from graphs."""
+
+    def __init__(self, info: DeviceInfo, vendor: Vendor, *, graph_rows: int) -> None:
+        kind = vendor.device_type
+        where = torch.device(kind) if kind == "cpu" else torch.device(kind, info.index)
+        super().__init__(info, where, vendor.runtime, make_graph=vendor.runtime.CUDAGraph, graph_rows=graph_rows)
+        self._connect = vendor.connect
+
+    def communicator(self, group: Group) -> Communicator | None:
+        return None if group.size == 1 else BackendCommunicator(group, self._connect, self.torch_device)
+
+
+def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Collectives between the current devices of several processes. Raises ``ConfigError`` where torch has no NCCL."""
+    if not dist.is_nccl_available():
+        raise ConfigError(f"torch {torch.__version__} is built without NCCL, which tensor parallelism needs here")
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)

@@ -1,0 +1,87 @@
+"""The cuda platform: torch's CUDA devices, graphs of decoding steps, NCCL between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lsv import settings
+from lsv.capabilities import Capabilities, DeviceInfo
+from lsv.config import OptionValue
+from lsv.errors import ConfigError
+from lsv.platform import Device, Platform
+from lsv_cuda import datasheet
+from lsv_cuda.machine import Machine, capability, describe
+
+if TYPE_CHECKING:
+    from lsv.collectives import MakeBackend
+
+_BFLOAT16 = (8, 0)
+_EXPORTED = {
+    "cuda.nccl_debug": "NCCL_DEBUG",
+    "cuda.nccl_socket_ifname": "NCCL_SOCKET_IFNAME",
+    "cuda.nccl_ib_hca": "NCCL_IB_HCA",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """All that is asked of CUDA: ``torch.cuda``, the name of its devices, and what connects them."""
+
+    runtime: Any
+    device_type: str
+    connect: MakeBackend
+
+
+class CudaPlatform(Platform):
+    name = "cuda"
+    attention: Sequence[str] = ("triton-paged", "torch-paged")
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        return Machine().gpus()
+
+    def capabilities(self, info: DeviceInfo) -> Capabilities:
+        bfloat16 = ("bfloat16",) if capability(info) >= _BFLOAT16 else ()
+        return Capabilities(
+            dtypes=(*bfloat16, "float16", "float32"),
+            kv_dtypes=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"),
+            mixed_batches=True,
+            in_flight=2,
+            pinned_memory=True,
+        )
+
+    def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
+        """Raises ``ConfigError`` where there is no such GPU."""
+        _hand_over(options)
+        vendor = self._vendor()
+        count = vendor.runtime.device_count()
+        if index >= count:
+            raise ConfigError(
+                f"there is no GPU {index}: {count} can be seen; lower tensor_parallel_size or widen "
+                "CUDA_VISIBLE_DEVICES",
+                param="tensor_parallel_size",
+            )
+        from lsv_cuda.device import CudaDevice
+
+        gpu = vendor.runtime.get_device_properties(index)
+        info = describe(index, gpu.name, gpu.total_memory, gpu.major, gpu.minor, gpu.multi_processor_count)
+        blocking = bool(options.get("cuda.launch_blocking"))
+        return CudaDevice(info, vendor, graph_rows=0 if blocking else int(options.get("cuda.graph_rows", 256) or 0))
+
+    def references(self, info: DeviceInfo) -> Mapping[str, float]:
+        return datasheet.attainable(info.name)
+
+    def _vendor(self) -> Vendor:
+        import torch
+
+        from lsv_cuda.device import nccl
+
+        return Vendor(torch.cuda, "cuda", nccl)
+
+
+def _hand_over(options: Mapping[str, OptionValue]) -> None:
+    """Settings that libraries read from the environment; they must be there before CUDA starts."""
+    settings.export({variable: str(options[name]) for name, variable in _EXPORTED.items() if options.get(name)})
+    if options.get("cuda.launch_blocking"):
+        settings.export({"CUDA_LAUNCH_BLOCKING": "1"})

@@ -1,0 +1,235 @@
+"""The attention backend ``hpu-flat``: padded batches, index tensors of fixed shapes, nothing that depends on values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Device
+from lsv_hpu import selection
+from lsv_hpu.cache import FlatCache, make_cache
+from lsv_hpu.flat_attention import attend_blocks
+from lsv_hpu.prompt_attention import Sight, attend_causally, attend_fused, attend_plainly
+from lsv_hpu.vendor_ops import VendorOps
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SingleTokens:
+    """A step of one token a row. ``slots`` int64 [R] is where its K and V go, ``alive`` [R] whether it is one at all.
+
+    pages, rows and distance int64 [N] and mapping float32 [N, R] are those of all blocks, see ``attend_blocks``.
+    """
+
+    slots: torch.Tensor
+    alive: torch.Tensor
+    pages: torch.Tensor
+    rows: torch.Tensor
+    distance: torch.Tensor
+    mapping: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """A step of ``span`` places a row: slots int64 and alive [R * span] as in ``SingleTokens``.
+
+    starts int64 [R] is the position of a row's first token, lengths int32 [R] its tokens in this step. With context,
+    pages int64 [R * W] are the blocks of all its tokens and context int64 [R] their number.
+    """
+
+    span: int
+    slots: torch.Tensor
+    alive: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    context: torch.Tensor
+    pages: torch.Tensor | None
+
+
+FlatPlan = SingleTokens | Prompts
+
+
+class FlatAttention:
+    """Flat paged attention for single tokens, Intel's fused kernel for prompts. ``ops`` None chooses what is selected
+    for the process.
+
+    Not row-invariant: products over all blocks of a batch add up in an order of the device's choice.
+    """
+
+    block_sizes: tuple[int, ...] = (128, 16, 32, 64, 256)
+
+    def __init__(self, ops: VendorOps | None = None, *, fused: bool | None = None) -> None:
+        self._given, self._fused = ops, selection.fused_prompts() if fused is None else fused
+        self._device, self._block = torch.device("cpu"), self.block_sizes[0]
+
+    @property
+    def _ops(self) -> VendorOps:
+        return self._given or selection.ops()
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        if layer.heads % layer.kv_heads:
+            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
+        return None
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        return spec.token_bytes * block_size
+
+    def allocate(
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device,
+    ) -> FlatCache:
+        self._device, self._block = device.torch_device, block_size
+        return make_cache(groups, layers, pages, block_size, dtype, self._device, self._ops, selection.calibration())
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: FlatPlan | None = None) -> FlatPlan:
+        """Shapes follow from rows, span and ``batch.blocks``, or from what the batch needs where that is more."""
+        assert batch.span > 0, "hpu-flat takes padded batches"
+        given = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
+        table = given.astype(np.int64)
+        if batch.span == 1 and table.shape[1]:
+            return self._plan_single_tokens(batch, table, group, into)
+        return self._plan_prompts(batch, table, into)
+
+    def _plan_single_tokens(
+        self, batch: BatchLayout, table: Int64s, group: KVGroup, into: FlatPlan | None
+    ) -> SingleTokens:
+        slots, alive = self._places(batch, table)
+        last = batch.context.astype(np.int64) - 1
+        rows, columns = np.nonzero(table[:, : -(-int(batch.context.max()) // self._block)])
+        apart = last[rows] - columns * self._block
+        behind = np.inf if group.window is None else group.window + self._block - 1
+        seen = (apart >= 0) & (apart < behind)
+        rows, columns, apart = rows[seen], columns[seen], apart[seen]
+        count = max(len(rows), batch.blocks)
+        lists = {
+            "slots": slots,
+            "alive": alive,
+            "pages": _padded(table[rows, columns], count, 0),
+            "rows": _padded(rows, count, len(table)),
+            "distance": _padded(apart, count, -1),
+        }
+        tensors = self._tensors(lists, into)
+        order = torch.arange(len(table), device=self._device)
+        mapping = (tensors["rows"][:, None] == order).float()
+        if isinstance(into, SingleTokens):
+            mapping = into.mapping.copy_(mapping)
+        return SingleTokens(**tensors, mapping=mapping)
+
+    def _plan_prompts(self, batch: BatchLayout, table: Int64s, into: FlatPlan | None) -> Prompts:
+        slots, alive = self._places(batch, table)
+        context, query = batch.context.astype(np.int64), batch.query.astype(np.int64)
+        before = max(batch.blocks, -(-int((context - query).max()) // self._block))
+        lists = {
+            "slots": slots,
+            "alive": alive,
+            "starts": context - query,
+            "lengths": batch.query.astype(np.int32),
+            "context": context,
+        }
+        if before and table.shape[1]:
+            width = before + -(-batch.span // self._block)
+            wide = np.zeros((len(table), width), np.int64)
+            wide[:, : table.shape[1]] = table[:, :width]
+            lists["pages"] = wide.reshape(-1)
+        tensors = self._tensors(lists, into)
+        return Prompts(batch.span, **{"pages": None, **tensors})  # type: ignore[arg-type]
+
+    def _places(self, batch: BatchLayout, table: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+        """Where in the cache each place of the step is to be written, 0 for padding; and which are tokens."""
+        place = np.arange(batch.span)
+        alive = place < batch.query[:, None]
+        if not table.shape[1]:
+            return np.zeros(batch.tokens, np.int64), alive.reshape(-1)
+        position = (batch.context - batch.query)[:, None] + place
+        column = np.minimum(position // self._block, table.shape[1] - 1)
+        pages = np.take_along_axis(table, column, axis=1)
+        alive &= pages > 0
+        slots = np.where(alive, pages * self._block + position % self._block, 0)
+        return slots.reshape(-1), alive.reshape(-1)
+
+    def _tensors(self, lists: dict[str, npt.NDArray[np.generic]], into: FlatPlan | None) -> dict[str, torch.Tensor]:
+        found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in lists.items()}
+        if into is None:
+            return {name: tensor.to(self._device) for name, tensor in found.items()}
+        return {name: getattr(into, name).copy_(tensor) for name, tensor in found.items()}
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: FlatCache | None,
+        plan: FlatPlan,
+    ) -> torch.Tensor:
+        if k is not None and v is not None:
+            padding = ~plan.alive[:, None, None]
+            k, v = k.masked_fill(padding, 0.0), v.masked_fill(padding, 0.0)
+            if cache is not None:
+                k, v = cache.write(k, v, layer, plan.slots)
+        if isinstance(plan, Prompts):
+            return self._attend_prompts(q, k, v, layer, cache, plan)
+        assert cache is not None, "single tokens with blocks need the cache these are in"
+        keys, values = cache.read(plan.pages, layer, q.dtype)
+        return attend_blocks(q, keys, values, plan.rows, plan.distance, plan.mapping, layer)
+
+    def _attend_prompts(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: FlatCache | None,
+        plan: Prompts,
+    ) -> torch.Tensor:
+        queries = q.unflatten(0, (-1, plan.span))
+        plain = layer.soft_cap is None and layer.sinks is None and layer.alibi is None
+        if plan.pages is None or cache is None:
+            if k is None or v is None:
+                assert cache is not None, "there must be keys and values, or a cache of them"
+                k, v = cache.read_tokens(plan.slots, layer, q.dtype)
+            keys, values = k.unflatten(0, (-1, plan.span)), v.unflatten(0, (-1, plan.span))
+            if self._fused and plain and layer.causal and layer.window is None:
+                return attend_causally(queries, keys, values, plan.lengths, layer, self._ops).flatten(0, 1)
+            sight = self._sight_of_step(plan)
+        else:
+            sight = self._sight_of_cache(plan)
+            hidden = (sight.keys < 0)[..., None, None]
+            keys, values = (
+                blocks.reshape(len(plan.starts), -1, *blocks.shape[2:]).masked_fill(hidden, 0.0)
+                for blocks in cache.read(plan.pages, layer, q.dtype)
+            )
+        if self._fused and plain:
+            return attend_fused(queries, keys, values, sight, layer, self._ops).flatten(0, 1)
+        return attend_plainly(queries, keys, values, sight, layer).flatten(0, 1)
+
+    def _sight_of_step(self, plan: Prompts) -> Sight:
+        place = torch.arange(plan.span, device=plan.starts.device)
+        keys = (plan.starts[:, None] + place).masked_fill(~plan.alive.view(-1, plan.span), -1)
+        return Sight(plan.starts, keys)
+
+    def _sight_of_cache(self, plan: Prompts) -> Sight:
+        """Pages are in the order of positions; nothing is in the null page."""
+        assert plan.pages is not None
+        pages = plan.pages.view(len(plan.starts), -1).repeat_interleave(self._block, 1)
+        position = torch.arange(pages.shape[1], device=pages.device)
+        there = (position < plan.context[:, None]) & (pages > 0)
+        return Sight(plan.starts, position.expand_as(pages).masked_fill(~there, -1))
+
+
+def _padded(values: Int64s, count: int, filler: int) -> Int64s:
+    out = np.full(count, filler, np.int64)
+    out[: len(values)] = values
+    return out

@@ -1,0 +1,140 @@
+"""How the KV cache lies in memory: for every place in a group one tensor of keys and one of values.
+
+A page is a block of tokens in all of them. Layers of different groups that have the same place share its tensors,
+because a page belongs to one group at a time; a narrower layer uses the front of each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lsv.attention import AttentionLayer
+from lsv.kv.spec import KVGroup
+from lsv_hpu.calibration import Calibration, raise_peak
+from lsv_hpu.vendor_ops import VendorOps
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Of a layer's keys or values in 8-bit floats: what they are in units of, and its inverse; float32 []."""
+
+    scale: torch.Tensor
+    inverse: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FlatCache:
+    """``keys[place]`` and ``values[place]`` are [pages * block_size, kv_heads * head_dim of the widest layer].
+
+    ``scales`` are by layer index, for keys and values; empty where the cache is in the step's own dtype;
+    so are ``peaks``, which keep the largest numbers that were written, and are empty but where these are measured.
+    """
+
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+    block_size: int
+    scales: Mapping[int, tuple[Scales, Scales]]
+    ops: VendorOps
+    peaks: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, slots: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Put k and v [T, kv_heads, head_dim] where ``slots`` int64 [T] say; what will be read of them."""
+        for peak, x in zip(self.peaks.get(layer.index, ()), (k, v), strict=False):
+            raise_peak(peak, x)
+        kept = []
+        for which, (x, store) in enumerate(zip((k, v), self._stores, strict=True)):
+            rows = self._rows(store, layer)
+            if self.scales:
+                scales = self.scales[layer.index][which]
+                coded = self.ops.to_fp8(x, scales.inverse)
+                put_rows(rows, slots, coded.flatten(1))
+                kept.append(self.ops.from_fp8(coded, scales.scale, x.dtype))
+            else:
+                put_rows(rows, slots, x.flatten(1))
+                kept.append(x)
+        return kept[0], kept[1]
+
+    def read(self, pages: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of pages int64 [N]: [N, block_size, kv_heads, head_dim] each, in ``dtype``."""
+        keys, values = (self._rows(store, layer).unflatten(0, (-1, self.block_size)) for store in self._stores)
+        return self._decoded((keys.index_select(0, pages), values.index_select(0, pages)), layer, dtype)
+
+    def read_tokens(
+        self, slots: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of single tokens int64 [T]: [T, kv_heads, head_dim] each, in ``dtype``."""
+        keys, values = (self._rows(store, layer).index_select(0, slots) for store in self._stores)
+        return self._decoded((keys, values), layer, dtype)
+
+    @property
+    def _stores(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        return self.keys, self.values
+
+    def _decoded(
+        self, found: tuple[torch.Tensor, torch.Tensor], layer: AttentionLayer, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.scales:
+            scales = self.scales[layer.index]
+            keys, values = (self.ops.from_fp8(x, one.scale, dtype) for x, one in zip(found, scales, strict=True))
+        else:
+            keys, values = found
+        heads = (layer.kv_heads, layer.head_dim)
+        return keys.unflatten(-1, heads), values.unflatten(-1, heads)
+
+    def _rows(self, store: Sequence[torch.Tensor], layer: AttentionLayer) -> torch.Tensor:
+        return store[layer.place][:, : layer.kv_heads * layer.head_dim]
+
+
+def put_rows(rows: torch.Tensor, slots: torch.Tensor, x: torch.Tensor) -> None:
+    """``rows[slots] = x``. Torch's CPU can't index 8-bit floats, and to the emulation they are bytes."""
+    if x.dtype.itemsize == 1 and rows.device.type != "hpu":
+        rows, x = rows.view(torch.uint8), x.view(torch.uint8)
+    rows.index_copy_(0, slots, x)
+
+
+def make_cache(
+    groups: Sequence[KVGroup],
+    layers: Sequence[AttentionLayer],
+    pages: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    ops: VendorOps,
+    calibration: Calibration | None = None,
+) -> FlatCache:
+    """A cache of zeros: lists are filled up with the null page, to which nothing but zeros is ever written."""
+    own = {(layer.group, layer.place): layer for layer in layers}
+    widths: dict[int, int] = {}
+    for group in groups:
+        for place in range(len(group.layers)):
+            layer = own[group.index, place]
+            widths[place] = max(widths.get(place, 0), layer.kv_heads * layer.head_dim)
+
+    def make() -> tuple[torch.Tensor, ...]:
+        shapes = ((pages * block_size, widths[place]) for place in sorted(widths))
+        return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
+
+    def scales(value: float) -> Scales:
+        scale = torch.tensor(value, dtype=torch.float32, device=device)
+        return Scales(scale, scale.reciprocal())
+
+    coded = layers if dtype.itemsize == 1 else ()
+    by_layer = {layer.index: tuple(map(scales, _units(layer, calibration))) for layer in coded}
+    measuring = calibration if calibration is not None and calibration.measuring else None
+    peaks = {layer.index: measuring.watch_cache(layer.index, device) for layer in layers} if measuring else {}
+    return FlatCache(make(), make(), block_size, by_layer, ops, peaks)  # type: ignore[arg-type]
+
+
+def _units(layer: AttentionLayer, calibration: Calibration | None) -> tuple[float, float]:
+    """What keys and values are in units of: as measured or, where they were not, as the checkpoint says."""
+    if calibration is None or calibration.measuring:
+        return layer.key_scale, layer.value_scale
+    return (
+        calibration.cache_scale(layer.index, "k_cache", layer.key_scale),
+        calibration.cache_scale(layer.index, "v_cache", layer.value_scale),
+    )

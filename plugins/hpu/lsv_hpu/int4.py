@@ -1,0 +1,70 @@
+"""Linear layers of 4-bit codes in even steps, as AWQ and GPTQ have them: decoded by ``convert_from_uint4``.
+
+A weight is ``step * (code - 8)`` and a rest that all inputs of a group share; what the rests add is one product of the
+groups' sums.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from lsv.coded import CodedLinear, from_nibbles
+from lsv.offers import OpSpec
+from lsv_hpu import selection
+
+_MIDDLE = 8
+_EIGHT_CODES = 8
+"""Codes in an int32."""
+
+
+class EvenInt4:
+    """``lsv.coded.CodedLinear`` over 16 evenly spaced values; x [..., inputs]."""
+
+    def __init__(self, module: CodedLinear, spec: OpSpec) -> None:
+        self._module, self._ops = module, selection.ops()
+        self._groups = module.coding.groups(module.layer.inputs)
+
+    def pack(self) -> None:
+        module = self._module
+        codes, scales = module.release("codes"), module.release("scales")
+        low, high = module.coding.table[0], module.coding.table[-1]
+        step = (high - low) / (len(module.coding.table) - 1)
+        rest = scales * (low + step * _MIDDLE)
+        if module.offsets is not None:
+            rest = rest + module.release("offsets")
+        dtype = module.layer.dtype
+        middles = torch.full((self._groups, module.layer.width), _MIDDLE, dtype=torch.uint8, device=codes.device)
+        self._codes = module.keep("packed", pack_eight(from_nibbles(codes)[:, : module.layer.inputs].T))
+        self._middles = module.keep("middles", pack_eight(middles))
+        self._steps = module.keep("steps", (scales * step).T.to(dtype).contiguous())
+        self._rests = module.keep("rests", rest.T.to(dtype).contiguous()) if bool(rest.any()) else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self._ops.from_uint4(self._codes, self._steps, self._middles, x.dtype)
+        y = functional.linear(x, weight.T, self._module.bias)
+        if self._rests is None:
+            return y
+        sums = x.unflatten(-1, (self._groups, -1)).sum(-1, dtype=torch.float32).to(x.dtype)
+        return y + sums @ self._rests
+
+
+def pack_eight(codes: torch.Tensor) -> torch.Tensor:
+    """uint8 below 16 [..., N] -> int32 [..., N / 8], the first of eight in the low four bits."""
+    eights = codes.unflatten(-1, (-1, _EIGHT_CODES)).to(torch.int64)
+    shifts = torch.arange(0, 32, 4, device=codes.device)
+    packed = (eights << shifts).sum(-1)
+    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def why_not_int4(spec: OpSpec) -> str | None:
+    """None where ``convert_from_uint4`` serves a layer of codes."""
+    if spec.shape["bits"] != 4 or "even" not in spec.flags:
+        return "codes are not 4 bits in even steps"
+    if "ordered" in spec.flags:
+        return "inputs are in an order of their own"
+    if spec.shape["out"] % _EIGHT_CODES:
+        return f"{spec.shape['out']} outputs are no multiple of {_EIGHT_CODES}"
+    if spec.shape["group"] and spec.shape["in"] % spec.shape["group"]:
+        return f"{spec.shape['in']} inputs are no multiple of a group of {spec.shape['group']}"
+    return None

@@ -1,0 +1,72 @@
+"""Kernels of Gaudi's software for norms and experts. All shapes follow from those of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from lsv.nn.moe import MoE
+from lsv.nn.norm import RMSNorm
+from lsv.offers import OpSpec
+from lsv_hpu import selection
+
+_ACTIVATIONS = ("silu", "gelu", "relu")
+
+
+class RmsNorm:
+    """``lsv.nn.norm.RMSNorm`` by ``FusedRMSNorm``, which takes three axes."""
+
+    def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
+        self._module, self._ops = module, selection.ops()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
+        return self._ops.rms_norm(rows, self._module.weight, self._module.eps).view(x.shape)
+
+
+class MixedExperts:
+    """``lsv.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are."""
+
+    def __init__(self, module: MoE, spec: OpSpec) -> None:
+        self._module, self._ops = module, selection.ops()
+        (self._activation,) = spec.flags & set(_ACTIVATIONS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        module = self._module
+        weights, experts = module.router(x)
+        plain: Iterable[Any] = module.experts
+        gate_up, down = zip(*((one.gate_up.linear.weight, one.down.linear.weight) for one in plain), strict=True)
+        y = self._ops.mix_experts(x, experts, weights, gate_up, down, self._activation)
+        return y if module.communicator is None else module.communicator.all_reduce(y)
+
+
+class EveryExpert:
+    """``lsv.nn.moe.MoE`` of any format: every expert computes every token, and what was not asked for counts nothing.
+
+    The reference gathers each expert's tokens, whose number no graph can know.
+    """
+
+    def __init__(self, module: MoE, spec: OpSpec) -> None:
+        self._module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        module = self._module
+        weights, experts = module.router(x)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(module.experts):
+            share = torch.where(experts == number, weights, 0.0).sum(-1, keepdim=True)
+            y = y + expert(x) * share
+        return y if module.communicator is None else module.communicator.all_reduce(y)
+
+
+def why_not_mixed(spec: OpSpec) -> str | None:
+    """None where ``mixture_of_experts`` serves a module."""
+    if spec.format != "plain":
+        return f"weights are {spec.format}"
+    if "bias" in spec.flags:
+        return "experts have biases"
+    if not spec.flags & set(_ACTIVATIONS):
+        return f"the activation is not one of {', '.join(_ACTIVATIONS)}"
+    return None

@@ -1,0 +1,78 @@
+"""The hpu platform: Intel Gaudi 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lsv.capabilities import Capabilities, DeviceInfo, Refusal
+from lsv.config import EngineConfig, OptionValue
+from lsv.errors import ConfigError
+from lsv.platform import Advice, Device, Platform, Traffic
+from lsv.settings import export
+from lsv_hpu.devices import Gaudi, Prober
+from lsv_hpu.settings import HpuOptions, read
+
+if TYPE_CHECKING:
+    import torch
+
+    from lsv_hpu.vendor import Vendor
+    from lsv_hpu.vendor_ops import VendorOps
+
+_FLOAT16 = "bfloat16 is what Gaudi computes in: give --dtype bfloat16"
+
+
+class HpuPlatform(Platform):
+    name = "hpu"
+    attention: Sequence[str] = ("hpu-flat",)
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        return Prober().devices()
+
+    def capabilities(self, info: DeviceInfo) -> Capabilities:
+        return Capabilities(
+            dtypes=("bfloat16", "float32"),
+            kv_dtypes=("auto", "fp8", "fp8_e4m3"),
+            kv_aliases={"fp8_inc": "fp8_e4m3"},
+            layout="padded",
+            in_flight=2,
+            pinned_memory=True,
+            refuses=(Refusal("dtype=float16", "dtype=float16", _FLOAT16),),
+        )
+
+    def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
+        """Raises ``ConfigError`` where there is no such device, and for settings that contradict each other."""
+        chosen, present = read(options), self.devices()
+        if index >= len(present):
+            raise ConfigError(
+                f"there is no Gaudi {index}: {len(present)} can be used here; lower tensor_parallel_size",
+                param="tensor_parallel_size",
+            )
+        info = present[index]
+        from lsv_hpu.device import HpuDevice
+
+        return HpuDevice(info, *self._connect(info, chosen), chosen)
+
+    def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
+        """Buckets for a sample of requests, beside those the settings give."""
+        from lsv_hpu.planner import advise
+
+        return advise(config, traffic)
+
+    def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
+        """Tells the Gaudi software what it reads from its environment, then loads it."""
+        flags = {
+            "PT_HPU_LAZY_MODE": options.lazy_mode,
+            "PT_HPU_ENABLE_LAZY_COLLECTIVES": options.lazy_collectives,
+            "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": options.disable_tensor_cache,
+        }
+        export({name: str(int(on)) for name, on in flags.items()}, replace=True)
+        export({"HLS_MODULE_ID": info.detail["module"]}, replace=True)
+        export({"PT_ENABLE_INT64_SUPPORT": "1"})  # sampling adds up 64-bit weights
+        import torch
+
+        from lsv_hpu.vendor import Habana
+        from lsv_hpu.vendor_ops import installed
+
+        gaudi: Gaudi = "gaudi3" if info.detail["gaudi"] == "gaudi3" else "gaudi2"
+        return torch.device("hpu"), Habana(), installed(gaudi)

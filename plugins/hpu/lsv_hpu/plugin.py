@@ -1,0 +1,93 @@
+"""``hpu``: Intel Gaudi."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.capabilities import DeviceInfo
+from lsv.config import EngineConfig
+from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer
+from lsv.settings import Setting
+from lsv_hpu import inc, settings
+from lsv_hpu.devices import Prober
+
+api = 1
+
+
+def probe() -> tuple[DeviceInfo, ...]:
+    return Prober().devices()
+
+
+def explain() -> str:
+    return Prober().explain()
+
+
+@hookimpl
+def lsv_platforms() -> Iterable[PlatformOffer]:
+    yield PlatformOffer(
+        "hpu",
+        "lsv_hpu.platform:HpuPlatform",
+        probe,
+        rank=80,
+        explain=explain,
+        emulation="lsv_hpu.emulation:EmulatedHpu",
+        tools=(("hl-smi",),),
+    )
+
+
+@hookimpl
+def lsv_attention() -> Iterable[AttentionOffer]:
+    yield AttentionOffer(
+        "hpu-flat", "lsv_hpu.attention:FlatAttention", (128, 16, 32, 64, 256), ("hpu",), layout="padded"
+    )
+
+
+def _any(spec: OpSpec) -> str | None:
+    return None
+
+
+def _mixed(spec: OpSpec) -> str | None:
+    from lsv_hpu.kernels import why_not_mixed
+
+    return why_not_mixed(spec)
+
+
+def _fp8(spec: OpSpec) -> str | None:
+    from lsv_hpu.fp8 import why_not_fp8
+
+    return why_not_fp8(spec)
+
+
+def _int4(spec: OpSpec) -> str | None:
+    from lsv_hpu.int4 import why_not_int4
+
+    return why_not_int4(spec)
+
+
+@hookimpl
+def lsv_kernels() -> Iterable[KernelOffer]:
+    yield KernelOffer("rms_norm", "hpu", "lsv_hpu.kernels:RmsNorm", _any)
+    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:MixedExperts", _mixed, rank=1)
+    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:EveryExpert", _any)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.fp8:DynamicFp8", _fp8)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.int4:EvenInt4", _int4)
+    yield KernelOffer("linear.fp8_static", "hpu", "lsv_hpu.inc_linear:StaticFp8Gemm", _any)
+
+
+@hookimpl
+def lsv_quantizers() -> Iterable[QuantizerOffer]:
+    note = "weights and activations in fp8, with scales from measurements"
+    yield QuantizerOffer("inc", "lsv_hpu.inc_linear:make", online=True, note=note)
+
+
+@hookimpl
+def lsv_settings() -> Iterable[Setting]:
+    yield from settings.declare()
+
+
+@hookimpl
+def lsv_check_config(config: EngineConfig) -> Iterable[str]:
+    if config.platform != "hpu":
+        return ()
+    return (*settings.find_problems(config), *inc.find_problems(config))

@@ -1,0 +1,286 @@
+"""The settings of this platform, under the names Gaudi users know, and what can't be had together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from lsv.config import EngineConfig, OptionValue
+from lsv.errors import ConfigError
+from lsv.settings import Setting
+
+Strategy = Literal["exp", "lin", "pad"]
+Order = Literal["min_tokens", "max_bs"]
+STRATEGIES: Mapping[Strategy, str] = {"exp": "exponential", "lin": "linear", "pad": "padding-aware"}
+
+LINEAR = ("prompt_bs", "prompt_seq", "decode_bs", "decode_block")
+"""The dimensions that the linear strategy has settings for."""
+DIMENSIONS = ("prompt_bs", "prompt_seq", "prompt_ctx", "decode_bs", "decode_block")
+
+_MEANINGS = {
+    "prompt_bs": "prompts in a step",
+    "prompt_seq": "tokens of the longest prompt in a step",
+    "prompt_ctx": "cache blocks before the new tokens of a prompt",
+    "decode_bs": "decoding requests in a step",
+    "decode_block": "cache blocks of all decoding requests together",
+}
+_DEFAULTS = {
+    "prompt_bs": ("1", "min(max_num_seqs, 32)", "min(max_num_seqs, 64)"),
+    "prompt_seq": ("block_size", "block_size", "1024"),
+    "decode_bs": ("1", "min(max_num_seqs, 32)", "max_num_seqs"),
+    "decode_block": ("block_size", "block_size", "max(128, max_num_seqs * 2048 / block_size)"),
+}
+_ABSENT = {
+    "profiler_enabled": ("VLLM_PROFILER_ENABLED", "there is no high-level profiler"),
+    "log_step_graph_compilation": ("VLLM_HPU_LOG_STEP_GRAPH_COMPILATION", "compilations are not counted by step"),
+    "log_step_graph_compilation_all": (
+        "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL",
+        "compilations are not counted by step",
+    ),
+    "log_step_cpu_fallbacks": ("VLLM_HPU_LOG_STEP_CPU_FALLBACKS", "fallbacks to the CPU are not counted"),
+    "log_step_cpu_fallbacks_all": ("VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL", "fallbacks to the CPU are not counted"),
+    "prompt_use_flex_attention": ("VLLM_PROMPT_USE_FLEX_ATTENTION", "prompts are computed by FusedSDPA or plainly"),
+}
+"""Switches of other systems that can't be honoured: (variable, why)."""
+
+_SWITCHES = {
+    "lazy_mode": ("PT_HPU_LAZY_MODE", False, "gather ops and run them as HPU graphs, instead of torch.compile"),
+    "lazy_collectives": (
+        "PT_HPU_ENABLE_LAZY_COLLECTIVES",
+        True,
+        "put collectives into graphs; needed for HPU graphs on several devices",
+    ),
+    "disable_tensor_cache": (
+        "PT_HPUGRAPH_DISABLE_TENSOR_CACHE",
+        False,
+        "HPU graphs keep no copies of tensors: less memory",
+    ),
+    "compile_fullgraph": ("VLLM_T_COMPILE_FULLGRAPH", False, "torch.compile: a graph break is an error"),
+    "compile_dynamic_shapes": (
+        "VLLM_T_COMPILE_DYNAMIC_SHAPES",
+        False,
+        "torch.compile: sizes may become variable where they change",
+    ),
+    "prompt_use_fusedsdpa": (
+        "VLLM_PROMPT_USE_FUSEDSDPA",
+        True,
+        "compute prompts by FusedSDPA; false: by plain products",
+    ),
+    "disable_mark_scales_as_const": (
+        "VLLM_DISABLE_MARK_SCALES_AS_CONST",
+        True,
+        "scales are never constants of a graph, whatever this says: warming up is faster so",
+    ),
+    "handle_topk_duplicates": (
+        "VLLM_HANDLE_TOPK_DUPLICATES",
+        True,
+        "tokens as likely as the last one in top-k stay in, whatever this says",
+    ),
+}
+"""How steps run: (variable, default, meaning)."""
+
+
+class HpuOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings' values, read once; names and defaults are those of ``declare``."""
+
+    strategy: Strategy = "exp"
+    linear: Mapping[str, int] = {}
+    lists: Mapping[str, tuple[int, ...]] = {}
+    pad_percent: int = 25
+    skip_warmup: bool = False
+    full_warmup: bool = False
+    graph_reserved_mem: float = 0.1
+    graph_prompt_ratio: float = 0.3
+    graph_prompt_strategy: Order = "min_tokens"
+    graph_decode_strategy: Order = "max_bs"
+    lazy_mode: bool = False
+    lazy_collectives: bool = True
+    disable_tensor_cache: bool = False
+    compile_fullgraph: bool = False
+    compile_dynamic_shapes: bool = False
+    prompt_use_fusedsdpa: bool = True
+    quant_config: str | None = None
+    emulated_memory: float = 1.0
+
+
+def read(options: Mapping[str, OptionValue]) -> HpuOptions:
+    """The values by name without the plugin's prefix. Raises ``ConfigError`` naming settings that contradict."""
+    given = {
+        name.removeprefix("hpu."): value
+        for name, value in options.items()
+        if name.startswith("hpu.") and value is not None
+    }
+    strategy = _strategy(given)
+    linear = {name: value for name, value in given.items() if "_bucket_" in name}
+    if linear and strategy != "lin":
+        raise ConfigError(
+            f"hpu.{next(iter(linear))} is for linear buckets, and these are {STRATEGIES[strategy]}: give "
+            "hpu.bucketing_strategy=lin with it, or list the sizes (hpu.prompt_seq_buckets and its like)",
+            param=f"hpu.{next(iter(linear))}",
+        )
+    lists = {name: parse_sizes(f"hpu.{name}_buckets", str(given[f"{name}_buckets"]))
+             for name in DIMENSIONS if f"{name}_buckets" in given}  # fmt: skip
+    for name in lists:
+        both = [key for key in linear if key.startswith(f"{name}_bucket_")]
+        if both:
+            raise ConfigError(
+                f"hpu.{name}_buckets and hpu.{both[0]} both give sizes: leave one out", param=f"hpu.{both[0]}"
+            )
+    if given.get("skip_warmup") and given.get("full_warmup"):
+        raise ConfigError(
+            "hpu.full_warmup promises what hpu.skip_warmup leaves out: leave one out", param="hpu.full_warmup"
+        )
+    plain = {name: given[name] for name in HpuOptions.__struct_fields__ if name in given}
+    return msgspec.convert({**plain, "strategy": strategy, "linear": linear, "lists": lists}, HpuOptions)
+
+
+def _strategy(given: Mapping[str, OptionValue]) -> Strategy:
+    """``bucketing_strategy``, or what the older switch between exponential and linear says."""
+    named, older = given.get("bucketing_strategy"), given.get("exponential_bucketing")
+    switched: Strategy | None = None if older is None else "exp" if older else "lin"
+    if named is not None and switched is not None and named != switched:
+        raise ConfigError(
+            f"hpu.bucketing_strategy={named} and hpu.exponential_bucketing={str(older).lower()} contradict each other: "
+            "leave the second out",
+            param="hpu.exponential_bucketing",
+        )
+    strategy: Strategy = msgspec.convert(named, Strategy) if named is not None else switched or "exp"
+    return strategy
+
+
+def parse_sizes(name: str, text: str) -> tuple[int, ...]:
+    """``"1,2,4"`` as ascending numbers; contexts may be 0. Raises ``ConfigError``."""
+    try:
+        sizes = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        sizes = ()
+    least = 0 if name == "hpu.prompt_ctx_buckets" else 1
+    if not sizes or sizes[0] < least:
+        raise ConfigError(f"{name} must be whole numbers from {least} on, such as 1,2,4, got {text!r}", param=name)
+    return sizes
+
+
+def find_problems(config: EngineConfig) -> Iterator[str]:
+    """What in a configuration of this platform can't be honoured, one sentence each."""
+    try:
+        options = read(config.options)
+    except ConfigError as problem:
+        yield problem.message
+        return
+    for name, (variable, why) in _ABSENT.items():
+        if config.options.get(f"hpu.{name}"):
+            yield f"hpu.{name} ({variable}) can't be honoured: {why}"
+    if config.options.get("hpu.config_hidden_layers") is not None:
+        yield "hpu.config_hidden_layers (VLLM_CONFIG_HIDDEN_LAYERS) can't be honoured: a graph holds a whole step"
+    graphs = options.lazy_mode and not config.enforce_eager
+    if graphs and config.topology.tensor > 1 and not options.lazy_collectives:
+        yield (
+            "hpu.lazy_collectives=false (PT_HPU_ENABLE_LAZY_COLLECTIVES) does not go with HPU graphs on "
+            f"{config.topology.tensor} devices: leave it at true, or give enforce_eager"
+        )
+
+
+def declare() -> Iterable[Setting]:
+    """Every setting of the platform."""
+    yield from _bucket_settings()
+    yield from _warmup_settings()
+    yield from _execution_settings()
+    for name, (variable, why) in _ABSENT.items():
+        yield _switch(name, variable, f"refused: {why}")
+
+
+def _bucket_settings() -> Iterator[Setting]:
+    yield Setting(
+        name="hpu.bucketing_strategy",
+        choices=tuple(STRATEGIES),
+        env=("VLLM_BUCKETING_STRATEGY",),
+        help="how sizes of steps are spaced: exponential, linear or padding-aware (default: exp)",
+    )
+    yield Setting(
+        name="hpu.exponential_bucketing",
+        type="bool",
+        env=("VLLM_EXPONENTIAL_BUCKETING",),
+        help="older name: true is hpu.bucketing_strategy=exp, false is lin",
+    )
+    yield Setting(
+        name="hpu.pad_percent",
+        type="int",
+        default=25,
+        low=0,
+        high=50,
+        help="padding-aware sizes: most padding as a share of a size",
+    )
+    for dimension in LINEAR:
+        for part, default in zip(("min", "step", "max"), _DEFAULTS[dimension], strict=True):
+            yield Setting(
+                name=f"hpu.{dimension}_bucket_{part}",
+                type="int",
+                low=1,
+                env=(f"VLLM_{dimension.upper()}_BUCKET_{part.upper()}",),
+                help=f"linear sizes, {_MEANINGS[dimension]}: {part} (default: {default})",
+            )
+    for dimension in DIMENSIONS:
+        yield Setting(
+            name=f"hpu.{dimension}_buckets",
+            help=f"the sizes themselves, such as 1,2,4, instead of a strategy's: {_MEANINGS[dimension]}",
+        )
+
+
+def _warmup_settings() -> Iterator[Setting]:
+    yield _switch("skip_warmup", "VLLM_SKIP_WARMUP", "start without warming up: requests then wait for compilations")
+    yield _switch("full_warmup", "VLLM_FULL_WARMUP", "a step in a shape that was not warmed up is an error")
+    yield Setting(
+        name="hpu.graph_reserved_mem",
+        type="float",
+        default=0.1,
+        low=0,
+        high=0.99,
+        env=("VLLM_GRAPH_RESERVED_MEM",),
+        help="share of the usable memory kept for HPU graphs",
+    )
+    yield Setting(
+        name="hpu.graph_prompt_ratio",
+        type="float",
+        default=0.3,
+        low=0,
+        high=1,
+        env=("VLLM_GRAPH_PROMPT_RATIO",),
+        help="share of that memory for prompts in the first pass",
+    )
+    for phase, default in (("prompt", "min_tokens"), ("decode", "max_bs")):
+        yield Setting(
+            name=f"hpu.graph_{phase}_strategy",
+            choices=("min_tokens", "max_bs"),
+            default=default,
+            env=(f"VLLM_GRAPH_{phase.upper()}_STRATEGY",),
+            help=f"which {phase} shapes get a graph first: small ones, or those with many requests",
+        )
+
+
+def _execution_settings() -> Iterator[Setting]:
+    for name, (variable, default, meaning) in _SWITCHES.items():
+        yield _switch(name, variable, meaning, default=default)
+    yield Setting(
+        name="hpu.quant_config",
+        env=("QUANT_CONFIG",),
+        help="Neural Compressor's file for --quantization inc: what to measure, or which measurements to use",
+    )
+    yield Setting(
+        name="hpu.config_hidden_layers",
+        type="int",
+        env=("VLLM_CONFIG_HIDDEN_LAYERS",),
+        help="refused: a graph holds a whole step",
+    )
+    yield Setting(
+        name="hpu.emulated_memory",
+        type="float",
+        default=1.0,
+        low=0.01,
+        help="GiB that a device has under --emulate",
+    )
+
+
+def _switch(name: str, variable: str, meaning: str, *, default: bool = False) -> Setting:
+    return Setting(name=f"hpu.{name}", type="bool", default=default, env=(variable,), help=meaning)

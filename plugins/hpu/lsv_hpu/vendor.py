@@ -1,0 +1,128 @@
+"""The calls this plugin makes into Intel's Gaudi software, in one object: the real one here, a strict fake in tests.
+
+Signatures: Gaudi documentation, "PyTorch Python Package" (``habana_frameworks.torch``), and ``torch.hpu``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+
+from lsv.errors import ConfigError
+from lsv.platform import StepFn
+
+_SHAPES = 8192
+
+
+class Vendor(Protocol):
+    """What the platform needs of the software: ``lsv.accelerator.Runtime``, and how to run a step.
+
+    Bytes and counts are plain integers. ``index`` is taken for the sake of the protocol: a process has one device.
+    """
+
+    def Event(self) -> Any:
+        """A mark to ``record`` behind the work given so far, and to ``synchronize`` with."""
+        ...
+
+    def set_device(self, index: int, /) -> None: ...
+    def mem_get_info(self, index: int, /) -> tuple[int, int]:
+        """(free, total) bytes of the device."""
+        ...
+
+    def memory_allocated(self, index: int, /) -> int: ...
+    def memory_reserved(self, index: int, /) -> int: ...
+    def max_memory_allocated(self, index: int, /) -> int: ...
+    def reset_peak_memory_stats(self, index: int, /) -> None: ...
+    def empty_cache(self) -> None: ...
+    def synchronize(self, index: int, /) -> None: ...
+
+    def is_lazy(self) -> bool:
+        """Whether ops are gathered into graphs instead of run at once (``PT_HPU_LAZY_MODE=1``)."""
+        ...
+
+    def mark_step(self) -> None:
+        """Lazy mode: end the graph gathered so far and give it to the device."""
+        ...
+
+    def wrap_in_graph(self, step: StepFn, *, disable_tensor_cache: bool) -> StepFn:
+        """Lazy mode: a function that captures an HPU graph of ``step`` at its first call and replays it afterwards."""
+        ...
+
+    def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
+        """``torch.compile`` with the vendor's backend; compiles at the first call."""
+        ...
+
+    def forbid_compiling(self) -> None:
+        """From now on a compiled function that would have to be compiled again raises ``RuntimeError``."""
+        ...
+
+    def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        """One of torch's process-group backends between devices."""
+        ...
+
+
+class Habana:
+    """The installed software. Raises ``ConfigError`` where it can't be imported."""
+
+    def __init__(self) -> None:
+        try:
+            import habana_frameworks.torch as habana
+        except (ImportError, OSError) as cause:
+            raise ConfigError(f"habana_frameworks.torch can't be imported: {cause}", param="platform") from cause
+        self._habana: Any = habana
+        self._hpu: Any = torch.hpu  # type: ignore[attr-defined]
+        # Every shape is compiled from the same code, far more often than torch expects of one function.
+        torch._dynamo.config.recompile_limit = _SHAPES
+        torch._dynamo.config.accumulated_recompile_limit = _SHAPES
+
+    def Event(self) -> Any:
+        return self._hpu.Event()
+
+    def set_device(self, index: int, /) -> None:
+        """Nothing: the software takes the device that ``HLS_MODULE_ID`` names, or the first that is free."""
+
+    def mem_get_info(self, index: int, /) -> tuple[int, int]:
+        free, total = self._hpu.mem_get_info()
+        return int(free), int(total)
+
+    def memory_allocated(self, index: int, /) -> int:
+        return int(self._hpu.memory_allocated())
+
+    def memory_reserved(self, index: int, /) -> int:
+        return int(self._hpu.memory_reserved())
+
+    def max_memory_allocated(self, index: int, /) -> int:
+        return int(self._hpu.max_memory_allocated())
+
+    def reset_peak_memory_stats(self, index: int, /) -> None:
+        self._hpu.reset_peak_memory_stats()
+
+    def empty_cache(self) -> None:
+        """Nothing: the software has no such call."""
+
+    def synchronize(self, index: int, /) -> None:
+        self._hpu.synchronize()
+
+    def is_lazy(self) -> bool:
+        return bool(self._habana.utils.internal.is_lazy())
+
+    def mark_step(self) -> None:
+        self._habana.core.mark_step()
+
+    def wrap_in_graph(self, step: StepFn, *, disable_tensor_cache: bool) -> StepFn:
+        wrapped: StepFn = self._habana.hpu.wrap_in_hpu_graph(step, disable_tensor_cache=disable_tensor_cache)
+        return wrapped
+
+    def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
+        compiled: StepFn = torch.compile(step, backend="hpu_backend", fullgraph=fullgraph, dynamic=dynamic)
+        return compiled
+
+    def forbid_compiling(self) -> None:
+        torch.compiler.set_stance("fail_on_recompile")
+
+    def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        from habana_frameworks.torch.distributed.hccl import ProcessGroupHCCL
+
+        return ProcessGroupHCCL(store, rank, size, "lsv")

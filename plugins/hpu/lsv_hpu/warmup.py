@@ -1,0 +1,155 @@
+"""The shapes this platform pads steps to, and how they are made ready before the first request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.capabilities import Padding
+from lsv.errors import EngineDied
+from lsv.platform import BatchLimits, Shape, ShapePolicy
+from lsv_hpu.buckets_choice import choose_sizes
+from lsv_hpu.buckets_set import DECODE, PROMPT, Buckets
+from lsv_hpu.graphs import Stage, bucket, capture, in_order
+from lsv_hpu.memory import written
+from lsv_hpu.settings import HpuOptions
+
+log = logging.getLogger(__name__)
+
+Int32s = npt.NDArray[np.int32]
+
+
+class BucketPolicy(ShapePolicy):
+    """Pads to buckets. Warm-up runs every bucket once, large ones first; in lazy mode those that the memory for graphs
+    allows then come again, while ``capturing``.
+
+    ``free`` asks for the device's free bytes; ``margin`` of them must stay free. ``eager`` is set by whoever compiles.
+    ``seal`` is called once nothing may be compiled any more, where that was promised.
+    A shape counts as ``blocks`` those of all rows when they decode, and of prompts those of the longest context before
+    the new tokens.
+    """
+
+    def __init__(
+        self,
+        limits: BatchLimits,
+        options: HpuOptions,
+        free: Callable[[], int],
+        *,
+        margin: int = 0,
+        seal: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(limits)
+        self._options, self._free, self._margin, self._seal = options, free, margin, seal
+        self.buckets = Buckets(choose_sizes(options, limits), limits)
+        self.padding = Padding(self.buckets.sizes.prompt_bs, self.buckets.sizes.prompt_seq)
+        self.capturing = self.eager = self._sealed = False
+
+    def measure(self, kind: str, query: Int32s, context: Int32s) -> Shape:
+        counted = context if kind == DECODE else context - query
+        blocks = -(-counted.astype(np.int64) // self.limits.block_size)
+        return Shape(kind, len(query), int(query.max()), int(blocks.sum() if kind == DECODE else blocks.max()))
+
+    def pad(self, shape: Shape) -> Shape:
+        """Raises ``EngineDied`` where full warm-up was promised and the step needs another shape."""
+        found = self.buckets.fit(shape)
+        if found is None and self._sealed:
+            raise EngineDied(
+                f"hpu.full_warmup promised that no shape appears after warm-up, and {self.describe(shape)} did: "
+                "widen the buckets, or leave hpu.full_warmup out",
+                param="hpu.full_warmup",
+            )
+        return found or shape
+
+    def describe(self, shape: Shape) -> str:
+        phase = "prompt" if shape.kind == PROMPT else shape.kind
+        return f"({phase}, {', '.join(map(str, bucket(shape)))})"
+
+    def expected(self) -> int:
+        """Graphs included as though the memory sufficed for all of them."""
+        if self._options.skip_warmup:
+            return 0
+        return (2 if self._options.lazy_mode else 1) * (len(self.buckets.prompts) + len(self.buckets.decodes))
+
+    def largest(self) -> Shape:
+        """A step of the most requests, as long as the longest step of prompts."""
+        sizes = self.buckets.sizes
+        rows = max(sizes.prompt_bs[-1], sizes.decode_bs[-1])
+        return Shape(PROMPT, rows, max(1, sizes.prompt_seq[-1] // rows), sizes.prompt_ctx[-1])
+
+    def warmup(self) -> Iterator[Shape]:
+        self._announce()
+        if self._options.skip_warmup:
+            log.warning("Warm-up is skipped: requests will wait for compilations")
+            return
+        began, before = time.monotonic(), self._free()
+        prompts, decodes = self.buckets.prompts, self.buckets.decodes
+        pace = _Pace(len(prompts) + len(decodes))
+        for phase, shapes in (("Prompt", prompts), ("Decode", decodes)):
+            for place, shape in enumerate(reversed(in_order(shapes, "min_tokens")), start=1):
+                self._log(phase, f"{place}/{len(shapes)}", shape)
+                yield shape
+                pace.step()
+        if self._options.lazy_mode and not self.eager:
+            yield from self._graphs()
+        taken = written(max(0, before - self._free()))
+        log.info("Warmup finished in %.0f secs, allocated %s of device memory", time.monotonic() - began, taken)
+        self._sealed = self._options.full_warmup
+        if self._sealed and self._seal is not None:
+            self._seal()
+
+    def _graphs(self) -> Iterator[Shape]:
+        """The shapes that get a graph. Rule and log lines: Gaudi documentation, "Warm-Up"."""
+        options, free = self._options, self._free()
+        pool = max(0, free - self._margin)
+        ratio = options.graph_prompt_ratio
+        log.info(
+            "Using %s/%s of free device memory for HPUGraphs, %.3f GiB for prompt and %.3f GiB for decode "
+            "(VLLM_GRAPH_PROMPT_RATIO=%g)",
+            written(pool), written(free), pool * ratio / (1 << 30), pool * (1 - ratio) / (1 << 30), ratio,
+        )  # fmt: skip
+        prompts = Stage("Graph/Prompt", self.buckets.prompts, options.graph_prompt_strategy)
+        decodes = Stage("Graph/Decode", self.buckets.decodes, options.graph_decode_strategy)
+        self.capturing = True
+        for stage, shape in capture(prompts, decodes, pool, ratio, self._free):
+            self._log(stage.name, f"{len(stage.captured) + 1}/{stage.total}", shape)
+            yield shape
+        self.capturing = False
+        for stage in (prompts, decodes):
+            log.info("%s", stage.report())
+
+    def _announce(self) -> None:
+        summary = self.buckets.sizes.summary
+        for phase, config, shapes in zip(
+            ("prompt", "decode"), summary, (self.buckets.prompts, self.buckets.decodes), strict=True
+        ):
+            log.info("%s", config)
+            log.info("Generated %d %s buckets: %s", len(shapes), phase, [bucket(shape) for shape in shapes])
+
+    def _log(self, phase: str, place: str, shape: Shape) -> None:
+        free = written(self._free())
+        log.info("[Warmup][%s][%s] %s free_mem:%s", phase, place, _words(shape), free)
+
+
+def _words(shape: Shape) -> str:
+    if shape.kind == DECODE:
+        return f"batch_size:{shape.rows} num_blocks:{shape.blocks}"
+    context = f" num_blocks:{shape.blocks}" if shape.blocks else ""
+    return f"batch_size:{shape.rows} seq_len:{shape.query}{context}"
+
+
+class _Pace:
+    """Tells in the log how long the rest of warm-up may take: at every tenth of it, judged by what is done."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._began = total, 0, time.monotonic()
+
+    def step(self) -> None:
+        self._done += 1
+        tenth = max(1, self._total // 10)
+        if self._done % tenth == 0 and self._done < self._total:
+            left = (time.monotonic() - self._began) / self._done * (self._total - self._done)
+            log.info("Warm-up: %d of %d shapes are ready, about %.0f s to go", self._done, self._total, left)

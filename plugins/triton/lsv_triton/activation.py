@@ -1,0 +1,48 @@
+"""Gated activations without a tensor between the gate and the product."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from lsv.nn.mlp import GatedActivation
+from lsv.offers import OpSpec
+from lsv_triton.device_table import launch
+
+
+@triton.jit
+def _gated(x, out, size, row_stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = column < size
+    gate = tl.load(x + row * row_stride + column, mask=there, other=0.0).to(tl.float32)
+    up = tl.load(x + row * row_stride + size + column, mask=there, other=0.0).to(tl.float32)
+    if KIND == "silu":
+        gate = gate / (1.0 + tl.exp(-gate))
+    elif KIND == "gelu":
+        gate = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    elif KIND == "relu":
+        gate = tl.maximum(gate, 0.0)
+    else:  # gelu by tanh: 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2 * u))
+        twice = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)
+        gate = gate / (1.0 + tl.exp(-twice))
+    tl.store(out + row * size + column, gate * up, mask=there)
+
+
+class GatedProduct:
+    """``lsv.nn.mlp.GatedActivation``: [..., 2 * size] -> activation(first half) * second half: [..., size]."""
+
+    def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
+        self._kind = module.name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous().view(-1, x.shape[-1])
+        size = rows.shape[1] // 2
+        out = torch.empty((*x.shape[:-1], size), dtype=x.dtype, device=x.device)
+        tile = launch("gated", x.device)
+        block = min(tile["elements"], triton.next_power_of_2(size))
+        _gated[(len(rows), triton.cdiv(size, block))](
+            rows, out, size, rows.stride(0), KIND=self._kind, BLOCK=block, num_warps=tile.warps
+        )
+        return out

@@ -1,0 +1,31 @@
+"""Keys and values in 8 bits: what a cache holds, and what that stands for."""
+
+from __future__ import annotations
+
+import torch
+
+LARGEST_INTEGER = 127
+SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+"""Integers of a smaller scale are all zero."""
+
+
+def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Heads [..., dim] as codes of the same shape, and for int8 their scales float32 [...].
+
+    Floats are in units of ``scale`` and come as uint8. Rounded to nearest even; what is larger than the largest number
+    becomes that. A NaN stays one, or makes the scale of its integers one.
+    """
+    x = x.float()
+    if dtype == torch.int8:
+        scales = x.abs().amax(-1) / LARGEST_INTEGER
+        kept = (scales >= SMALLEST_SCALE)[..., None]
+        return torch.where(kept, x / scales[..., None], 0.0).round().to(torch.int8), scales
+    largest = torch.finfo(dtype).max
+    return (x / scale).clamp(-largest, largest).to(dtype).view(torch.uint8), None
+
+
+def decode(codes: torch.Tensor, dtype: torch.dtype, scale: float, scales: torch.Tensor | None) -> torch.Tensor:
+    """What codes [..., dim] stand for, float32; ``scales`` [...] are those of int8."""
+    if scales is None:
+        return codes.view(dtype).float() * scale
+    return codes.float() * scales[..., None]

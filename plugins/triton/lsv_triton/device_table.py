@@ -1,0 +1,128 @@
+"""How kernels are launched, by kind of device: looked up by name, never tuned while serving."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+INTERPRETER = "interpreter"
+"""The kind of device that tensors on the host stand for: Triton's interpreter, where small tiles are quick."""
+
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"\b(H100|H200|H800|GH200|B100|B200|GB200)\b", "hopper"),
+    (r"\b(A100|A30|A10|A40|L4|L40S?|RTX)\b", "ampere"),
+    (r"\bMax \d{4}\b|\bPonte Vecchio\b", "ponte_vecchio"),
+    (r"\b(Arc|Battlemage|B50|B60|B70|B580|Flex)\b", "arc"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Sizes of a kernel's tiles, by the names it gives them, with its warps and pipeline stages."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    warps: int = 4
+    stages: int = 2
+
+    def __getitem__(self, name: str) -> int:
+        return self.sizes[name]
+
+
+_TABLE: Mapping[str, Mapping[str, Launch]] = {
+    # rows and keys: of a tile of scores; segment: keys whose result is computed on its own; split: programs below which
+    # the segments of a context have programs of their own
+    "attention": {
+        "default": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 512}),
+        "hopper": Launch({"rows": 64, "keys": 64, "segment": 512, "split": 512}, stages=3),
+        "ampere": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 432}),
+        "ponte_vecchio": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 1024}, warps=8),
+        "arc": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 320}, warps=8),
+        INTERPRETER: Launch({"rows": 128, "keys": 64, "segment": 128, "split": 64}),
+    },
+    # elements: in the hands of one program at once
+    "kv_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 16})},
+    "rms_norm": {"default": Launch({"elements": 1024})},
+    "rope": {"default": Launch({"elements": 1024})},
+    "gated": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
+    # of a vocabulary: what one of many programs surveys, what one program of a row works on at once
+    "survey": {"default": Launch({"chunk": 4096}, warps=8), INTERPRETER: Launch({"chunk": 1024})},
+    "sample": {"default": Launch({"tokens": 4096}, warps=16)},
+    "draw": {"default": Launch({"tokens": 2048}, warps=8), INTERPRETER: Launch({"tokens": 1024})},
+    "edit": {"default": Launch({"edits": 256})},
+    # of one token's adapter
+    "shrink": {"default": Launch({"outputs": 16, "inputs": 128})},
+    "expand": {"default": Launch({"outputs": 128, "inputs": 16})},
+    # inputs: of one step, and of a part; programs below which parts run side by side; outputs added up by one program;
+    # whether the matrix unit takes e4m3
+    "product": {
+        "default": Launch({"span": 64, "part": 1024, "programs": 256, "outputs": 512, "fp8": False}),
+        "hopper": Launch({"span": 64, "part": 1024, "programs": 264, "outputs": 512, "fp8": True}),
+        INTERPRETER: Launch({"span": 32, "part": 64, "programs": 2, "outputs": 128, "fp8": False}),
+    },
+    # a tile; with 64 outputs or more the matrix unit's long side is full, and rows get the same bits in each
+    "product.few": {
+        "default": Launch({"rows": 16, "outputs": 64}, warps=4, stages=3),
+        "hopper": Launch({"rows": 16, "outputs": 64}, warps=4, stages=4),
+        INTERPRETER: Launch({"rows": 16, "outputs": 64}),
+    },
+    "product.some": {
+        "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
+        INTERPRETER: Launch({"rows": 32, "outputs": 64}),
+    },
+    "product.many": {
+        "default": Launch({"rows": 128, "outputs": 64}, warps=4, stages=2),
+        "hopper": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
+        "ampere": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
+        INTERPRETER: Launch({"rows": 64, "outputs": 64}),
+    },
+    "int8": {"default": Launch({"span": 128}), INTERPRETER: Launch({"span": 32})},
+    "int8.few": {
+        "default": Launch({"rows": 16, "outputs": 32}, warps=4, stages=4),
+        INTERPRETER: Launch({"rows": 16, "outputs": 64}),
+    },
+    "int8.some": {
+        "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
+        INTERPRETER: Launch({"rows": 32, "outputs": 64}),
+    },
+    "int8.many": {
+        "default": Launch({"rows": 128, "outputs": 64}, warps=4, stages=3),
+        "hopper": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
+        INTERPRETER: Launch({"rows": 64, "outputs": 64}),
+    },
+    "int4.few": {
+        "default": Launch({"rows": 16, "outputs": 32}, warps=4, stages=4),
+        INTERPRETER: Launch({"rows": 16, "outputs": 64}),
+    },
+    "int4.some": {
+        "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
+        INTERPRETER: Launch({"rows": 32, "outputs": 64}),
+    },
+    "int4.many": {
+        "default": Launch({"rows": 64, "outputs": 128}, warps=8, stages=3),
+        INTERPRETER: Launch({"rows": 64, "outputs": 64}),
+    },
+    "round_rows": {"default": Launch({"elements": 1024}, warps=4)},
+    "add_experts": {"default": Launch({"elements": 1024}, warps=4)},
+    "sort_rows": {"default": Launch({"elements": 1024}, warps=4)},
+}
+"""By op and kind of device. Every op has a ``"default"``."""
+
+
+def device_kind(name: str) -> str:
+    """The kind of a device by the name its driver gives it; ``"default"`` for one that the table does not know."""
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, name)), "default")
+
+
+@functools.cache
+def launch(op: str, device: torch.device) -> Launch:
+    """How to launch the kernel of ``op`` on ``device``."""
+    by_kind = _TABLE[op]
+    if device.type == "cpu":
+        kind = INTERPRETER
+    else:
+        kind = device_kind(torch.get_device_module(device).get_device_name(device))
+    return by_kind.get(kind, by_kind["default"])

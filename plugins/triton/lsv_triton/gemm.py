@@ -1,0 +1,115 @@
+"""Matrix products over stacks of weights: which tiles a product is cut into, and whether parts of it run side by side.
+
+None of that changes the bits of a row's result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from lsv_triton.device_table import launch
+from lsv_triton.gemm_integers import multiply_integers
+from lsv_triton.gemm_kernels import add_parts, multiply
+from lsv_triton.gemm_weights import Packed, Stack
+from lsv_triton.rounding import round_rows
+
+_FLOATS = {
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}
+_FEW, _SOME = 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Rows sorted by expert: ``pairs`` int32 [M] names them, ``tiles`` int32 [count, 3] are runs of rows of one expert
+    (expert, first, end), of ``rows`` at most. Empty ones are no work. ``size`` is that of the tiles.
+    """
+
+    pairs: torch.Tensor
+    tiles: torch.Tensor
+    rows: int
+    size: str
+
+
+def size_of(rows: int) -> str:
+    """Which of an op's tiles a product of so many rows takes."""
+    return "few" if rows <= _FEW else "some" if rows <= _SOME else "many"
+
+
+def product(x: torch.Tensor, stack: Stack, route: Route | None = None, top: int = 1) -> torch.Tensor:
+    """x [T, K] -> [T, N] in x's dtype; with a route [T * top, N], where row ``r`` is made from x's row ``r // top``."""
+    out = torch.empty((len(x) * top, stack.outputs), dtype=x.dtype, device=x.device)
+    if len(out):
+        multiply = float_product if stack.op == "product" else _integer_product
+        multiply(x, stack.packed, out, route, top)
+    return out
+
+
+def float_product(
+    x: torch.Tensor,
+    weights: Packed,
+    out: torch.Tensor,
+    route: Route | None = None,
+    top: int = 1,
+    *,
+    row_scales: torch.Tensor | None = None,
+) -> None:
+    """x [T, K] of floats, or uint8 codes of e4m3, into out [T * top, N]; row_scales float32 [T]."""
+    form, device, rows = weights.form, x.device, len(out)
+    common = launch("product", device)
+    sizes = launch(f"product.{size_of(rows) if route is None else route.size}", device)
+    block = sizes["rows"] if route is None else route.rows
+    step = weights.span * form.halves
+    part = max(1, common["part"] // step)
+    parts = triton.cdiv(triton.cdiv(weights.inputs, step), part)
+    tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
+    columns = triton.cdiv(weights.outputs, sizes["outputs"])
+    split = route is None and parts > 1 and tiles * columns < common["programs"]
+    into = torch.empty((parts, *out.shape), dtype=torch.float32, device=device) if split else out
+    codes = x.dtype == torch.uint8
+    rounding = tl.float16 if codes else _FLOATS[x.dtype]
+    multiply[tiles, columns, parts if split else 1](
+        x, weights.weight, weights.scales, weights.offsets, weights.table, weights.order, weights.bias, row_scales,
+        into, None if route is None else route.tiles, None if route is None else route.pairs,
+        rows, weights.outputs, weights.inputs, weights.weight.shape[-1], weights.groups, x.stride(0), top,
+        VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
+        HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
+        ROUND=rounding, DOT=_operand(rounding), BLOCK_M=block, BLOCK_N=sizes["outputs"],
+        num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+    )  # fmt: skip
+    if split:
+        width = common["outputs"]
+        scales = weights.scales if form.group == 0 else None
+        add_parts[rows, triton.cdiv(weights.outputs, width)](
+            into, scales, row_scales, weights.bias, out, rows, weights.outputs,
+            PARTS=parts, BLOCK_N=width, num_warps=common.warps, enable_fp_fusion=False,
+        )  # fmt: skip
+
+
+def _integer_product(x: torch.Tensor, weights: Packed, out: torch.Tensor, route: Route | None, top: int) -> None:
+    halves, span, rows = weights.form.halves, weights.span, len(out)
+    codes, row_scales = round_rows(x, torch.int8, group=weights.form.group, multiple=span * halves)
+    op = "int8" if halves == 1 else "int4"
+    sizes = launch(f"{op}.{size_of(rows) if route is None else route.size}", x.device)
+    block = sizes["rows"] if route is None else route.rows
+    tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
+    multiply_integers[tiles, triton.cdiv(weights.outputs, sizes["outputs"])](
+        codes, row_scales, weights.weight, weights.scales, weights.bias, out,
+        None if route is None else route.tiles, None if route is None else route.pairs,
+        rows, weights.outputs, weights.weight.shape[-1], weights.groups, len(x), codes.stride(0), top,
+        HALVES=halves, SPAN=span, EVEN=weights.inputs % span == 0, BLOCK_M=block, BLOCK_N=sizes["outputs"],
+        num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+def _operand(dtype: Any) -> Any:
+    """What the matrix unit gets: under the interpreter, which can't compute in 16 bits, the same numbers in float32."""
+    return tl.float32 if triton.knobs.runtime.interpret else dtype

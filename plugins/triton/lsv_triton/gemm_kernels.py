@@ -1,0 +1,123 @@
+"""Products of rows of floats with weights: plain ones, or codes that are decoded in the tile.
+
+Inputs are added up in parts of a fixed length, and the parts in order: by one program where there are many rows, or by
+as many programs as there are parts and a second kernel. Either way a row's result has the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lsv_triton.gemm_tiles import decode, finish, name_rows, place_rows
+
+
+@triton.jit
+def _weights(
+    packed, half, k, block, n, scales, offsets, table, N, K, groups,
+    VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
+    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Weights [outputs, SPAN] of the inputs ``k``, the span number ``block``; 0 behind the last one."""
+    if VALUES == "plain":
+        w = packed
+    else:
+        codes = packed
+        if HALVES == 2:
+            codes = packed >> 4 * half & 15
+        w = decode(codes, table, VALUES, FIRST, STEP)
+        if GROUP > 0:
+            if GROUP % SPAN == 0:
+                at = (tl.minimum(block * SPAN // GROUP, groups - 1) * N + n)[:, None]
+            else:
+                at = tl.minimum(k // GROUP, groups - 1)[None, :] * N + n[:, None]
+            w = w * tl.load(scales + at)
+            if offsets is not None:
+                w = w + tl.load(offsets + at)
+        if not EVEN:
+            w = tl.where((k < K)[None, :], w, 0.0)
+    return w
+
+
+@triton.jit(do_not_specialize=("M",))
+def multiply(
+    x, weight, scales, offsets, table, order, bias, row_scales, out, tiles, pairs,
+    M, N, K, columns, groups, x_stride, top,
+    VALUES: tl.constexpr, X_VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
+    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr,
+    ROUND: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out [M, N] = x [M, K] @ weights [experts, N, K].T, by tiles of BLOCK_N outputs and BLOCK_M rows.
+
+    With ``SPLIT`` a program adds up one part and out is float32 [parts, M, N]; see ``add_parts``. Weights are rounded
+    to ``ROUND``, and multiplied in ``DOT``.
+    """
+    expert, first, end = place_rows(tiles, M, BLOCK_M)
+    if first >= end:
+        return
+    reads, writes, there = name_rows(pairs, first, end, top, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if tiles is not None:
+        expert = expert.to(tl.int64)
+        weight += expert * N * columns
+        if scales is not None:
+            scales += expert * N * groups
+        if offsets is not None:
+            offsets += expert * N * groups
+        if order is not None:
+            order += expert * K
+        if bias is not None:
+            bias += expert * N
+    own = tl.where(n < N, n, 0)
+    span = tl.arange(0, SPAN)
+    rows_at = x + reads[None, :] * x_stride
+    weights_at = weight + own[:, None].to(tl.int64) * columns + span[None, :]
+    start, stop = 0, tl.cdiv(K, SPAN * HALVES)
+    if SPLIT:
+        start = tl.program_id(2) * PART
+        stop = tl.minimum(start + PART, stop)
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for part in range(start, stop, PART):
+        sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for step in range(part, tl.minimum(part + PART, stop)):
+            if EVEN or HALVES == 2:
+                packed = tl.load(weights_at + step * SPAN)
+            else:
+                packed = tl.load(weights_at + step * SPAN, mask=(step * SPAN + span < K)[None, :], other=0)
+            for half in tl.static_range(HALVES):
+                block = step * HALVES + half
+                k = block * SPAN + span
+                w = _weights(
+                    packed, half, k, block, own, scales, offsets, table, N, K, groups,
+                    VALUES, GROUP, FIRST, STEP, HALVES, SPAN, EVEN,
+                )  # fmt: skip
+                if order is not None:
+                    k = tl.load(order + k, mask=k < K, other=K)
+                if EVEN:
+                    rows = tl.load(rows_at + k[:, None])
+                else:
+                    rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0)
+                if X_VALUES == "e4m3":
+                    rows = decode(rows, table, X_VALUES, FIRST, STEP)
+                sums = tl.dot(w.to(ROUND).to(DOT), rows.to(DOT), sums, input_precision="ieee",
+                              max_num_imprecise_acc=SPAN)  # fmt: skip
+        total += sums
+    if SPLIT:
+        out += tl.program_id(2).to(tl.int64) * M * N
+        finish(total, out, None, None, None, reads, writes, there, n, N)
+    elif GROUP == 0:
+        finish(total, out, scales, row_scales, bias, reads, writes, there, n, N)
+    else:
+        finish(total, out, None, row_scales, bias, reads, writes, there, n, N)
+
+
+@triton.jit(do_not_specialize=("M",))
+def add_parts(parts, scales, row_scales, bias, out, M, N, PARTS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """out [M, N] from float32 [parts, M, N], in order."""
+    row = tl.program_id(0) + tl.arange(0, 1).to(tl.int64)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_N, 1), tl.float32)
+    for part in range(PARTS):
+        at = (part * M + row)[None, :] * N + n[:, None]
+        total += tl.load(parts + at, mask=(n < N)[:, None], other=0.0)
+    finish(total, out, scales, row_scales, bias, row, row, row < M, n, N)

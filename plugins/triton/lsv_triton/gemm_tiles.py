@@ -1,0 +1,67 @@
+"""What kernels for matrix products share: where a program's rows are, what codes mean, and how a tile is finished.
+
+A tile is computed as weights times rows, [outputs, rows]: the weights fill the matrix unit's long side however few rows
+there are, so that one row and thousands go through the same instructions in the same order over the inputs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place_rows(tiles, M, BLOCK_M: tl.constexpr):
+    """The expert of this program and its first row and the one behind its last, among those sorted by expert."""
+    tile = tl.program_id(0)
+    if tiles is None:
+        expert, first, end = 0, tile * BLOCK_M, M
+    else:
+        expert = tl.load(tiles + 3 * tile)
+        first = tl.load(tiles + 3 * tile + 1)
+        end = tl.load(tiles + 3 * tile + 2)
+    return expert, first, end
+
+
+@triton.jit
+def name_rows(pairs, first, end, top, BLOCK_M: tl.constexpr):
+    """Rows to read, rows to write, and which of them are there; the others read row 0."""
+    place = first + tl.arange(0, BLOCK_M)
+    there = place < end
+    writes = tl.where(there, place, 0)
+    reads = writes
+    if pairs is not None:
+        writes = tl.load(pairs + writes)
+        reads = writes // top
+    return reads.to(tl.int64), writes.to(tl.int64), there
+
+
+@triton.jit
+def decode(codes, table, VALUES: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr):
+    """What codes uint8 mean, float32."""
+    if VALUES == "even":
+        values = tl.fma(codes.to(tl.float32), STEP, FIRST)
+    elif VALUES == "e4m3":
+        # The exponent and mantissa of e4m3 are those of a float16 that is 256 times smaller, subnormal numbers too.
+        bits = codes.to(tl.uint16)
+        half = ((bits & 0x80) << 8 | (bits & 0x7F) << 7).to(tl.float16, bitcast=True)
+        values = tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256)
+    elif VALUES == "e5m2":
+        values = (codes.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        values = tl.load(table + codes.to(tl.int32))
+    return values
+
+
+@triton.jit
+def finish(total, out, scales, row_scales, bias, reads, writes, there, n, N):
+    """Scale a tile float32 [outputs, rows], add the bias, and store it."""
+    own = n < N
+    if scales is not None:
+        total = total * tl.load(scales + n, mask=own, other=0.0)[:, None]
+    if row_scales is not None:
+        total = total * tl.load(row_scales + reads)[None, :]
+    if bias is not None:
+        total = total + tl.load(bias + n, mask=own, other=0.0).to(tl.float32)[:, None]
+    at = out + writes[None, :] * N + n[:, None]
+    tl.store(at, total.to(out.dtype.element_ty), mask=own[:, None] & there[None, :])

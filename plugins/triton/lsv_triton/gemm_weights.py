@@ -1,0 +1,167 @@
+"""Weights as the kernels for matrix products read them: of one linear layer, or of a layer's experts in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.nn import functional
+
+from lsv.coded import Coding, from_nibbles
+from lsv.offers import OpSpec
+from lsv.ops import Bindable
+from lsv.quantizer import Linear
+from lsv_triton.availability import why_not_floats
+from lsv_triton.device_table import launch
+
+Values = Literal["plain", "even", "e4m3", "e5m2", "table"]
+_KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
+"""Of codes, by ``Coding.kind``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a kernel must know of weights when it is compiled.
+
+    ``values`` says how codes are decoded: those that are evenly spaced are ``first + step * code``. ``group`` inputs
+    share a scale, 0 for all of them; ``halves`` is the number of codes in a byte.
+    """
+
+    values: Values = "plain"
+    group: int = 0
+    first: float = 0.0
+    step: float = 1.0
+    halves: int = 1
+
+    @classmethod
+    def of(cls, layer: Any) -> Form:
+        if layer.format == "coded":
+            return cls.of_coding(layer.coding, layer.layer.inputs)
+        return cls("even", layer.group, -8.0, 1.0, halves=2) if layer.format == "int4" else cls()
+
+    @classmethod
+    def of_coding(cls, coding: Coding, inputs: int) -> Form:
+        # A scale of all inputs may wait until they are added up, an offset may not.
+        group = coding.group if coding.group and coding.group < inputs else inputs if coding.offsets else 0
+        first, second = coding.table[:2]
+        even = (first, second - first) if coding.kind == "even" else (0.0, 1.0)
+        return cls(_KINDS[coding.kind], group, *even, halves=2 if coding.bits == 4 else 1)
+
+    def span(self, wanted: int) -> int:
+        """Inputs of one step: as wanted, or fewer where small groups of a power of two would end inside."""
+        small = 16 <= self.group < wanted and self.group & (self.group - 1) == 0
+        return self.group if small else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Weights of linear layers that are alike: one, or all experts of a layer.
+
+    weight [layers, N, columns], scales and offsets float32 [layers, groups, N], order int32 [layers, K], bias
+    [layers, N]; table float32 [codes]. A step of the kernel takes ``span`` inputs, for each half of a byte.
+    """
+
+    form: Form
+    outputs: int
+    inputs: int
+    span: int
+    weight: torch.Tensor
+    scales: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
+    order: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    table: torch.Tensor | None = None
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.scales is None else self.scales.shape[1]
+
+
+class Stack:
+    """Takes the weights of linear layers when these have been filled, and keeps them as buffers of ``owner``.
+
+    A single layer's tensors stay where they are if they lie as they should. ``op`` is the product's name in the device
+    table.
+    """
+
+    def __init__(self, owner: Bindable, layers: Sequence[Linear], prefix: str = "") -> None:
+        first = layers[0]
+        self._layers, self._owner, self._prefix = tuple(layers), owner, prefix
+        self._format, self._form = first.format, Form.of(first)
+        self.outputs, self.inputs = first.layer.width, first.layer.inputs
+        self.op = first.format if first.format in ("int8", "int4") else "product"
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._packed: Packed | None = None
+
+    @property
+    def packed(self) -> Packed:
+        """What has been taken."""
+        assert self._packed is not None, "weights are used before they have been filled"
+        return self._packed
+
+    def holds(self, layer: Any) -> bool:
+        """Whether a layer's weights are like those of the first."""
+        first: Any = self._layers[0]
+        same = (layer.format, Form.of(layer), layer.layer.bias) == (self._format, self._form, first.layer.bias)
+        return same and getattr(layer, "coding", None) == getattr(first, "coding", None)
+
+    def take(self, number: int) -> None:
+        """Take the weights of a layer that has just been filled, one tensor after the other."""
+        layer: Any = self._layers[number]
+        parts = {**_PARTS[self._format], "bias": "bias"}
+        device = getattr(layer, parts["weight"]).device
+        span = self._form.group if self.op == "int4" else self._form.span(launch(self.op, device)["span"])
+        for name, held in parts.items():
+            if getattr(layer, held, None) is not None:
+                self._take_tensor(name, number, layer, held, span)
+        if self._form.values == "table" and "table" not in self._tensors:
+            self._tensors["table"] = torch.tensor(layer.coding.table, dtype=torch.float32, device=device)
+        self._packed = Packed(self._form, self.outputs, self.inputs, span, **self._tensors)
+
+    def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:
+        halves, numbers = name == "weight" and self._form.halves == 2, name in ("scales", "offsets")
+        if len(self._layers) == 1 and not halves and not numbers:
+            self._tensors[name] = getattr(layer, held).detach()[None]
+            return
+        tensor = layer.release(held)
+        if halves:
+            tensor = in_halves(tensor, self.inputs, span)
+        elif numbers:
+            tensor = tensor.reshape(self.outputs, -1).T
+        self._put(name, number, tensor)
+
+    def _put(self, name: str, number: int, tensor: torch.Tensor) -> None:
+        key, shape = f"{self._prefix}packed_{name}", (len(self._layers), *tensor.shape)
+        place = self._owner._buffers.get(key)
+        if place is None or place.shape != shape or place.device != tensor.device:
+            place = self._owner.keep(key, torch.empty(shape, dtype=tensor.dtype, device=tensor.device))
+        place[number] = tensor
+        self._tensors[name] = place
+
+
+_PARTS: Mapping[str, Mapping[str, str]] = {
+    "plain": {"weight": "weight"},
+    "coded": {"weight": "codes", "scales": "scales", "offsets": "offsets", "order": "order"},
+    "int8": {"weight": "codes", "scales": "scales"},
+    "int4": {"weight": "nibbles", "scales": "scales"},
+}
+"""By format, what a module calls the tensors."""
+
+
+def why_not_weights(spec: OpSpec) -> str | None:
+    """None, or why weights of this format can't be read, or rows of this dtype."""
+    unknown = set(spec.format.split("+")) - _PARTS.keys()
+    if unknown:
+        return f"reads {', '.join(_PARTS)} weights, not {', '.join(sorted(unknown))}"
+    return why_not_floats(spec)
+
+
+def in_halves(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
+    """Bytes of two neighbours each, uint8 [N, ceil(K / 2)] -> bytes that hold the codes of ``span`` inputs in their low
+    four bits and those of the next ``span`` in the others: uint8 [N, steps * span].
+    """
+    codes = from_nibbles(pairs)[:, :inputs]
+    codes = functional.pad(codes, (0, -inputs % (2 * span))).view(len(pairs), -1, 2, span)
+    return torch.flatten(codes[:, :, 0] | codes[:, :, 1] << 4, start_dim=1)

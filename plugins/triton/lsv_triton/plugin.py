@@ -1,0 +1,102 @@
+"""Triton kernels, one source for every kind of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from lsv import hookimpl
+from lsv.config import EngineConfig
+from lsv.offers import AttentionOffer, KernelOffer, OpSpec
+from lsv.settings import Setting
+
+api = 1
+
+PLATFORMS = ("cuda", "xpu")
+_BLOCK_SIZES = (64, 16, 32, 128)
+
+
+def _floats(spec: OpSpec) -> str | None:
+    from lsv_triton.availability import why_not_floats
+
+    return why_not_floats(spec)
+
+
+def _weights(spec: OpSpec) -> str | None:
+    from lsv_triton.gemm_weights import why_not_weights
+
+    return why_not_weights(spec)
+
+
+def _missing() -> str | None:
+    """None, or what Triton lacks to run here; torch is not asked, for it may not be imported yet."""
+    from importlib.util import find_spec
+
+    if find_spec("triton") is None:
+        return "Triton, which comes with PyTorch's builds for GPUs"
+    import triton
+
+    nodes = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev/dri").glob("renderD*"), Path("/dev/dxg"))
+    if triton.knobs.runtime.interpret or any(node.exists() for node in nodes):
+        return None
+    return "a GPU, and Triton's interpreter (TRITON_INTERPRET=1) is not on"
+
+
+@hookimpl
+def lsv_attention() -> Iterable[AttentionOffer]:
+    triton = "lsv_triton.attention:TritonAttention"
+    yield AttentionOffer("triton-paged", triton, _BLOCK_SIZES, PLATFORMS, missing=_missing)
+    yield AttentionOffer("torch-paged", "lsv_triton.torch_attention:TorchAttention", _BLOCK_SIZES)
+
+
+def _interpreted(config: EngineConfig) -> str | None:
+    """An emulated platform runs plain torch; in the interpreter a launch takes a tenth of a second."""
+    if config.emulate and not config.options.get("triton.interpret"):
+        return "the platform is emulated; --triton-interpret runs kernels in Triton's interpreter"
+    return None
+
+
+def _invariant(config: EngineConfig) -> str | None:
+    if not config.options.get("triton.row_invariant"):
+        return (
+            "torch's own product is faster; --triton-row-invariant takes this one, whose rows do not depend on others"
+        )
+    return _interpreted(config)
+
+
+@hookimpl
+def lsv_settings() -> Iterable[Setting]:
+    yield Setting(
+        name="triton.interpret",
+        type="bool",
+        default=False,
+        help="run kernels in Triton's interpreter on emulated platforms (with TRITON_INTERPRET=1): slow, for tests",
+    )
+    yield Setting(
+        name="triton.row_invariant",
+        type="bool",
+        default=False,
+        help="plain linear layers through a kernel whose rows have the same bits in any batch",
+    )
+
+
+@hookimpl
+def lsv_kernels() -> Iterable[KernelOffer]:
+    for platform in PLATFORMS:
+        for op, load, supports in _KERNELS:
+            yield KernelOffer(op, platform, load, supports, row_invariant=True, unwanted=_interpreted)
+        plain = "lsv_triton.linear:TritonLinear"
+        yield KernelOffer("linear", platform, plain, _weights, row_invariant=True, rank=-1, unwanted=_invariant)
+
+
+_GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+_KERNELS = (
+    ("layer", "lsv_triton.layer:FusedLayer", _floats),
+    ("rms_norm", "lsv_triton.norm:RmsNorm", _floats),
+    ("rope", "lsv_triton.rope:Rotate", _floats),
+    ("sample", "lsv_triton.sampling:DeviceChoose", _floats),
+    ("logprobs", "lsv_triton.sampling:DeviceDescribe", _floats),
+    *((op, "lsv_triton.linear:TritonLinear", _weights) for op in ("linear.coded", "linear.int8", "linear.int4")),
+    ("moe", "lsv_triton.moe:GroupedExperts", _weights),
+    *((f"{name}_mul", "lsv_triton.activation:GatedProduct", _floats) for name in _GATED),
+)

@@ -1,0 +1,100 @@
+"""Rows rounded to 8 bits for a product, each with a scale of its own or one for every group of inputs."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from lsv_triton.device_table import launch
+
+NOTHING = 1e-30
+"""Numbers that are all smaller count as zeros."""
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+
+
+@triton.jit
+def _nearest_e4m3(x):
+    """The code uint8 of the e4m3 number nearest to x float32, halves to even; x is 448 or less."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    small = tl.abs(x) * 512 + 8388608.0  # 2**23: what is behind the point is rounded away
+    code = tl.where(size < 0x3C800000, small.to(tl.int32, bitcast=True) & 15, normal)  # below 2**-6
+    code = tl.where(size > 0x7F800000, 0x7F, code)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit(do_not_specialize=("rows",))
+def _round_rows(
+    x, codes, scales, K, rows, x_stride, stride, group, limit,
+    NOTHING: tl.constexpr, FLOAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Codes of one row's group of inputs, and its scale."""
+    row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    unknown = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, group, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        k = number * group + place
+        values = tl.load(x + row * x_stride + k, mask=(place < group) & (k < K), other=0).to(tl.float32)
+        unknown = unknown | (values != values).to(tl.int32)
+        largest = tl.maximum(largest, tl.abs(values))
+    peak = tl.max(largest, axis=0)
+    peak = tl.where(tl.max(unknown, axis=0) > 0, float("nan"), peak)
+    empty = peak < NOTHING
+    scale = tl.where(empty, 1.0, tl.math.div_rn(peak, limit))
+    inverse = tl.where(empty, 1.0, tl.math.div_rn(limit + tl.zeros_like(peak), tl.where(empty, 1.0, peak)))
+    tl.store(scales + number * rows + row, scale)
+    for start in range(0, group, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        k = number * group + place
+        values = tl.load(x + row * x_stride + k, mask=(place < group) & (k < K), other=0).to(tl.float32)
+        if FLOAT:
+            scaled = tl.math.div_rn(values, scale + tl.zeros_like(values))
+            limited = tl.minimum(tl.maximum(scaled, -limit), limit)
+            found = _nearest_e4m3(tl.where(scaled == scaled, limited, scaled))
+        else:
+            found = ((values * inverse + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 * 2**23: halves to even
+        tl.store(codes + row * stride + k, found, mask=place < group)
+
+
+def round_rows(
+    x: torch.Tensor, dtype: torch.dtype, *, group: int = 0, multiple: int = 1, largest: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [T, K] -> codes [T, K filled up with zeros to a multiple], scales float32 [groups, T]: ``x ≈ codes * scale``.
+
+    ``dtype`` is int8, or float8_e4m3fn whose codes come as uint8. The largest number of a group of inputs, or with 0 of
+    a row, becomes ``largest``. Halves round to even. A group without a finite number in it has a scale that is not
+    finite either.
+    """
+    rows, inputs = x.shape
+    limit = float(LARGEST[dtype] if largest is None else largest)
+    width = -(-inputs // multiple) * multiple
+    groups = -(-inputs // group) if group else 1
+    code = torch.int8 if dtype == torch.int8 else torch.uint8
+    covered = groups * group or width
+    codes = (torch.empty if covered == width else torch.zeros)((rows, width), dtype=code, device=x.device)
+    scales = torch.empty((groups, rows), dtype=torch.float32, device=x.device)
+    sizes = launch("round_rows", x.device)
+    block = min(sizes["elements"], triton.next_power_of_2(group or width))
+    _round_rows[rows, groups](
+        x, codes, scales, inputs, rows, x.stride(0), width, group or width, limit,
+        NOTHING=NOTHING, FLOAT=dtype != torch.int8, BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
+    )  # fmt: skip
+    return codes, scales
+
+
+def round_rows_reference(
+    x: torch.Tensor, dtype: torch.dtype, *, largest: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for one scale a row, in plain torch: codes [T, K] in ``dtype`` and scales [1, T]."""
+    limit = LARGEST[dtype] if largest is None else largest
+    x = x.float()
+    peak = x.abs().amax(dim=-1)
+    empty = peak < NOTHING
+    scales = torch.where(empty, 1.0, peak / limit)
+    if dtype == torch.int8:
+        inverse = torch.where(empty, 1.0, torch.full_like(peak, limit) / peak)
+        return (x * inverse[:, None]).round().to(torch.int8), scales[None]
+    return (x / scales[:, None]).clamp(-limit, limit).to(dtype), scales[None]

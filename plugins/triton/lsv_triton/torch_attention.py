@@ -1,0 +1,206 @@
+"""Paged attention in plain torch, many rows at a time: for any device, and what the Triton kernels are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lsv.attention import AttentionLayer
+from lsv_triton.cache import CODES, KVCache
+from lsv_triton.codes import decode, encode
+from lsv_triton.paged import PagedAttention
+from lsv_triton.plan import PagedPlan
+
+_QUERIES = 64  # tokens of a tile
+_FLOATS = 1 << 24  # scores, or keys, that are held at a time
+
+Int64s = npt.NDArray[np.int64]
+
+
+class TorchAttention(PagedAttention):
+    """All arithmetic is float32. Steps in which every row has one token can be captured and replayed."""
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: KVCache | None,
+        plan: PagedPlan,
+    ) -> torch.Tensor:
+        if cache is None:
+            assert k is not None, "without a cache there must be keys"
+            assert v is not None, "without a cache there must be values"
+            return _attend_unevenly(q, layer, plan, _Tokens(k, v))
+        if k is not None and v is not None:
+            write(k, v, layer, cache, plan)
+        if not plan.decoding:
+            return _attend_unevenly(q, layer, plan, _Pages(layer, cache))
+        tiles = _Tiles(q[:, None], plan.context[:, None] - 1, plan.context, plan.tables)
+        return _attend(tiles, layer, _Pages(layer, cache)).squeeze(1)
+
+
+def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+    """Put K and V [tokens, kv_heads, head_dim] into the slots of the plan."""
+    part = cache.of(layer)
+    pages, places = (plan.slots // cache.block_size)[:, None], (plan.slots % cache.block_size)[:, None]
+    heads = torch.arange(layer.kv_heads, device=k.device)
+    if cache.dtype in CODES:
+        k, key_scales = encode(k, cache.dtype, layer.key_scale)
+        v, value_scales = encode(v, cache.dtype, layer.value_scale)
+        for stored, scales in ((part.key_scales, key_scales), (part.value_scales, value_scales)):
+            if stored is not None and scales is not None:
+                stored[pages, heads, places] = scales
+    part.keys[pages, heads, places] = k
+    part.values[pages, heads, places] = v
+
+
+class _Source(Protocol):
+    """Where keys and values are read. A place holds those of ``unit`` tokens."""
+
+    unit: int
+
+    def places(self, rows: Int64s, plan: PagedPlan) -> torch.Tensor:
+        """Where the rows' keys are, [rows, places]; those behind the last key of a row may be anywhere."""
+        ...
+
+    def read(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V float32 [rows, kv_heads, keys, dim] at the places [rows, places]."""
+        ...
+
+
+class _Pages:
+    """Keys and values of a cache."""
+
+    def __init__(self, layer: AttentionLayer, cache: KVCache) -> None:
+        self.unit = cache.block_size
+        self._layer, self._dtype, self._part = layer, cache.dtype, cache.of(layer)
+
+    def places(self, rows: Int64s, plan: PagedPlan) -> torch.Tensor:
+        return plan.tables[torch.from_numpy(rows).to(plan.tables.device)]
+
+    def read(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part, layer = self._part, self._layer
+        keys, values = self._gather(part.keys, places), self._gather(part.values, places)
+        if self._dtype not in CODES:
+            return keys.float(), values.float()
+        key_scales = None if part.key_scales is None else self._gather(part.key_scales, places)
+        value_scales = None if part.value_scales is None else self._gather(part.value_scales, places)
+        keys = decode(keys, self._dtype, layer.key_scale, key_scales)
+        return keys, decode(values, self._dtype, layer.value_scale, value_scales)
+
+    @staticmethod
+    def _gather(stored: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return stored[places].transpose(1, 2).flatten(2, 3)
+
+
+class _Tokens:
+    """Keys and values of the step itself."""
+
+    unit = 1
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._k, self._v = k, v
+
+    def places(self, rows: Int64s, plan: PagedPlan) -> torch.Tensor:
+        first, behind = plan.host_starts[rows, None], plan.host_starts[rows + 1, None]
+        tokens = np.minimum(first + np.arange(int((behind - first).max())), behind - 1)
+        return torch.from_numpy(tokens).to(self._k.device)
+
+    def read(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._k[places].transpose(1, 2).float(), self._v[places].transpose(1, 2).float()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tiles:
+    """Queries q [tiles, queries, heads, dim] at ``positions`` [tiles, queries]; those of a tile are of one row.
+
+    Tile i reads the first ``length[i]`` keys at the places ``places[i]`` of a source.
+    """
+
+    q: torch.Tensor
+    positions: torch.Tensor
+    length: torch.Tensor
+    places: torch.Tensor
+
+    def split(self, count: int) -> Iterator[_Tiles]:
+        """The same in pieces of ``count`` tiles."""
+        pieces = (part.split(count) for part in (self.q, self.positions, self.length, self.places))
+        return (_Tiles(*piece) for piece in zip(*pieces, strict=True))
+
+
+def _attend_unevenly(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Source) -> torch.Tensor:
+    """Rows of any number of tokens; those of one apart from the others, which are cut into tiles of equal size."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    starts = plan.host_starts.astype(np.int64)
+    query = np.diff(starts)
+    length = query if isinstance(source, _Tokens) else plan.host_context.astype(np.int64)
+    for rows in (np.flatnonzero(query == 1), np.flatnonzero(query > 1)):
+        if not len(rows):
+            continue
+        row, tokens = _cut(rows, starts)
+        found = tokens < starts[row + 1, None]
+        positions = tokens + (length[row] - starts[row + 1])[:, None]
+        at, places = np.minimum(tokens, len(q) - 1), source.places(row, plan)
+        numbers = (torch.from_numpy(part).to(q.device) for part in (at, positions, length[row], tokens[found], found))
+        at_, positions_, length_, tokens_, found_ = numbers
+        out[tokens_] = _attend(_Tiles(q[at_], positions_, length_, places), layer, source)[found_]
+    return out
+
+
+def _cut(rows: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
+    """Tiles of the rows' tokens: the row of each [tiles], and its tokens [tiles, queries], the last beyond the row."""
+    query = starts[rows + 1] - starts[rows]
+    size = min(_QUERIES, int(query.max()))
+    counts = -(-query // size)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    row = np.repeat(rows, counts)
+    return row, (starts[row] + number * size)[:, None] + np.arange(size)
+
+
+def _attend(tiles: _Tiles, layer: AttentionLayer, source: _Source) -> torch.Tensor:
+    """As ``tiles.q``."""
+    queries, keys = tiles.q.shape[1], tiles.places.shape[1] * source.unit
+    floats = keys * max(layer.heads * queries, layer.kv_heads * layer.head_dim)
+    pieces = tiles.split(max(1, _FLOATS // floats))
+    return torch.cat([_attend_densely(piece, layer, *source.read(piece.places)) for piece in pieces])
+
+
+def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Over k and v float32 [tiles, kv_heads, keys, dim]. Keys and values that nobody sees may be NaN."""
+    q = tiles.q.float().unflatten(2, (layer.kv_heads, -1)).movedim(1, 3)  # [tiles, kv_heads, ratio, queries, dim]
+    scores = (q.flatten(2, 3) @ k.transpose(2, 3)).view(*q.shape[:-1], -1) * layer.scale
+    if layer.soft_cap:
+        scores = torch.tanh(scores / layer.soft_cap) * layer.soft_cap
+    distance = tiles.positions[..., None] - torch.arange(k.shape[2], device=k.device)
+    if layer.alibi is not None:
+        scores = scores - _by_head(layer.alibi, layer) * distance[:, None, None].abs()
+    visible = _visible(distance, tiles.length, layer)
+    scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
+    if layer.sinks is not None:
+        sinks = _by_head(layer.sinks, layer).expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
+    seen = visible.any(1)[:, None, :, None]
+    out = weights.flatten(2, 3) @ torch.where(seen, v, 0.0)
+    return out.view(q.shape).movedim(3, 1).flatten(2, 3).to(tiles.q.dtype)
+
+
+def _by_head(values: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
+    """[heads] as float32 that fits scores [tiles, kv_heads, ratio, queries, keys]."""
+    return values.float().view(layer.kv_heads, -1, 1, 1)
+
+
+def _visible(distance: torch.Tensor, length: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
+    """Bool [tiles, queries, keys]; ``distance`` is query position less key position."""
+    visible = (torch.arange(distance.shape[2], device=distance.device) < length[:, None, None]).expand_as(distance)
+    if layer.causal:
+        visible = visible & (distance >= 0)
+    return visible if layer.window is None else visible & (distance.abs() < layer.window)

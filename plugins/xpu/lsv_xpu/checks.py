@@ -1,0 +1,78 @@
+"""What is wrong with a configuration for Intel GPUs, before anything starts. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+from lsv.hardware import refuse_pairs
+from lsv_xpu import oneccl
+from lsv_xpu.devices_table import by_short_name
+from lsv_xpu.emulation import DEVICES, MODEL, EmulatedXpuPlatform, emulated_info
+from lsv_xpu.probe import Prober
+
+_MASK = re.compile(r"\d+(\.\d+)?(,\d+(\.\d+)?)*")
+
+
+def problems(config: EngineConfig) -> Iterator[str]:
+    """One sentence each."""
+    options = config.options
+    yield from oneccl.problems(options)
+    method = options.get("xpu.worker_method") or "spawn"
+    if method != "spawn":
+        yield (
+            f"xpu-worker-method (VLLM_WORKER_MULTIPROC_METHOD) must be spawn, got {method!r}: a forked process can't "
+            "use the driver its parent has opened"
+        )
+    mask = options.get("xpu.affinity_mask")
+    if mask:
+        yield from _mask_problems(str(mask), emulate=config.emulate)
+    yield from _emulation_problems(config) if config.emulate else _count_problems(config)
+
+
+def _mask_problems(mask: str, *, emulate: bool) -> Iterator[str]:
+    if not _MASK.fullmatch(mask):
+        yield (
+            f"xpu-affinity-mask (ZE_AFFINITY_MASK) must be numbers of devices, or device.tile, with commas between "
+            f"(0,1 or 0.0,1.0), got {mask!r}"
+        )
+        return
+    if emulate:
+        return
+    prober, named = Prober(), mask.split(",")
+    found = len(prober.devices())
+    if prober.mask() == mask:
+        # the driver has applied it already
+        if found < len(set(named)):
+            yield f"ZE_AFFINITY_MASK={mask} names {len(set(named))} devices, but {found} of them are there"
+    elif beyond := [one for one in named if int(one.partition(".")[0]) >= found]:
+        yield f"xpu-affinity-mask={mask} names {', '.join(beyond)}, but there are {found} devices, numbered from 0"
+
+
+def _count_problems(config: EngineConfig) -> Iterator[str]:
+    devices = Prober().devices()
+    wanted = config.device + config.topology.tensor
+    if wanted > len(devices):
+        names = ", ".join(info.name for info in devices)
+        yield f"tensor_parallel_size={config.topology.tensor} needs {wanted} devices, and there are {names or 'none'}"
+
+
+def _emulation_problems(config: EngineConfig) -> Iterator[str]:
+    """The emulated model is chosen by a setting, which the platform's capabilities do not know of."""
+    count = int(config.options.get("xpu.emulated_devices") or DEVICES)
+    if config.topology.tensor > count:
+        yield (
+            f"tensor_parallel_size={config.topology.tensor} needs {config.topology.tensor} devices, and {count} are "
+            "emulated: raise --xpu-emulated-devices"
+        )
+    try:
+        model = by_short_name(str(config.options.get("xpu.emulated_model") or MODEL))
+    except ValueError as unknown:
+        yield f"xpu-emulated-model {unknown}"
+        return
+    try:
+        refuse_pairs(config, EmulatedXpuPlatform().capabilities(emulated_info(0, model, model.device_bytes)))
+    except ConfigError as refused:
+        yield refused.message

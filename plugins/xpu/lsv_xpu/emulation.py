@@ -1,0 +1,132 @@
+"""The xpu platform without a GPU: its own code on host tensors, with ``torch.xpu`` answered by a strict fake."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from lsv.capabilities import DeviceInfo
+from lsv.config import OptionValue
+from lsv.emulation import FakeGraph, FakeRuntime
+from lsv.platform import Device, Group
+from lsv_xpu import libraries
+from lsv_xpu.devices_table import Model, by_short_name
+from lsv_xpu.platform import XpuPlatform
+from lsv_xpu.probe import describe
+
+if TYPE_CHECKING:
+    import torch
+
+    from lsv.recording import Method
+    from lsv_xpu.runtime import Vendor
+
+log = logging.getLogger(__name__)
+
+DEVICES, MODEL, MEMORY = 2, "B60", 2.0
+"""What is emulated unless settings say otherwise: how many devices, which, and the GiB of host memory of each."""
+
+_DRIVER = "emulated"
+_GIB = 1 << 30
+
+
+class EmulatedXpuPlatform(XpuPlatform):
+    """Kernels written for GPUs run where they are asked for by name, in their interpreter: plain torch comes first.
+
+    ``devices`` knows no settings and shows the default ones; a device that is opened follows the settings.
+    """
+
+    attention: Sequence[str] = ("torch-paged", "triton-paged")
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        return tuple(emulated_info(index, by_short_name(MODEL), int(MEMORY * _GIB)) for index in range(DEVICES))
+
+    def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
+        libraries.emulate(str(options.get("xpu.emulated_kernels") or "none"))
+        device = super().open(index, options)
+        log.warning("EMULATED: %s is not there; this process's CPU computes, and speeds mean nothing", device.info.name)
+        return device
+
+    def references(self, info: DeviceInfo) -> Mapping[str, float]:
+        """None: what the host's CPU attains is compared with no card."""
+        return {}
+
+    def _vendor(self, options: Mapping[str, OptionValue]) -> Vendor:
+        return FakeVendor(
+            by_short_name(str(options.get("xpu.emulated_model") or MODEL)),
+            count=int(options.get("xpu.emulated_devices") or DEVICES),
+            total=int(float(options.get("xpu.emulated_memory") or MEMORY) * _GIB),
+        )
+
+
+def emulated_info(index: int, model: Model, total: int) -> DeviceInfo:
+    return describe(index, model.name, model.ids[0], total, _DRIVER)
+
+
+class FakeVendor:
+    """Answers as torch's build for Intel GPUs would, for ``count`` devices of one model with ``total`` bytes each."""
+
+    def __init__(self, model: Model, *, count: int, total: int) -> None:
+        self.runtime = FakeXpu(model, count, total)
+        self.make_graph: Callable[[], Any] | None = self.runtime.XPUGraph
+
+    def torch_device(self, index: int) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        from lsv.collectives import gloo
+
+        return gloo(store, rank, size, timeout)
+
+    def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
+        """The trial that a child process runs on devices, in this one."""
+        from lsv.collectives import BackendCommunicator
+        from lsv.errors import ConfigError
+        from lsv_xpu.trial import check_links
+
+        where = self.torch_device(index)
+        communicator = BackendCommunicator(group, self.make_collectives, where)
+        try:
+            check_links(communicator, where)
+        except ConfigError as wrong:
+            return wrong.message
+        finally:
+            communicator.close()
+        return None
+
+
+class FakeXpu(FakeRuntime):
+    """Answers as ``torch.xpu`` of torch 2.13 does."""
+
+    library = "torch.xpu"
+
+    def __init__(self, model: Model, count: int, total: int) -> None:
+        super().__init__(count, total)
+        self._model = model
+
+    def get_device_properties(self, index: int, /) -> SimpleNamespace:
+        self._check("get_device_properties", index)
+        name, device_id = f"Intel(R) {self._model.name} (emulated)", self._model.ids[0]
+        return SimpleNamespace(name=name, device_id=device_id, total_memory=self._total, driver_version=_DRIVER)
+
+    def can_device_access_peer(self, device: int, peer: int, /) -> bool:
+        self._check("can_device_access_peer", device, peer)
+        return "peer_access" not in self._model.lacks
+
+    def XPUGraph(self) -> FakeGraph:
+        self.record("XPUGraph")
+        return FakeGraph(self)
+
+    def _outside(self) -> Sequence[Method]:
+        return [*_interpreted_launches(), *libraries.opaque_calls()]
+
+
+def _interpreted_launches() -> list[Method]:
+    """How Triton's interpreter runs a kernel; nothing where it has not been loaded."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    return [] if interpreter is None else [(interpreter.GridExecutor, "__call__")]

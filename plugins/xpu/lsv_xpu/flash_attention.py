@@ -1,0 +1,139 @@
+"""The attention backend ``xpu-flash``: the flash attention of vllm_xpu_kernels over a paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Device
+from lsv_xpu import libraries
+from lsv_xpu.paged_cache import PagedCache, make_cache
+from lsv_xpu.step_plan import StepPlan, make_plan, refill
+from lsv_xpu.vllm_kernels import VllmKernels
+
+HEAD_DIMS = (64, 96, 128, 192, 256, 512)
+"""Sizes of heads that kernels are compiled for; others fall back to plain torch inside the library, or fail."""
+CODES: Mapping[torch.dtype, str] = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
+"""What the op calls caches of 8 bits."""
+_FLOATS = (torch.float16, torch.bfloat16)
+
+
+class FlashAttention:
+    """Rows of any mix in one call a layer. Nothing is promised of a row's bits in other company: the library chooses
+    its splits by the longest row.
+    """
+
+    block_sizes: tuple[int, ...] = (64, 32, 16)
+
+    def __init__(self, library: VllmKernels | None = None) -> None:
+        self._library: VllmKernels = library or libraries.obtain(libraries.VLLM)
+        self._device, self._block_size = torch.device("cpu"), self.block_sizes[0]
+        self._scales: dict[float, torch.Tensor] = {}
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        if layer.heads % layer.kv_heads:
+            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
+        if layer.head_dim not in HEAD_DIMS:
+            return f"head size {layer.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
+        if layer.soft_cap is not None:
+            return "vllm_xpu_kernels takes a soft cap and ignores it"
+        if layer.alibi is not None:
+            return "vllm_xpu_kernels takes ALiBi slopes and ignores them"
+        return None
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        return spec.token_bytes * block_size
+
+    def allocate(
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device,
+    ) -> PagedCache:
+        """Raises ``ConfigError`` for a dtype that the library has no kernels for."""
+        if dtype not in (*_FLOATS, *CODES):
+            raise ConfigError(
+                f"attention backend xpu-flash has no KV cache of {dtype}: "
+                "choose float16 or bfloat16, with a cache of the same or of 8-bit floats, or another backend"
+            )
+        self._device, self._block_size = device.torch_device, block_size
+        for layer in layers:  # now, and not when a step is captured
+            self._scale(layer.key_scale), self._scale(layer.value_scale)
+        return make_cache(groups, layers, pages, block_size, dtype, device.torch_device, heads_first=False)
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
+        table = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
+        if into is not None:
+            return refill(into, batch, table, self._block_size, group.window)
+        return make_plan(batch, table, self._block_size, self._device, group.window)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: PagedCache | None,
+        plan: StepPlan,
+    ) -> torch.Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        reach = -1 if layer.window is None else layer.window - 1
+        shared: dict[str, Any] = {
+            "out": out,
+            "cu_seqlens_q": plan.starts.to(q.device),
+            "max_seqlen_q": plan.longest_query,
+            "max_seqlen_k": plan.longest_context,
+            "softmax_scale": layer.scale,
+            "causal": layer.causal,
+            "window_size": (reach, 0 if layer.causal and reach >= 0 else reach),
+            "s_aux": None if layer.sinks is None else layer.sinks.detach().to(q.dtype),
+        }
+        if cache is None:
+            assert k is not None, "without a cache there must be keys"
+            assert v is not None, "without a cache there must be values"
+            self._library.flash_attn_varlen_func(q, k, v, cu_seqlens_k=shared["cu_seqlens_q"], **shared)
+            return out
+        keys, values = cache.of(layer)
+        if k is not None and v is not None:
+            self._library.reshape_and_cache_flash(
+                _dense_heads(k),
+                _dense_heads(v),
+                keys,
+                values,
+                plan.slots,
+                CODES.get(cache.dtype, "auto"),
+                self._scale(layer.key_scale),
+                self._scale(layer.value_scale),
+            )
+        descales: dict[str, torch.Tensor] = {}
+        if cache.dtype in CODES:
+            shape = (plan.rows, layer.kv_heads)
+            descales = {
+                "k_descale": self._scale(layer.key_scale).expand(shape),
+                "v_descale": self._scale(layer.value_scale).expand(shape),
+            }
+        self._library.flash_attn_varlen_func(
+            q, keys, values, seqused_k=plan.context, block_table=plan.tables, **shared, **descales
+        )
+        return out
+
+    def _scale(self, scale: float) -> torch.Tensor:
+        """float32 [1] on the device, with a storage of its own."""
+        if scale not in self._scales:
+            self._scales[scale] = torch.tensor([scale], dtype=torch.float32, device=self._device)
+        return self._scales[scale]
+
+
+def _dense_heads(x: torch.Tensor) -> torch.Tensor:
+    """``x`` [T, heads, dim] with each token's heads in one piece; a slice of a fused projection is that already."""
+    _, head, feature = x.stride()
+    return x if feature == 1 and head == x.shape[2] else x.contiguous()

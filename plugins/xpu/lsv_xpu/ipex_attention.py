@@ -1,0 +1,193 @@
+"""The attention backend ``ipex-paged``: ``ipex.llm.modules.PagedAttention``, on the GPU and with IPEX's CPU build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Device
+from lsv_xpu import libraries
+from lsv_xpu.ipex import Ipex
+from lsv_xpu.paged_cache import PagedCache, make_cache
+from lsv_xpu.step_plan import StepPlan, make_plan, refill
+
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+_PAGE = 16
+"""Tokens of a page that stands in for a cache where there is none."""
+
+
+class IpexAttention:
+    """A step of one token a row goes to the op for single queries, any other to flash attention in chunks.
+
+    Where flash attention reads pages with tokens first it serves both: single queries would want another cache. IPEX
+    reads no scales of a cache of 8-bit floats, so they are worked into what it is given and gives back.
+    """
+
+    block_sizes: tuple[int, ...] = (64, 32, 16, 128)
+
+    def __init__(self, library: Ipex | None = None) -> None:
+        self._library: Ipex = library or libraries.obtain(libraries.IPEX)
+        self._device, self._block_size = torch.device("cpu"), self.block_sizes[0]
+        self._kv_heads: dict[tuple[int, int], torch.Tensor] = {}
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        if layer.heads % layer.kv_heads:
+            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
+        if layer.alibi is not None:
+            return "IPEX has no ALiBi for prompts"
+        if layer.sinks is not None:
+            return "IPEX 2.8 has no sinks"
+        return None
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        return spec.token_bytes * block_size
+
+    def allocate(
+        self,
+        groups: Sequence[KVGroup],
+        layers: Sequence[AttentionLayer],
+        pages: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: Device,
+    ) -> PagedCache:
+        """Raises ``ConfigError`` for a dtype that IPEX has no cache of."""
+        if dtype not in (*_FLOATS, torch.float8_e5m2):
+            raise ConfigError(
+                f"attention backend ipex-paged has no KV cache of {dtype}: "
+                "choose --kv-cache-dtype auto or, with a model in bfloat16, fp8_e5m2"
+            )
+        self._device, self._block_size = device.torch_device, block_size
+        for layer in layers:  # now, and not when a step is captured
+            self._heads_of(layer, self._device)
+        return make_cache(
+            groups, layers, pages, block_size, dtype, device.torch_device, heads_first=not self._library.tokens_first
+        )
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
+        table = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
+        if not table.size:
+            return _plan_pages(batch, self._device)
+        if into is not None:
+            return refill(into, batch, table, self._block_size, group.window)
+        return make_plan(batch, table, self._block_size, self._device, group.window)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: PagedCache | None,
+        plan: StepPlan,
+    ) -> torch.Tensor:
+        if cache is None:
+            assert k is not None, "without a cache there must be keys"
+            keys, values = (self._pages_for(plan, layer, k.dtype, q.device) for _ in range(2))
+        else:
+            keys, values = cache.of(layer)
+        packed = keys.dtype == torch.float8_e5m2
+        if packed and q.dtype != torch.bfloat16:
+            raise ConfigError(f"IPEX has a cache of 8-bit floats for bfloat16 only, and the model is in {q.dtype}")
+        if k is not None and v is not None:
+            if packed:
+                k, v = _divided(k, layer.key_scale), _divided(v, layer.value_scale)
+            write = (
+                self._library.reshape_and_cache_flash if self._library.tokens_first else self._library.reshape_and_cache
+            )
+            write(k, v, keys, values, plan.slots.to(q.device), "fp8_e5m2" if packed else "auto")
+        scale = layer.scale * layer.key_scale if packed else layer.scale
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        both = layer.window is not None and layer.soft_cap is not None  # which single queries can't have
+        if plan.decoding and not both and not self._library.tokens_first:
+            self._decode(out, q, keys, values, scale, layer, plan)
+        else:
+            self._prefill(out, q, keys, values, scale, layer, plan)
+        return out * layer.value_scale if packed and layer.value_scale != 1.0 else out
+
+    def _decode(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+        layer: AttentionLayer,
+        plan: StepPlan,
+    ) -> None:
+        self._library.single_query_cached_kv_attention(
+            out,
+            q,
+            keys,
+            values,
+            self._heads_of(layer, q.device),
+            scale,
+            plan.tables,
+            plan.context,
+            keys.shape[2],
+            plan.longest_context,
+            None,
+            window_size=layer.window or -1,
+            softcap=layer.soft_cap or -1.0,
+        )
+
+    def _prefill(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+        layer: AttentionLayer,
+        plan: StepPlan,
+    ) -> None:
+        reach = -1 if layer.window is None else layer.window - 1
+        self._library.flash_attn_varlen_func(
+            out,
+            q.contiguous() if self._library.tokens_first else q,
+            keys,
+            values,
+            plan.starts.to(q.device),
+            plan.ends.to(q.device),
+            plan.longest_query,
+            plan.longest_context,
+            scale,
+            layer.causal,
+            plan.tables.to(q.device),
+            None,
+            window_size_left=reach,
+            window_size_right=-1 if layer.causal else reach,
+            kv_cache_dtype="fp8_e5m2" if keys.dtype == torch.float8_e5m2 else "auto",
+            softcap=layer.soft_cap or -1.0,
+        )
+
+    def _heads_of(self, layer: AttentionLayer, device: torch.device) -> torch.Tensor:
+        """int32 [heads]: the KV head of each."""
+        shape = (layer.heads, layer.kv_heads)
+        if shape not in self._kv_heads:
+            heads = torch.arange(layer.kv_heads, dtype=torch.int32, device=device)
+            self._kv_heads[shape] = heads.repeat_interleave(layer.heads // layer.kv_heads)
+        return self._kv_heads[shape]
+
+    def _pages_for(
+        self, plan: StepPlan, layer: AttentionLayer, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Empty pages for the tokens of a step without a cache."""
+        shape = (_PAGE, layer.kv_heads) if self._library.tokens_first else (layer.kv_heads, _PAGE)
+        return torch.zeros(plan.tables.numel(), *shape, layer.head_dim, dtype=dtype, device=device)
+
+
+def _plan_pages(batch: BatchLayout, device: torch.device) -> StepPlan:
+    """A plan for a step without a cache, whose rows get pages one after another."""
+    width = -(-int(batch.context.max()) // _PAGE)
+    table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
+    return make_plan(BatchLayout(batch.query, batch.context, ()), table, _PAGE, device)
+
+
+def _divided(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x if scale == 1.0 else x / scale

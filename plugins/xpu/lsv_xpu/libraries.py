@@ -1,0 +1,142 @@
+"""Which vendor libraries of kernels this process calls: what is installed, or under emulation a fake of it.
+
+Adapters reach a library through one small object each, by its name here; the fakes answer the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from lsv.emulation import StrictFake
+from lsv.errors import ConfigError
+from lsv.offers import load_object
+
+VLLM = "vllm_xpu_kernels"
+TORCH_INT4 = "torch_int4"
+IPEX = "ipex"
+
+TESTED_IPEX = "2.8"
+"""The IPEX release the adapters were run against, and the last one that is published everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """``missing`` says without an import what keeps the library from being used; ``load`` and ``fake`` name makers."""
+
+    missing: Callable[[], str | None]
+    load: str
+    fake: str
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def missing_vllm_kernels() -> str | None:
+    version, torch = installed("vllm-xpu-kernels"), installed("torch")
+    if version is None:
+        return "the package vllm-xpu-kernels: pip install vllm-xpu-kernels, beside a PyTorch built for XPU"
+    if torch is None or "xpu" not in torch:
+        return f"a PyTorch built for XPU beside vllm-xpu-kernels {version} (found torch {torch})"
+    return None
+
+
+def missing_torch_int4() -> str | None:
+    torch = installed("torch")
+    if torch is None or "xpu" not in torch:
+        return f"a PyTorch built for XPU, which alone has the int4 product (found torch {torch})"
+    return None
+
+
+def missing_ipex() -> str | None:
+    """Beside another torch IPEX prints a line and raises ``AttributeError`` on import, so versions come first."""
+    version, torch = installed("intel-extension-for-pytorch"), installed("torch")
+    if version is None:
+        return "intel-extension-for-pytorch: pip install 'lsv[ipex]'"
+    if torch is None or _release(torch) != _release(version):
+        return (
+            f"PyTorch {_release(version)} beside intel-extension-for-pytorch {version} (found torch {torch}): "
+            f"the tested pair is {TESTED_IPEX} and {TESTED_IPEX}"
+        )
+    return None
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+LIBRARIES: Mapping[str, Library] = {
+    VLLM: Library(
+        missing_vllm_kernels, "lsv_xpu.vllm_kernels:VllmKernels", "lsv_xpu.fake_vllm_kernels:FakeVllmKernels"
+    ),
+    TORCH_INT4: Library(missing_torch_int4, "lsv_xpu.torch_int4:TorchInt4", "lsv_xpu.fake_torch_int4:FakeTorchInt4"),
+    IPEX: Library(missing_ipex, "lsv_xpu.ipex:Ipex", "lsv_xpu.fake_ipex:FakeIpex"),
+}
+EMULATED: Mapping[str, tuple[str, ...]] = {"none": (), "vllm": (VLLM, TORCH_INT4), "ipex": (IPEX,)}
+"""The values of ``xpu.emulated_kernels``, and the libraries of which each has a fake."""
+
+_chosen: dict[str, Any] = {}
+_failed: dict[str, str] = {}
+
+
+def obtain(name: str) -> Any:
+    """The library's object. Raises ``ConfigError`` where ``why_not`` has a reason."""
+    reason = why_not(name)
+    if reason is not None:
+        raise ConfigError(f"{name} can't be used here: it lacks {reason}")
+    return _chosen[name]
+
+
+def why_not(name: str) -> str | None:
+    """None, or what keeps this process from calling the library; it is imported where nothing speaks against it."""
+    if name not in _chosen and name not in _failed:
+        _find(name)
+    return _failed.get(name)
+
+
+def _find(name: str) -> None:
+    missing = LIBRARIES[name].missing()
+    if missing is not None:
+        _failed[name] = missing
+        return
+    try:
+        _chosen[name] = load_object(LIBRARIES[name].load)()
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+        _failed[name] = f"a library that loads: {error}"
+
+
+def emulate(choice: str) -> None:
+    """Answer calls of some libraries with fakes, and have none of the others; ``choice`` is a key of ``EMULATED``."""
+    forget()
+    for name in LIBRARIES:
+        if name in EMULATED[choice]:
+            use(name, load_object(LIBRARIES[name].fake)())
+        else:
+            having = next(other for other, faked in EMULATED.items() if name in faked)
+            _failed[name] = f"a fake: xpu is emulated with xpu.emulated_kernels={choice}, and {having} has one"
+
+
+def use(name: str, made: Any) -> None:
+    """Have ``made`` answer a library's calls from now on in this process."""
+    _failed.pop(name, None)
+    _chosen[name] = made
+
+
+def forget() -> None:
+    """Look for all libraries again."""
+    _chosen.clear()
+    _failed.clear()
+
+
+def opaque_calls() -> list[tuple[type, str]]:
+    """Methods of fakes in use that write to tensors they are given and read values on the host on their way: what
+    captures a step under emulation is to remember such a call as a whole.
+    """
+    return [(type(made), name) for made in _chosen.values() if isinstance(made, StrictFake) for name in made.opaque]

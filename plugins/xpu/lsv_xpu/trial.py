@@ -1,0 +1,49 @@
+"""``python -m lsv_xpu.trial HOST:PORT RANK SIZE DEVICE PARENT``: one rank's part in trying out the devices' links."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from lsv.collectives import BackendCommunicator
+from lsv.errors import ConfigError
+from lsv.lifeline import die_with
+from lsv.platform import Communicator, Group
+from lsv_xpu.runtime import TorchXpu
+
+_LARGE = 1 << 20
+"""Elements of a large message: libraries send it another way than a small one."""
+
+
+def main(address: str, rank: int, size: int, index: int) -> int:
+    """0 where every collective gave the right values; else the reason is the last line of stderr."""
+    try:
+        vendor = TorchXpu()
+        vendor.runtime.set_device(index)
+        where = vendor.torch_device(index)
+        group = Group("tp", tuple(range(size)), rank, address)
+        communicator = BackendCommunicator(group, vendor.make_collectives, where)
+        check_links(communicator, where)
+    except ConfigError as wrong:
+        print(wrong.message, file=sys.stderr)
+        return 1
+    communicator.close()
+    return 0
+
+
+def check_links(communicator: Communicator, device: torch.device) -> None:
+    """Every collective on small and on large known values. Raises ``ConfigError`` naming the one that lied."""
+    communicator.self_test()
+    group = communicator.group
+    pattern = torch.arange(_LARGE, dtype=torch.int32, device=device)
+    every = communicator.all_gather(pattern * (group.rank + 1), dim=0).view(group.size, -1)
+    for rank in range(group.size):
+        if not torch.equal(every[rank], pattern * (rank + 1)):
+            wrong = int((every[rank] != pattern * (rank + 1)).sum())
+            raise ConfigError(f"all_gather of {4 * _LARGE >> 20} MiB gave {wrong} wrong values from rank {rank}")
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[5]))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:5])))

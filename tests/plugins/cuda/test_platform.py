@@ -1,0 +1,263 @@
+"""The cuda platform: what it declares, and its own code on the emulated device."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lsv import LLM
+from lsv.capabilities import DeviceInfo
+from lsv.config import EngineConfig
+from lsv.emulation import UnknownCall
+from lsv.errors import ConfigError
+from lsv.offers import PlatformOffer
+from lsv.platform import BatchLimits, Shape
+from lsv.testing.platform import check_platform
+from lsv_cuda import emulation, plugin
+from lsv_cuda.device import CudaDevice, nccl
+from lsv_cuda.emulation import EmulatedCudaPlatform, FakeCuda
+from lsv_cuda.machine import describe
+from lsv_cuda.platform import CudaPlatform, Vendor
+
+LIMITS = BatchLimits(max_rows=64, max_tokens=256, max_blocks=8)
+GIB = 1 << 30
+
+
+def gpu(major: int, minor: int, name: str = "GPU") -> DeviceInfo:
+    return describe(0, name, 24 * GIB, major, minor, 80)
+
+
+def open_device(**options: object) -> tuple[CudaDevice, FakeCuda]:
+    device = EmulatedCudaPlatform().open(0, {f"cuda.{name}": value for name, value in options.items()})  # type: ignore[misc]
+    assert isinstance(device, CudaDevice)
+    fake = device._runtime
+    assert isinstance(fake, FakeCuda)
+    return device, fake
+
+
+def test_conforms_in_emulation() -> None:
+    (offer,) = plugin.lsv_platforms()
+    assert isinstance(offer, PlatformOffer)
+    check_platform(offer, emulate=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_conforms() -> None:
+    (offer,) = plugin.lsv_platforms()
+    check_platform(offer)
+
+
+@pytest.mark.parametrize(
+    ("info", "dtypes"),
+    [
+        (gpu(9, 0), ("bfloat16", "float16", "float32")),
+        (gpu(8, 0), ("bfloat16", "float16", "float32")),
+        (gpu(7, 5), ("float16", "float32")),
+        (gpu(7, 0), ("float16", "float32")),
+    ],
+)
+def test_bfloat16_needs_compute_capability_8(info: DeviceInfo, dtypes: tuple[str, ...]) -> None:
+    capabilities = CudaPlatform().capabilities(info)
+    assert capabilities.dtypes == dtypes
+    assert capabilities.in_flight == 2
+    assert (capabilities.mixed_batches, capabilities.pinned_memory, capabilities.sleep) == (True, True, False)
+
+
+def test_references_are_those_of_the_device() -> None:
+    platform = CudaPlatform()
+    h200 = platform.references(gpu(9, 0, "NVIDIA H200"))
+    assert 4000 < h200["copy_gb_s"] < 4800
+    assert 700 < h200["gemm_bfloat16_tflop_s"] < 989
+    assert (
+        platform.references(gpu(8, 9, "NVIDIA L40S"))["copy_gb_s"] > platform.references(gpu(8, 9, "L4"))["copy_gb_s"]
+    )
+    assert "gemm_bfloat16_tflop_s" not in platform.references(gpu(7, 5, "Tesla T4"))
+    assert platform.references(gpu(9, 9, "another")) == {}
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no GPU 8: 8 can be seen; lower tensor_parallel_size or widen"):
+        EmulatedCudaPlatform().open(8, {})
+
+
+def test_another_nccl_is_refused_by_name() -> None:
+    def problems(platform: str, **options: str) -> list[str]:
+        config = EngineConfig(
+            model="m", served_names=("m",), tokenizer="m", architecture="a", model_offer="a", platform=platform,
+            attention="x", dtype="float16", block_size=16, max_model_len=64, options=options,
+        )  # fmt: skip
+        return list(plugin.lsv_check_config(config))
+
+    asked = {"cuda.nccl_so_path": "/opt/libnccl.so.2"}
+    assert "cuda.nccl_so_path=/opt/libnccl.so.2 can't be honoured" in problems("cuda", **asked)[0]
+    assert problems("cpu", **asked) == problems("cuda") == []
+
+
+def test_settings_reach_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_LAUNCH_BLOCKING"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("NCCL_DEBUG", "TRACE")
+    device, _ = open_device(nccl_debug="INFO", nccl_socket_ifname="eth0", nccl_ib_hca="mlx5", launch_blocking=True)
+    values = [os.environ[name] for name in ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_LAUNCH_BLOCKING")]
+    assert values == ["TRACE", "eth0", "mlx5", "1"]
+    assert device.shapes(LIMITS).expected() == 0, "launches that wait can't be captured"
+
+
+def test_graphs_are_captured_for_as_many_rows_as_asked() -> None:
+    device, _ = open_device(graph_rows=20)
+    sizes = [shape.rows for shape in device.shapes(LIMITS).warmup()]
+    assert sizes == [20, 16, 8, 4, 2, 1]
+    assert [shape.rows for shape in open_device(graph_rows=0)[0].shapes(LIMITS).warmup()] == []
+
+
+def test_a_graph_computes_what_the_step_does() -> None:
+    device, fake = open_device()
+    weight, x = torch.randn(4, 4), torch.randn(2, 4)
+    total = torch.zeros(2, 4)
+
+    def step() -> torch.Tensor:
+        total.add_(x)
+        return torch.relu(x @ weight)
+
+    graph = device.compile(step, Shape("decode", 2, 1, 8), eager=False)
+    total.zero_()
+    for _ in range(2):
+        x.copy_(torch.randn(2, 4))
+        before = total.clone()
+        assert torch.equal(graph(), torch.relu(x @ weight))
+        assert torch.equal(total, before + x)
+    assert (fake.calls["graph"], fake.calls["Graph.replay"]) == (1, 2)
+
+
+def test_graphs_share_one_pool_and_eager_captures_none() -> None:
+    device, fake = open_device()
+    x = torch.zeros(1)
+    for rows in (4, 2, 1):
+        device.compile(lambda: x + 1, Shape("decode", rows, 1, 8), eager=False)
+    pools = [arguments[1] for name, arguments in fake.log if name == "graph"]
+    assert [pool is None for pool in pools] == [True, False, False]
+    assert pools[1] == pools[2]
+
+    def step() -> torch.Tensor:
+        return x
+
+    assert device.compile(step, Shape("decode", 1, 1, 8), eager=True) is step
+    assert fake.calls["graph"] == 3
+
+
+def test_the_fake_is_strict() -> None:
+    fake = FakeCuda()
+    with pytest.raises(UnknownCall, match=r"the fake of torch\.cuda has no memory_snapshot"):
+        fake.memory_snapshot()
+    with pytest.raises(RuntimeError, match="there is no device 8 of 8"):
+        fake.set_device(8)
+    with pytest.raises(RuntimeError, match="before set_device"), fake.graph(fake.CUDAGraph()):
+        pass
+    with pytest.raises(RuntimeError, match="never recorded"):
+        fake.Event().synchronize()
+    with pytest.raises(RuntimeError, match="replayed that was never captured"):
+        fake.CUDAGraph().replay()
+    with pytest.raises(RuntimeError, match="no pool before"):
+        fake.CUDAGraph().pool()
+
+
+def test_the_fake_captures_as_cuda_does() -> None:
+    fake = FakeCuda()
+    fake.set_device(0)
+    graph, x = fake.CUDAGraph(), torch.ones(2)
+    with fake.graph(graph):
+        x + 1
+    with pytest.raises(RuntimeError, match="captured already"), fake.graph(graph):
+        pass
+    with pytest.raises(RuntimeError, match="not the pool of any graph"), fake.graph(fake.CUDAGraph(), pool=7):
+        pass
+    for forbidden in (fake.empty_cache, lambda: fake.synchronize(0)):
+        with (
+            pytest.raises(RuntimeError, match="operation not permitted when stream is capturing"),
+            fake.graph(fake.CUDAGraph(), pool=graph.pool()),
+        ):
+            forbidden()
+    with (
+        pytest.raises(RuntimeError, match="one at a time"),
+        fake.graph(fake.CUDAGraph()),
+        fake.graph(fake.CUDAGraph()),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match="inside a capture"), fake.graph(fake.CUDAGraph()):
+        graph.replay()
+
+
+def test_bfloat16_is_refused_at_start_where_the_gpu_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(**{**vars(emulation._PROPERTIES), "major": 7, "minor": 5})
+    monkeypatch.setattr(emulation, "_PROPERTIES", old)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"bfloat16.*float16, float32"):
+        LLM(str(tmp_path), platform="cuda", emulate=True, dtype="bfloat16", skip_tokenizer_init=True)
+
+
+def test_memory_of_its_own_has_a_number_and_pinned_copies() -> None:
+    device = CudaDevice(describe(1, "GPU", GIB, 9, 0, 1), Vendor(FakeCuda(), "meta", nccl), graph_rows=0)
+    assert (str(device.torch_device), device.pinned) == ("meta:1", True)
+
+
+def test_nccl_is_made_as_torch_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Options:
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self._timeout = timedelta()
+
+    class ProcessGroupNCCL:
+        def __init__(self, store: object, rank: int, size: int, options: Options) -> None:
+            self.made = (store, rank, size, options._timeout)
+
+    ProcessGroupNCCL.Options = Options  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", ProcessGroupNCCL, raising=False)
+    assert nccl("store", 1, 2, timedelta(minutes=5)).made == ("store", 1, 2, timedelta(minutes=5))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    with pytest.raises(ConfigError, match="is built without NCCL, which tensor parallelism needs"):
+        nccl("store", 1, 2, timedelta(minutes=5))
+
+
+RANK = """
+import sys, torch
+from lsv.platform import Group
+from lsv_cuda.emulation import EmulatedCudaPlatform
+
+rank, port = map(int, sys.argv[1:])
+device = EmulatedCudaPlatform().open(rank, {})
+assert device._runtime.log[-1] == ("set_device", (rank,))
+group = device.communicator(Group("tp", (0, 1), rank, f"127.0.0.1:{port}"))
+group.self_test()
+x = torch.tensor([1.0, 256.0], dtype=torch.bfloat16)[rank].repeat(3)
+assert torch.equal(group.all_reduce(x), torch.full((3,), 257.0).bfloat16())
+group.close()
+print("done")
+"""
+
+
+def test_two_ranks() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}\n{RANK}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(rank), str(port)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [text.split()[-1:] for text in said] == [["done"]] * 2, said

@@ -1,0 +1,183 @@
+"""The kernels that are offered, over the fakes of Intel's calls, against the references of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lsv.coded import CodedLinear, Coding, to_nibbles
+from lsv.nn.moe import MoE
+from lsv.nn.norm import RMSNorm
+from lsv.nn.weights import Weights
+from lsv.offers import KernelOffer, OpSpec
+from lsv.quantizer import LinearLayer
+from lsv.recording import Recording
+from lsv.testing.ops import check_kernel
+from lsv.testing.tensors import place
+from lsv_hpu import plugin, selection
+from lsv_hpu.devices import Gaudi
+from lsv_hpu.fake_ops import fake_ops
+from lsv_hpu.fp8 import DynamicFp8, quantise_rows, why_not_fp8
+from lsv_hpu.int4 import why_not_int4
+from lsv_hpu.kernels import EveryExpert
+
+E4M3 = Coding(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
+
+
+@pytest.fixture(params=["gaudi2", "gaudi3"], autouse=True)
+def gaudi(request: pytest.FixtureRequest) -> Iterator[Gaudi]:
+    selection.select(fake_ops(request.param))
+    yield request.param
+    selection.select(None)
+
+
+def offer(op: str, name: str) -> KernelOffer:
+    (found,) = (one for one in plugin.lsv_kernels() if one.op == op and one.load.endswith(f":{name}"))
+    return found
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_rms_norm(dtype: torch.dtype) -> None:
+    fused = torch.randn(5, 8, 48, dtype=dtype)
+    inputs = [(torch.randn(rows, 48, dtype=dtype),) for rows in (1, 7)] + [(fused,), (fused[:, 3:],)]
+    made = offer("rms_norm", "RmsNorm")
+    check_kernel(made, lambda w: RMSNorm(w, 48, 1e-5), inputs, dtype=dtype, tolerance=TOLERANCE[dtype])
+
+
+def experts(w: Weights) -> MoE:
+    return MoE(w, 32, 24, "silu", experts=5, top=2, normalise=True)
+
+
+@pytest.mark.parametrize("name", ["MixedExperts", "EveryExpert"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_experts(dtype: torch.dtype, name: str) -> None:
+    inputs = [(torch.randn(rows, 32, dtype=dtype),) for rows in (1, 9)]
+    check_kernel(offer("moe", name), experts, inputs, dtype=dtype, tolerance=4 * TOLERANCE[dtype])
+
+
+def test_experts_can_be_captured() -> None:
+    """Their reference can not: how many tokens an expert gets is known to nobody before."""
+    w = place()
+    module = experts(w)
+    for parameter in module.parameters():
+        assert parameter.is_meta
+    module = module.to_empty(device="cpu")
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    x, recording = torch.randn(6, 32), Recording()
+    with torch.inference_mode(), recording.capture():
+        out = EveryExpert(module, module.spec()).forward(x)
+    x.copy_(torch.randn(6, 32))
+    recording.replay()
+    with torch.inference_mode():
+        torch.testing.assert_close(out, module.reference(x), rtol=1e-4, atol=1e-3)
+
+
+class Rounded(CodedLinear):
+    """A plain weight in e4m3, as a checkpoint in fp8 has it."""
+
+    def __init__(self, w: Weights, inputs: int, outputs: int, *, bias: bool, dtype: torch.dtype) -> None:
+        layer = LinearLayer("a", "column", inputs, (outputs,), bias, dtype)
+        super().__init__(layer, E4M3, w.take("bias", (outputs,)) if bias else None)
+        self.plain = w.take("weight", (outputs, inputs))
+
+    def filled(self) -> None:
+        plain = self.release("plain").float()
+        scales = plain.abs().amax(1, keepdim=True) / 448
+        self.hold((plain / scales).to(torch.float8_e4m3fn).view(torch.uint8), scales)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_fp8(dtype: torch.dtype, bias: bool) -> None:
+    """Activations in e4m3 are off by 1/16 of themselves at most, and sums of many by much less."""
+    inputs = [(torch.randn(rows, 256, dtype=dtype) * 10.0 ** (rows - 2),) for rows in (1, 4)]
+    inputs.append((torch.randn(2, 3, 256, dtype=dtype),))
+    check_kernel(
+        offer("linear.coded", "DynamicFp8"),
+        lambda w: Rounded(w, 256, 40, bias=bias, dtype=dtype),
+        inputs,
+        dtype=dtype,
+        tolerance=0.05,
+    )
+
+
+def test_fp8_weights_fit_the_device(gaudi: Gaudi) -> None:
+    module = Rounded(place(), 64, 8, bias=False, dtype=torch.float32)
+    module.plain = torch.nn.Parameter(torch.randn(8, 64), requires_grad=False)
+    module.filled()
+    wanted = module.weight()
+    DynamicFp8(module, module.spec()).pack()
+    weight = module.get_buffer("fp8_weight").float()
+    assert weight.abs().max() == (224 if gaudi == "gaudi2" else 448)
+    found = weight * module.get_buffer("fp8_scales")[:, None]
+    smallest = 2.0**-9 * module.get_buffer("fp8_scales").max().item()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=smallest)
+
+
+def test_fp8_activations_of_a_token_that_is_zero_or_large(gaudi: Gaudi) -> None:
+    coded, scales = quantise_rows(torch.tensor([[0.0, 0.0], [3e4, -1.5e4]]), selection.ops())
+    largest = 240 if gaudi == "gaudi2" else 448
+    assert coded.float().tolist() == [[0.0, 0.0], [largest, -largest / 2]]
+    assert (coded.float() * scales).tolist()[1] == pytest.approx([3e4, -1.5e4])
+
+
+class FourBits(CodedLinear):
+    """A plain weight in 16 even steps a group; ``table`` begins at -8, or at 0 with an offset for each group."""
+
+    def __init__(self, w: Weights, inputs: int, *, group: int, offsets: bool, bias: bool, dtype: torch.dtype) -> None:
+        layer = LinearLayer("a", "column", inputs, (24,), bias, dtype)
+        first = 0 if offsets else -8
+        coding = Coding(tuple(float(first + code) for code in range(16)), group, offsets=offsets)
+        super().__init__(layer, coding, w.take("bias", (24,)) if bias else None)
+        self.plain = w.take("weight", (24, inputs))
+
+    def filled(self) -> None:
+        plain = self.release("plain").float().unflatten(1, (self.coding.groups(self.layer.inputs), -1))
+        low, high = plain.amin(-1), plain.amax(-1)
+        scales = (high - low) / 15 if self.coding.offsets else plain.abs().amax(-1) / 8
+        base = low[..., None] if self.coding.offsets else -8 * scales[..., None]
+        codes = ((plain - base) / scales[..., None]).round().clamp(0, 15).to(torch.uint8)
+        self.hold(to_nibbles(codes.flatten(1)), scales, low if self.coding.offsets else None)
+
+
+@pytest.mark.parametrize(("group", "offsets"), [(32, True), (32, False), (0, True)])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_int4(dtype: torch.dtype, group: int, offsets: bool) -> None:
+    inputs = [(torch.randn(rows, 128, dtype=dtype) + 0.5,) for rows in (1, 4)] + [
+        (torch.randn(2, 3, 128, dtype=dtype),)
+    ]
+    check_kernel(
+        offer("linear.coded", "EvenInt4"),
+        lambda w: FourBits(w, 128, group=group, offsets=offsets, bias=True, dtype=dtype),
+        inputs,
+        dtype=dtype,
+        tolerance=TOLERANCE[dtype],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "why"),
+    [
+        ({}, {"table"}, "not 4 bits in even steps"),
+        ({"bits": 8}, {"even"}, "not 4 bits in even steps"),
+        ({}, {"even", "ordered"}, "order of their own"),
+        ({"out": 12}, {"even"}, "12 outputs"),
+        ({"in": 100}, {"even"}, "100 inputs"),
+    ],
+)
+def test_codes_that_int4_does_not_serve(changes: dict[str, int], flags: set[str], why: str) -> None:
+    shape = {"in": 128, "out": 24, "bits": 4, "group": 32, **changes}
+    assert why in (why_not_int4(OpSpec("linear.coded", "bfloat16", "coded", shape, frozenset(flags))) or "")
+
+
+@pytest.mark.parametrize(
+    ("group", "flags", "why"),
+    [(128, {"float8_e4m3fn"}, "not one scale"), (0, {"even"}, "not e4m3"), (0, {"float8_e4m3fn", "offsets"}, "scale")],
+)
+def test_codes_that_fp8_does_not_serve(group: int, flags: set[str], why: str) -> None:
+    spec = OpSpec("linear.coded", "bfloat16", "coded", {"bits": 8, "group": group}, frozenset(flags))
+    assert why in (why_not_fp8(spec) or "")

@@ -1,0 +1,223 @@
+"""Finding devices, the seam's promises under emulation, and memory."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lsv.emulation import UnknownCall
+from lsv.errors import ConfigError
+from lsv.offers import PlatformOffer
+from lsv.platform import BatchLimits, Memory
+from lsv.testing.platform import check_platform
+from lsv_hpu import plugin
+from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible
+from lsv_hpu.emulation import EmulatedHpu, FakeHabana
+from lsv_hpu.platform import HpuPlatform
+from lsv_hpu.vendor import Habana, Vendor
+
+LINES = ["1, 4, HL-225, 98304", "0, 6, HL-225, 98304", "2, 1, HL-205, 32768", "3, 0, HL-325L, [N/A]"]
+
+
+def platform_offer() -> PlatformOffer:
+    (offer,) = plugin.lsv_platforms()
+    return offer
+
+
+@pytest.mark.parametrize("options", [{}, {"hpu.lazy_mode": True}, {"hpu.bucketing_strategy": "pad"}])
+def test_conforms_under_emulation(options: dict[str, Any]) -> None:
+    check_platform(platform_offer(), options, emulate=True)
+
+
+def make_host(root: Path, ids: list[str], vendor: str = "0x1da3") -> Path:
+    (root / "dev/accel").mkdir(parents=True)
+    for number, one in enumerate(ids):
+        for name in (f"accel{number}", f"accel_controlD{number}"):
+            device = root / "sys/class/accel" / name / "device"
+            device.mkdir(parents=True)
+            (device / "vendor").write_text(f"{vendor}\n")
+            (device / "device").write_text(f"{one}\n")
+    return root
+
+
+def test_devices_are_what_the_tool_lists(tmp_path: Path) -> None:
+    host = make_host(tmp_path, ["0x1020", "0x1020"])
+    prober = Prober(host, lambda script: {"lines": LINES}, lambda: True)
+    found = prober.devices()
+    assert [(info.index, info.name, info.detail["module"]) for info in found] == [
+        (0, "Gaudi 2", "6"),
+        (1, "Gaudi 2", "4"),
+        (2, "Gaudi 3", "0"),
+    ]
+    assert [info.total_bytes // GIB for info in found] == [96, 96, 128]
+
+
+def test_visible_modules_choose_and_order(tmp_path: Path) -> None:
+    cards = parse(LINES)
+    assert [card.module for card in visible(cards, "4,0")] == ["4", "0"]
+    assert [card.module for card in visible(cards, "all")] == ["6", "4", "0"]
+    assert visible(cards, "9") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "gaudi"),
+    [
+        ("HL-225", "gaudi2"),
+        ("HL-288", "gaudi2"),
+        ("HL-325L", "gaudi3"),
+        ("HL-338", "gaudi3"),
+        ("HL-205", None),
+        ("", None),
+    ],
+)
+def test_boards(name: str, gaudi: str | None) -> None:
+    assert gaudi_of(name) == gaudi
+
+
+@pytest.mark.parametrize(
+    ("ids", "answer", "software", "words"),
+    [
+        ([], None, True, ("/sys/class/accel and found none", "--emulate")),
+        (["0x1000"], None, True, ("found Gaudi 1", "Gaudi 2 or Gaudi 3 is needed")),
+        (["0x1020"], None, False, ("found 1 Gaudi 2", "habana_frameworks is not installed", "1.21.3")),
+        (["0x1060"], {"error": "hl-smi is not installed"}, True, ("found 1 Gaudi 3, but hl-smi is not installed",)),
+        (["0x1020"], {"lines": [], "modules": "7"}, True, ("HABANA_VISIBLE_MODULES=7 names none", "unset it")),
+        (["0x1020"], {"lines": []}, True, ("hl-smi lists none",)),
+        (["0x1020"], None, True, ("hl-smi gave no answer",)),
+    ],
+)
+def test_absence_is_explained(
+    tmp_path: Path, ids: list[str], answer: Any, software: bool, words: tuple[str, ...]
+) -> None:
+    prober = Prober(make_host(tmp_path, ids), lambda script: answer, lambda: software)
+    assert prober.devices() == ()
+    assert all(word in prober.explain() for word in words), prober.explain()
+
+
+def test_a_container_without_the_device_nodes_is_told(tmp_path: Path) -> None:
+    host = make_host(tmp_path, ["0x1020", "0x1020"])
+    (host / "dev/accel").rmdir()
+    prober = Prober(host, lambda script: {"lines": LINES}, lambda: True)
+    assert prober.devices() == ()
+    assert "found 2 Gaudi 2, but" in prober.explain()
+    assert "dev/accel is not there: start the container with --runtime=habana" in prober.explain()
+
+
+def test_other_makers_accelerators_are_left_alone(tmp_path: Path) -> None:
+    prober = Prober(make_host(tmp_path, ["0x1020"], vendor="0x8086"), lambda script: {"lines": LINES}, lambda: True)
+    assert prober.devices() == ()
+
+
+def test_a_device_too_many_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no Gaudi 5: 2 can be used here; lower tensor_parallel_size"):
+        EmulatedHpu().open(5, {})
+
+
+def test_the_software_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HpuPlatform, "devices", lambda self: EmulatedHpu().devices())
+    for name in ("PT_HPU_LAZY_MODE", "PT_HPU_ENABLE_LAZY_COLLECTIVES", "PT_HPUGRAPH_DISABLE_TENSOR_CACHE",
+                 "HLS_MODULE_ID", "PT_ENABLE_INT64_SUPPORT"):  # fmt: skip
+        monkeypatch.setenv(name, "to be restored")
+    with pytest.raises(ConfigError, match=r"habana_frameworks.torch can't be imported"):
+        HpuPlatform().open(1, {"hpu.lazy_mode": True})
+    assert (os.environ["PT_HPU_LAZY_MODE"], os.environ["HLS_MODULE_ID"]) == ("1", "1")
+
+
+def wrap_in_hpu_graph(
+    module: Any,
+    asynchronous: bool = False,
+    disable_tensor_cache: bool = False,
+    dry_run: bool = False,
+    max_graphs: int | None = None,
+    free_inplace: bool = False,
+    verbose: bool = False,
+    log_frequency: int = 100,
+) -> Any:
+    """With the parameters of the Gaudi documentation's ``htorch.hpu.wrap_in_hpu_graph``."""
+    return ("graph of", module, disable_tensor_cache)
+
+
+def test_the_softwares_calls_have_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a module with what the Gaudi documentation lists, and nothing else."""
+    marks: list[str] = []
+    habana = ModuleType("habana_frameworks.torch")
+    habana.hpu = SimpleNamespace(wrap_in_hpu_graph=wrap_in_hpu_graph)  # type: ignore[attr-defined]
+    habana.core = SimpleNamespace(mark_step=lambda device_str="", sync=False: marks.append("marked"))  # type: ignore[attr-defined]
+    habana.utils = SimpleNamespace(internal=SimpleNamespace(is_lazy=lambda: True))  # type: ignore[attr-defined]
+    package = ModuleType("habana_frameworks")
+    package.torch = habana  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "habana_frameworks", package)
+    monkeypatch.setitem(sys.modules, "habana_frameworks.torch", habana)
+    numbers = {"memory_allocated": 3, "memory_reserved": 4, "max_memory_allocated": 5, "mem_get_info": (1, 2)}
+    calls: dict[str, Any] = {name: lambda device=None, value=value: value for name, value in numbers.items()}
+    calls |= {name: lambda device=None: marks.append("waited") for name in ("synchronize", "reset_peak_memory_stats")}
+    monkeypatch.setattr(torch, "hpu", SimpleNamespace(**calls, Event=object), raising=False)
+    for name in ("recompile_limit", "accumulated_recompile_limit"):
+        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
+    vendor = Habana()
+    vendor.set_device(0)
+    vendor.mark_step()
+    vendor.synchronize(0)
+    vendor.reset_peak_memory_stats(0)
+    vendor.empty_cache()
+    assert marks == ["marked", "waited", "waited"]
+    assert (vendor.is_lazy(), vendor.mem_get_info(0)) == (True, (1, 2))
+    assert (vendor.memory_allocated(0), vendor.memory_reserved(0), vendor.max_memory_allocated(0)) == (3, 4, 5)
+    assert vendor.wrap_in_graph(int, disable_tensor_cache=True) == ("graph of", int, True)
+    assert type(vendor.Event()) is object
+    assert torch._dynamo.config.recompile_limit > 1000
+
+
+def test_the_fake_has_all_that_the_software_has_and_no_more() -> None:
+    """Public calls of the two, by name and parameters; counting is the fake's own."""
+    calls = {name for name in vars(Habana) if not name.startswith("_")}
+    assert calls == {name for name in vars(Vendor) if not name.startswith("_")}
+    assert calls == {name for name in vars(FakeHabana) if not name.startswith("_")} - {"count", "library"}
+    for name in calls:
+        real, fake = (inspect.signature(getattr(owner, name)).parameters for owner in (Habana, FakeHabana))
+        assert real == fake, name
+
+
+def test_budget_leaves_a_margin_and_graphs_in_lazy_mode_alone() -> None:
+    memory = Memory(total=96 * GIB, free=round(79.16 * GIB), used=15 * GIB)
+    lazy = EmulatedHpu().open(0, {"hpu.lazy_mode": True, "hpu.graph_reserved_mem": 0.4})
+    budget = lazy.budget(memory, 0.5)
+    lazy.close()
+    assert [round(part / GIB, 2) for part in (budget.kv, budget.graphs, budget.spare)] == [23.75, 15.83, 39.58]
+    compiled = EmulatedHpu().open(0, {"hpu.graph_reserved_mem": 0.4})
+    budget = compiled.budget(memory, None)
+    compiled.close()
+    assert (budget.kv, budget.graphs) == (int(memory.free * 0.9), 0)
+    assert budget.why == "0.9 of the 79.16 GiB that are free"
+
+
+def test_capabilities() -> None:
+    capabilities = EmulatedHpu().capabilities(EmulatedHpu().devices()[0])
+    assert capabilities.dtypes == ("bfloat16", "float32")
+    assert (capabilities.mixed_batches, capabilities.layout, capabilities.in_flight) == (False, "padded", 2)
+
+
+def test_the_fake_knows_no_other_calls() -> None:
+    fake = FakeHabana(GIB)
+    with pytest.raises(UnknownCall, match="the fake of habana_frameworks has no empty_caches"):
+        fake.empty_caches()
+    with pytest.raises(RuntimeError, match="mark_step needs lazy mode"):
+        fake.mark_step()
+    with pytest.raises(RuntimeError, match=r"torch.compile has no place in lazy mode"):
+        FakeHabana(GIB, lazy=True).compile(int, fullgraph=False, dynamic=None)
+    with pytest.raises(RuntimeError, match="never recorded"):
+        fake.Event().synchronize()
+
+
+def test_the_largest_shape_holds_the_most_rows() -> None:
+    device = EmulatedHpu().open(0, {})
+    largest = device.shapes(BatchLimits(64, 2048, 16, 128, 1000)).largest()
+    device.close()
+    assert (largest.rows, largest.rows * largest.query) == (64, 2048)

@@ -1,0 +1,134 @@
+"""Names, defaults and contradictions of settings."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lsv.config import EngineConfig, OptionValue, Topology
+from lsv.errors import ConfigError
+from lsv.options import for_scope
+from lsv.settings import Declared, gather
+from lsv_hpu import plugin
+from lsv_hpu.settings import HpuOptions, declare, read
+
+
+def config(options: dict[str, OptionValue], **more: object) -> EngineConfig:
+    given = {
+        "model": "m",
+        "served_names": ("m",),
+        "tokenizer": "m",
+        "architecture": "A",
+        "model_offer": "llama",
+        "platform": "hpu",
+        "attention": "hpu-flat",
+        "dtype": "bfloat16",
+        "block_size": 128,
+        "max_model_len": 2048,
+        **more,
+    }
+    return EngineConfig(options=options, **given)  # type: ignore[arg-type]
+
+
+def test_defaults() -> None:
+    declared = Declared(declare())
+    assert read(gather(declared, {}).plugin_options()) == HpuOptions()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("VLLM_BUCKETING_STRATEGY", "pad", "strategy", "pad"),
+        ("VLLM_EXPONENTIAL_BUCKETING", "true", "strategy", "exp"),
+        ("VLLM_EXPONENTIAL_BUCKETING", "false", "strategy", "lin"),
+        ("VLLM_SKIP_WARMUP", "true", "skip_warmup", True),
+        ("VLLM_FULL_WARMUP", "1", "full_warmup", True),
+        ("VLLM_GRAPH_RESERVED_MEM", "0.4", "graph_reserved_mem", 0.4),
+        ("VLLM_GRAPH_PROMPT_RATIO", "0.5", "graph_prompt_ratio", 0.5),
+        ("VLLM_GRAPH_PROMPT_STRATEGY", "max_bs", "graph_prompt_strategy", "max_bs"),
+        ("VLLM_GRAPH_DECODE_STRATEGY", "min_tokens", "graph_decode_strategy", "min_tokens"),
+        ("PT_HPU_LAZY_MODE", "1", "lazy_mode", True),
+        ("PT_HPU_ENABLE_LAZY_COLLECTIVES", "false", "lazy_collectives", False),
+        ("PT_HPUGRAPH_DISABLE_TENSOR_CACHE", "1", "disable_tensor_cache", True),
+        ("VLLM_T_COMPILE_FULLGRAPH", "true", "compile_fullgraph", True),
+        ("VLLM_T_COMPILE_DYNAMIC_SHAPES", "true", "compile_dynamic_shapes", True),
+        ("VLLM_PROMPT_USE_FUSEDSDPA", "0", "prompt_use_fusedsdpa", False),
+    ],
+)
+def test_variables(monkeypatch: pytest.MonkeyPatch, variable: str, text: str, name: str, value: object) -> None:
+    monkeypatch.setenv(variable, text)
+    assert getattr(read(gather(Declared(declare()), {}).plugin_options()), name) == value
+
+
+def test_delayed_sampling_is_scheduling_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_DELAYED_SAMPLING", "false")
+    assert gather(Declared(for_scope("engine")), {})["async_scheduling"] is False
+
+
+def test_the_twelve_bucket_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_BUCKETING_STRATEGY", "lin")
+    names = [f"{phase}_{part}" for phase in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
+             for part in ("BUCKET_MIN", "BUCKET_STEP", "BUCKET_MAX")]  # fmt: skip
+    for number, name in enumerate(names, start=1):
+        monkeypatch.setenv(f"VLLM_{name}", str(number))
+    read_back = read(gather(Declared(declare()), {}).plugin_options()).linear
+    assert read_back == {name.lower(): number for number, name in enumerate(names, start=1)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt_bs_bucket_min": 2}, "hpu.prompt_bs_bucket_min is for linear buckets, and these are exponential"),
+        (
+            {"bucketing_strategy": "pad", "decode_block_bucket_max": 2},
+            "hpu.decode_block_bucket_max is for linear buckets, and these are padding-aware",
+        ),
+        ({"bucketing_strategy": "pad", "exponential_bucketing": True}, "contradict each other"),
+        ({"bucketing_strategy": "exp", "exponential_bucketing": False}, "contradict each other"),
+        (
+            {"bucketing_strategy": "lin", "prompt_bs_bucket_min": 2, "prompt_bs_buckets": "1,2"},
+            "hpu.prompt_bs_buckets and hpu.prompt_bs_bucket_min both give sizes",
+        ),
+        ({"skip_warmup": True, "full_warmup": True}, "hpu.full_warmup promises what hpu.skip_warmup leaves out"),
+    ],
+)
+def test_contradictions(options: dict[str, OptionValue], message: str) -> None:
+    named = {f"hpu.{name}": value for name, value in options.items()}
+    with pytest.raises(ConfigError, match=message):
+        read(named)
+    (problem,) = plugin.lsv_check_config(config(named))
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("option", "variable"),
+    [
+        ("profiler_enabled", "VLLM_PROFILER_ENABLED"),
+        ("log_step_graph_compilation", "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION"),
+        ("log_step_graph_compilation_all", "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL"),
+        ("log_step_cpu_fallbacks", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS"),
+        ("log_step_cpu_fallbacks_all", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL"),
+        ("prompt_use_flex_attention", "VLLM_PROMPT_USE_FLEX_ATTENTION"),
+        ("config_hidden_layers", "VLLM_CONFIG_HIDDEN_LAYERS"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(monkeypatch: pytest.MonkeyPatch, option: str, variable: str) -> None:
+    monkeypatch.setenv(variable, "1")
+    options = gather(Declared(declare()), {}).plugin_options()
+    (problem,) = plugin.lsv_check_config(config(options))
+    assert problem.startswith(f"hpu.{option} ({variable}) can't be honoured: ")
+
+
+def test_collectives_of_hpu_graphs_must_be_lazy() -> None:
+    options: dict[str, OptionValue] = {"hpu.lazy_mode": True, "hpu.lazy_collectives": False}
+    two = config(options, topology=Topology(tensor=2))
+    (problem,) = plugin.lsv_check_config(two)
+    assert "PT_HPU_ENABLE_LAZY_COLLECTIVES" in problem
+    assert "2 devices" in problem
+    fine = (
+        config(options),
+        msgspec.structs.replace(two, enforce_eager=True),
+        msgspec.structs.replace(two, options={**options, "hpu.lazy_mode": False}),
+        msgspec.structs.replace(two, platform="cpu"),
+    )
+    assert [list(plugin.lsv_check_config(one)) for one in fine] == [[]] * 4

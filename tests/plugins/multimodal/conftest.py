@@ -1,0 +1,125 @@
+"""Tiny checkpoints of families that see, their processors, and pictures and prompts to show them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lsv import LLM, SamplingParams
+from lsv.catalog import Catalog
+from lsv.locate import read_config
+from lsv.media.orders import Prepared
+from lsv.media.placing import Placed, place
+from lsv.offers import ProcessorOffer, load_object
+from lsv.processor import Clip, Content, Picture
+from lsv.testing.catalog import catalog_of
+from lsv.testing.tiny import tiny
+from lsv_models import plugin as models
+from lsv_multimodal import plugin as processors
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    return catalog_of(models, processors)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A folder with a tiny checkpoint of a family and shape, its tokenizer and its image processor."""
+    made: dict[str, Path] = {}
+
+    def make(family: str, **shape: Any) -> Path:
+        key = f"{family}{sorted(shape.items())}"
+        if key not in made:
+            made[key] = tiny(family, tmp_path_factory.mktemp(family), tokenizer=True, **shape)
+        return made[key]
+
+    return make
+
+
+class Shower:
+    """A checkpoint's processor and placement: prompts with items in their places."""
+
+    def __init__(self, folder: Path, name: str, catalog: Catalog) -> None:
+        offer = catalog.find(ProcessorOffer, name)
+        config = read_config(folder, {})
+        self.folder = folder
+        self.processor = catalog.load(offer)(folder, config)
+        self.placement = load_object(offer.place)(config)
+
+    def place(self, ids: Sequence[int], contents: Sequence[Content], **options: Any) -> Placed:
+        """``ids`` with one placeholder for each of ``contents``."""
+        return place(ids, [self._prepare(content, options) for content in contents], self.placement)
+
+    def _prepare(self, content: Content, options: dict[str, Any]) -> Prepared:
+        data = content.pixels if isinstance(content, Picture) else content.frames
+        name = hashlib.sha256(repr((data.shape, sorted(options.items()))).encode() + data.tobytes()).digest()
+        modality = "image" if isinstance(content, Picture) else "video"
+        return Prepared(modality, name, self.processor.prepare(content, options))
+
+
+@pytest.fixture(scope="session")
+def shower(catalog: Catalog) -> Callable[[Path, str], Shower]:
+    return lambda folder, name: Shower(folder, name, catalog)
+
+
+@pytest.fixture(scope="session")
+def picture() -> Callable[..., Picture]:
+    """A picture of noise and a slope, the same for the same arguments."""
+
+    def make(width: int, height: int, seed: int = 0) -> Picture:
+        noise = np.random.default_rng(seed).integers(0, 100, (height, width, 3))
+        slope = np.linspace(0, 155, width)[None, :, None] * [1, 0.5, 0.2]
+        return Picture((noise + slope).astype(np.uint8))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def clip() -> Callable[..., Clip]:
+    """So many frames of noise, ``fps`` a second."""
+
+    def make(frames: int, width: int, height: int, fps: float = 2.0) -> Clip:
+        pixels = np.random.default_rng(frames).integers(0, 256, (frames, height, width, 3), np.uint8)
+        return Clip(pixels, (np.arange(frames) / fps).astype(np.float32))
+
+    return make
+
+
+class Engine:
+    """An LLM that is shown prompts in place, as an API server would."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.llm = LLM(str(folder), dtype="float32", **{"max_model_len": 256, **options})
+
+    def answer(self, prompts: Sequence[Placed], tokens: int = 8) -> list[list[int]]:
+        """Greedy tokens for all prompts together."""
+        client = self.llm.llm_engine.client
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+        for number, placed in enumerate(prompts):
+            client.add(str(number), placed.ids, params, media=placed.media, positions=placed.positions)
+        answers: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
+        while client.unfinished:
+            for news in client.step():
+                assert news.error is None, news.error
+                if news.chunk is not None:
+                    answers[news.request_id] += news.chunk.ids
+        return list(answers.values())
+
+
+@pytest.fixture
+def engine() -> Any:
+    made: list[Engine] = []
+
+    def make(folder: Path, **options: Any) -> Engine:
+        made.append(Engine(folder, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.llm.close()

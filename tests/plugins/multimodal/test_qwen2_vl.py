@@ -1,0 +1,291 @@
+"""Qwen2-VL and Qwen2.5-VL give transformers' inputs, positions, embeddings, logits and tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from lsv.errors import BadRequest, CheckpointError
+from lsv.media.placing import Placed
+from lsv.nn import build
+from lsv.processor import Clip, Content
+from lsv.testing.model import engine_config, load
+from lsv.testing.shown import check_shown, encode
+
+START, END, IMAGE, VIDEO = 259, 260, 261, 262
+SMALL = {"min_pixels": 256, "max_pixels": 1024}
+FAMILIES = ("qwen2_vl", "qwen2_5_vl")
+
+
+def see(placeholder: int) -> list[int]:
+    return [START, placeholder, END]
+
+
+class Reference:
+    """transformers' own model over a checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        import transformers
+
+        architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+        self.model = getattr(transformers, architecture).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        )
+        self.shown: dict[int, Placed] = {}
+
+    def positions(self, placed: Placed, ids: Sequence[int]) -> tuple[torch.Tensor, int]:
+        """[3, ids], and what is added to an index behind them."""
+        kinds = torch.zeros(len(ids), dtype=torch.int)
+        for media in placed.media:
+            kinds[media.start : media.stop] = 1 if media.modality == "image" else 2
+        clips = [media for media in placed.media if media.modality == "video"]
+        pace = [_read(media, "pace", np.float32) / 2 for media in clips if "pace" in media.inputs]
+        found, offset = self.model.model.get_rope_index(
+            torch.tensor([ids]), kinds[None],
+            image_grid_thw=_grids(placed, "image"), video_grid_thw=_grids(placed, "video"),
+            **({"second_per_grid_ts": torch.tensor(np.array(pace).ravel())} if pace else {}),
+        )  # fmt: skip
+        return found[:, 0], int(offset)
+
+    @torch.inference_mode()
+    def embeddings(self, media: Any) -> torch.Tensor:
+        pixels = torch.from_numpy(_read(media, "pixel_values", np.float32))
+        grid = torch.from_numpy(_read(media, "grid", np.int64))[None]
+        return self.model.model.get_image_features(pixels, grid).pooler_output[0]  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
+        placed = self.shown[number]
+        x = self.model.get_input_embeddings()(torch.tensor(ids))
+        for media in placed.media:
+            x[media.start : media.stop] = self.embeddings(media)
+        places = self.positions(placed, ids)[0][:, None]
+        found: torch.Tensor = self.model(inputs_embeds=x[None], position_ids=places, use_cache=False).logits[0]
+        return found
+
+
+def _read(media: Any, name: str, dtype: Any) -> Any:
+    array = media.inputs[name]
+    return np.frombuffer(array.data, dtype).reshape(array.shape).copy()
+
+
+def _grids(placed: Placed, modality: str) -> torch.Tensor | None:
+    found = [_read(media, "grid", np.int64) for media in placed.media if media.modality == modality]
+    return torch.tensor(np.array(found)) if found else None
+
+
+@pytest.fixture(scope="session")
+def prompts(picture: Any, clip: Any) -> Callable[[Any], dict[int, Placed]]:
+    """Mixed sizes, two pictures, a picture and a clip, text alone."""
+
+    def make(shows: Any) -> dict[int, Placed]:
+        return {
+            0: shows.place([*b"see", *see(IMAGE), *b"here"], [picture(60, 40)], **SMALL),
+            1: shows.place([*see(IMAGE), *see(IMAGE), *b"?"], [picture(28, 28), picture(20, 70, 1)], **SMALL),
+            2: shows.place([*b"nothing to see"], []),
+            3: shows.place([*see(VIDEO), *b"and", *see(IMAGE)], [clip(5, 40, 24), picture(24, 24)], **SMALL),
+        }
+
+    return make
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_embeddings_logits_and_tokens_equal_transformers(
+    family: str, checkpoint: Callable[..., Path], catalog: Any, shower: Any, prompts: Any
+) -> None:
+    folder = checkpoint(family)
+    reference = Reference(folder)
+    shown = reference.shown = prompts(shower(folder, family))
+    declared = load(engine_config(folder, family), catalog)
+    for placed in shown.values():
+        for media in placed.media:
+            ours = encode(declared.model.encoder, media.inputs)
+            torch.testing.assert_close(ours, reference.embeddings(media), atol=1e-4, rtol=1e-4)
+        if placed.positions is not None:
+            theirs, offset = reference.positions(placed, placed.ids)
+            ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
+            assert ours.tolist() == theirs.tolist()
+            assert placed.positions.offset == offset < 0
+    check_shown(engine_config(folder, family), catalog, shown, reference.logits)
+
+
+def test_pictures_are_prepared_as_transformers_does(checkpoint: Callable[..., Path], shower: Any, picture: Any) -> None:
+    from transformers import AutoImageProcessor
+
+    folder = checkpoint("qwen2_vl")
+    shows, theirs = shower(folder, "qwen2_vl"), AutoImageProcessor.from_pretrained(folder, backend="pil")
+    for size in ((60, 40), (8, 8), (200, 3), (3, 200), (1, 1), (90, 90)):
+        media = shows.place([IMAGE], [picture(*size)]).media[0]
+        made = theirs(images=Image.fromarray(picture(*size).pixels), return_tensors="np")
+        assert np.array_equal(_read(media, "pixel_values", np.float32), made["pixel_values"])
+        assert _read(media, "grid", np.int64).tolist() == made["image_grid_thw"][0].tolist()
+        assert media.count == made["image_grid_thw"].prod() // 4
+
+
+def test_clips_are_pairs_of_frames(checkpoint: Callable[..., Path], shower: Any, clip: Any) -> None:
+    shows = shower(checkpoint("qwen2_vl"), "qwen2_vl")
+    made: Clip = clip(3, 32, 24)
+    media = shows.place([VIDEO], [made], min_pixels=768, max_pixels=1024).media[0]
+    assert _read(media, "grid", np.int64).tolist() == [2, 6, 8]
+    frames = np.concatenate((made.frames, made.frames[-1:])).transpose(0, 3, 1, 2) / 255
+    mean, std = ([[[x]] for x in shows.processor._processor.__dict__[name]] for name in ("image_mean", "image_std"))
+    # pairs, frames, channels, rows of merged patches, of patches, of pixels, and columns of these
+    cut = ((frames - mean) / std).reshape(2, 2, 3, 3, 2, 4, 4, 2, 4)
+    expected = cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(96, -1)
+    np.testing.assert_allclose(_read(media, "pixel_values", np.float32), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "times"), [("qwen2_vl", [0, 1, 2, 3]), ("qwen2_5_vl", [0, 4, 8, 12])])
+def test_text_goes_on_behind_the_largest_place(
+    family: str, times: list[int], checkpoint: Callable[..., Path], shower: Any, clip: Any
+) -> None:
+    shows = shower(checkpoint(family), family)
+    placed = shows.place([*b"ab", *see(VIDEO), *b"c"], [clip(8, 16, 24, fps=1.0)], min_pixels=384, max_pixels=384)
+    assert placed.positions is not None
+    found = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
+    assert _read(placed.media[0], "grid", np.int64).tolist() == [4, 6, 4]
+    assert sorted(set(found[0, 3:27].tolist())) == [3 + time for time in times]
+    assert found[1, 3:9].tolist() == [3, 3, 4, 4, 5, 5]
+    assert found[2, 3:9].tolist() == [3, 4, 3, 4, 3, 4]
+    behind = 3 + max(times[-1], 2) + 1
+    assert found[:, 27:].tolist() == [[behind, behind + 1]] * 3
+    assert placed.positions.offset == behind + 2 - len(placed.ids)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "why"),
+    [
+        ("picture", {"max_pixels": 4097}, "max_pixels may be at most 4096, got 4097"),
+        ("picture", {"min_pixels": 2048, "max_pixels": 1024}, "min_pixels=2048 is more than max_pixels=1024"),
+        ("picture", {"max_pixels": "big"}, "max_pixels must be a positive whole number, got 'big'"),
+        ("picture", {"size": 7}, "no option size: it takes min_pixels, max_pixels"),
+        ("thin", {}, "900 x 4 is too thin"),
+        ("slow", {"min_pixels": 64, "max_pixels": 64}, "too small for the time between them"),
+    ],
+)
+def test_what_it_can_not_take_is_refused(
+    content: str,
+    options: dict[str, Any],
+    why: str,
+    checkpoint: Callable[..., Path],
+    shower: Any,
+    picture: Any,
+    clip: Any,
+) -> None:
+    shows = shower(checkpoint("qwen2_5_vl"), "qwen2_5_vl")
+    contents: dict[str, Content] = {
+        "picture": picture(30, 40), "thin": picture(900, 4), "slow": clip(6, 8, 8, fps=0.1),
+    }  # fmt: skip
+    with pytest.raises(BadRequest, match=why):
+        shows.place([VIDEO if content == "slow" else IMAGE], [contents[content]], **options)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_published_configs_and_names_are_flat(
+    family: str, checkpoint: Callable[..., Path], catalog: Any, tmp_path: Path
+) -> None:
+    folder = checkpoint(family)
+    expected = load(engine_config(folder, family), catalog).model.state_dict()
+    config = json.loads((folder / "config.json").read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    flat = {
+        **text, **config, "rope_theta": rope["rope_theta"],
+        "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]},
+    }  # fmt: skip
+    flat["vision_config"]["in_chans"] = flat["vision_config"].pop("in_channels")
+    flat["vision_config"]["spatial_patch_size"] = flat["vision_config"]["patch_size"]
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    stored = {
+        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): value
+        for name, value in load_file(folder / "model.safetensors").items()
+    }
+    later = {
+        f"model.{name}" if name.startswith("visual") else name.replace("model.", "model.language_model.", 1): value
+        for name, value in stored.items()
+    }
+    assert {name.split(".")[0] for name in stored} == {"model", "visual", "lm_head"}
+    for names in (stored, later):
+        save_file(names, tmp_path / "model.safetensors")
+        declared = load(engine_config(tmp_path, family), catalog)
+        found = declared.model.state_dict()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert all(layer.window is None for layer in declared.layers)
+
+
+def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
+    tokens = {
+        "vision_start_token_id": 151652, "vision_end_token_id": 151653, "vision_token_id": 151654,
+        "image_token_id": 151655, "video_token_id": 151656,
+    }  # fmt: skip
+    text = {
+        "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "hidden_act": "silu",
+        "initializer_range": 0.02, "max_position_embeddings": 32768, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "transformers_version": "4.41.2", "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, **tokens,
+    }  # fmt: skip
+    qwen2 = {
+        **text, "hidden_size": 1536, "intermediate_size": 8960, "max_window_layers": 28, "num_attention_heads": 12,
+        "num_hidden_layers": 28, "model_type": "qwen2_vl",
+        "vision_config": {
+            "depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "in_chans": 3, "hidden_size": 1536,
+            "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
+        },
+    }  # fmt: skip
+    qwen25 = {
+        **text, "hidden_size": 2048, "intermediate_size": 11008, "max_window_layers": 70, "num_attention_heads": 16,
+        "num_hidden_layers": 36, "model_type": "qwen2_5_vl",
+        "vision_config": {
+            "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+            "in_chans": 3, "out_hidden_size": 2048, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2,
+            "temporal_patch_size": 2,
+        },
+    }  # fmt: skip
+    for offer, config, parameters in (("qwen2_vl", qwen2, 2_208_985_600), ("qwen2_5_vl", qwen25, 3_754_622_976)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert build.declare(engine_config(tmp_path, offer), catalog).weight_bytes == 4 * parameters
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"vision_config": {"deepstack_visual_indexes": [1]}}, "keys Qwen25VL's vision_config does not know"),
+        ({"future_of_seeing": 3}, "keys Qwen25VL does not know .*future_of_seeing"),
+        ({"text_config": {"rope_parameters": {"mrope_section": [2, 3, 4]}}}, "add up to 8, got"),
+    ],
+)
+def test_what_it_can_not_follow_is_refused(
+    overrides: dict[str, Any], why: str, checkpoint: Callable[..., Path], catalog: Any
+) -> None:
+    with pytest.raises(CheckpointError, match=why):
+        build.declare(engine_config(checkpoint("qwen2_5_vl"), "qwen2_5_vl", overrides=overrides), catalog)
+
+
+def test_engine_in_chunks_with_prefixes_and_preemption(
+    checkpoint: Callable[..., Path], shower: Any, prompts: Any, picture: Any, engine: Any
+) -> None:
+    folder = checkpoint("qwen2_5_vl")
+    shows = shower(folder, "qwen2_5_vl")
+    shown = [*prompts(shows).values(), shows.place([*b"see", *see(IMAGE), *b"here"], [picture(40, 60)], **SMALL)]
+    plain = engine(folder, enable_prefix_caching=False)
+    expected = [plain.answer([prompt], 56)[0] for prompt in shown]
+    assert expected[0] != expected[4]
+    assert plain.answer(shown, 56) == expected
+    roomy = engine(folder, max_num_batched_tokens=16)
+    for _ in range(2):
+        assert roomy.answer(shown, 56) == expected
+    assert roomy.llm.stats.prefix_hits_total > 0
+    tight = engine(folder, max_num_batched_tokens=16, num_gpu_blocks_override=5, max_model_len=128)
+    assert tight.answer(shown, 56) == expected
+    assert tight.llm.stats.preemptions_total > 0

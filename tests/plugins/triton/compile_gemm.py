@@ -1,0 +1,160 @@
+"""Compiles the kernels of matrix products as the layers of a model launch them, for a GPU that need not be there.
+
+    python compile_gemm.py 90 hopper [layer ...]
+
+Prints an object a line: the layer, its rows, the kernel, and the matrix unit's instructions in its code.
+``TRITON_INTERPRET`` must not be set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lsv.coded import CodedLinear, Coding
+from lsv.quantizer import LinearLayer, PlainLinear
+from lsv_triton import device_table
+
+_POINTERS = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float8_e4m3fn: "*fp8e4nv",
+    torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
+}  # fmt: skip
+_MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
+_FP8 = Coding(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
+
+
+class Compiling:
+    """Takes a kernel's place and compiles it with the arguments of each launch."""
+
+    def __init__(self, kernel: Any, target: GPUTarget, found: list[tuple[str, list[str]]]) -> None:
+        self.kernel, self.target, self.found = kernel, target, found
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.launch
+
+    def launch(self, *args: Any, **options: Any) -> None:
+        names = self.kernel.arg_names
+        given = dict(zip(names, args, strict=False)) | {name: options.pop(name) for name in names if name in options}
+        signature, constants, aligned = {}, {}, {}
+        for place, name in enumerate(names):
+            value = given[name]
+            signature[name] = _kind(value) if not self.kernel.params[place].is_constexpr else "constexpr"
+            if signature[name] == "constexpr":
+                constants[(place,)] = value
+            elif isinstance(value, torch.Tensor) or value % 16 == 0:
+                aligned[(place,)] = [["tt.divisibility", 16]]
+        source = ASTSource(self.kernel, signature, constants, aligned)
+        built = triton.compile(source, target=self.target, options=options)
+        self.found.append((self.kernel.__name__, sorted(set(_MATRIX.findall(built.asm["ptx"])))))
+
+
+def _kind(value: Any) -> str:
+    """The type Triton gives an argument; one and None are constants."""
+    if isinstance(value, torch.Tensor):
+        return _POINTERS[value.dtype]
+    if value is None or value == 1:
+        return "constexpr"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def layers() -> Iterator[tuple[str, Any]]:
+    """Layers of a large model, without memory."""
+    layer = LinearLayer("q", "column", 4096, (4096,), True, torch.bfloat16)
+    bias = torch.nn.Parameter(torch.empty(4096, dtype=torch.bfloat16, device="meta"), requires_grad=False)
+    yield (
+        "plain",
+        PlainLinear(layer, torch.nn.Parameter(torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")), bias),
+    )
+    nibbles = tuple(float(n) for n in range(16))
+    codings = {
+        "w4": Coding(nibbles, 128), "w4 with offsets": Coding(nibbles, 32, offsets=True), "fp8": _FP8,
+        "table": Coding((*nibbles[1:], 99.0), 64), "ordered": Coding(nibbles, 48, ordered=True),
+    }  # fmt: skip
+    for name, coding in codings.items():
+        linear = CodedLinear(layer, coding, bias)
+        count = (4096, coding.groups(4096))
+        linear.hold(
+            torch.empty(4096, 4096 * coding.bits // 8, dtype=torch.uint8, device="meta"),
+            torch.empty(count, device="meta"),
+            torch.empty(count, device="meta") if coding.offsets else None,
+            torch.empty(4096, dtype=torch.int32, device="meta") if coding.ordered else None,
+        )
+        yield name, linear
+
+
+def integer_layers() -> Iterator[tuple[str, Any]]:
+    from lsv_quant import int4, int8
+
+    layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
+    for name, make in (("int8", int8.make), ("int4", int4.make_64)):
+        weight = torch.nn.Parameter(torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta"), requires_grad=False)
+        linear: Any = make({}).build(layer, {"weight": weight})
+        groups = () if name == "int8" else (64,)
+        linear.keep("scales", torch.empty((4096, *groups), device="meta"))
+        if name == "int8":
+            linear.keep("codes", torch.empty(4096, 4096, dtype=torch.int8, device="meta"))
+        else:
+            linear.keep("nibbles", torch.empty(4096, 2048, dtype=torch.uint8, device="meta"))
+        yield name, linear
+
+
+def main(arch: int, kind: str, wanted: list[str]) -> None:
+    device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
+    from lsv_triton import fp8, gemm, moe, rounding
+    from lsv_triton.linear import TritonLinear
+
+    found: list[tuple[str, list[str]]] = []
+    target = GPUTarget("cuda", arch, 32)
+    kernels: tuple[tuple[Any, str], ...] = (
+        (gemm, "multiply"),
+        (gemm, "add_parts"),
+        (gemm, "multiply_integers"),
+        (rounding, "_round_rows"),
+        (moe, "_add_experts"),
+        (moe, "_sort_rows"),
+    )
+    for module, name in kernels:
+        setattr(module, name, Compiling(getattr(module, name), target, found))
+
+    def show(layer: str, rows: int) -> None:
+        for kernel, instructions in found:
+            print(json.dumps({"layer": layer, "rows": rows, "kernel": kernel, "instructions": instructions}))
+        found.clear()
+
+    for name, linear in (*layers(), *integer_layers()):
+        if wanted and name not in wanted:
+            continue
+        kernel = TritonLinear(linear, linear.spec())
+        kernel.pack()
+        for rows in (1, 2048):
+            kernel.forward(torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"))
+            show(name, rows)
+        if not wanted:
+            for tokens in (2, 2048):
+                chosen = torch.empty(tokens, 8, dtype=torch.int64, device="meta")
+                route = moe.route_rows(chosen, 1, kernel._stack.op)
+                x = torch.empty(tokens, 4096, dtype=torch.bfloat16, device="meta")
+                gemm.product(x, kernel._stack, route, top=8)
+                show(f"experts of {name}", tokens)
+    if wanted:
+        return
+    weight = torch.empty(4096, 4096, dtype=torch.float8_e4m3fn, device="meta")
+    for rows in (1, 2048):
+        fp8.fp8_gemm(
+            torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"), weight, torch.empty(4096, device="meta")
+        )
+        show("fp8 both", rows)
+    moe.add_experts(torch.empty(16, 4096, device="meta"), torch.empty(2, 8, device="meta"))
+    show("moe", 2)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

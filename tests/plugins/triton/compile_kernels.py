@@ -1,0 +1,74 @@
+"""Compiles kernels for a GPU that need not be there: ``compile_kernels.py ARCHITECTURE FLOATS`` prints what came of it.
+
+A script of its own because a process in which Triton interprets can not compile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lsv_triton import activation, lora, norm, rope
+from lsv_triton import sampling_kernels as sampling
+
+_ROW = {"CHUNKS": 64, "GROUPS": 8192, "PER_CHUNK": 128, "BLOCK": 1024}
+_INEXACT = re.compile(r"\bfma|\.ftz|approx|div\.full")
+
+
+def types(floats: str) -> dict[str, str]:
+    """Types of arguments by name; others are int32."""
+    names = (
+        (f"*{floats}", "x logits residual weight weights out total q_weight k_weight table"),
+        ("*fp32", "edited floats rates listed_weights"),
+        ("*i32", "edits sound keys ids groups listed_ids listed_keys slots"),
+        ("*i64", "choices tokens found chosen told counts positions"),
+        ("fp32", "eps q_eps k_eps"),
+    )
+    return {name: kind for kind, some in names for name in some.split()}
+
+
+def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
+    """Kernels, their constants, and types that are theirs alone."""
+    rows = {"rows": "*i64"}
+    for kind in range(4):
+        yield sampling.edit, {"KIND": kind, "BLOCK": 256}, {}
+    yield sampling.survey, {"CHUNK": 4096}, rows
+    for asked in (False, True):
+        yield sampling.list_candidates, {"EDITED": asked, "DRAWING": asked, **_ROW}, {}
+        yield norm._rms_norm, {"SIZE": 896, "ADD": asked, "ROWS": 1, "BLOCK": 1024}, {}
+        yield rope._turn_heads, {"DIM": 80, "ROTARY": 20, "NORM": asked, "ROWS": 8, "BLOCK": 128}, {}
+        yield lora._project, {"ADD": asked, "OUTPUTS": 16, "INPUTS": 128}, {}
+    yield sampling.draw, {"BLOCK": 1024}, {}
+    yield sampling.describe, _ROW, rows
+    yield sampling.rank, {"BLOCK": 1024}, {}
+    for name in ("silu", "gelu", "gelu_new", "relu"):
+        yield activation._gated, {"KIND": name, "BLOCK": 1024}, {}
+
+
+def main(architecture: int, floats: str) -> None:
+    """Prints by kernel: inexact instructions in its PTX, and fused and plain ones in its machine code."""
+    known, found = types(floats), []
+    for kernel, constants, own in kernels():
+        signature = {name: own.get(name, known.get(name, "i32")) for name in kernel.arg_names}
+        source = ASTSource(
+            fn=kernel,
+            signature=signature | dict.fromkeys(constants, "constexpr"),
+            constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        )
+        code = triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm
+        exact = kernel.__module__ == sampling.__name__
+        inexact = len(_INEXACT.findall(code["ptx"])) if exact else 0
+        machine = code["sass"] if kernel in (sampling.list_candidates, sampling.describe) else ""
+        found.append((kernel.__name__, inexact, machine.count("FFMA"), machine.count("FMUL")))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

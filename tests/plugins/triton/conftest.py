@@ -1,0 +1,72 @@
+"""The same tests for both ways to run kernels: in Triton's interpreter on the host, and compiled on a GPU.
+
+Where there is a GPU they are compiled, unless ``TRITON_INTERPRET=1`` asks for the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from lsv.capabilities import DeviceInfo
+from lsv.platform import Budget, Device, Memory
+
+_GPU = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), None)
+os.environ.setdefault("TRITON_INTERPRET", "1" if _GPU is None else "0")  # which Triton reads when it is imported
+
+import triton  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
+
+_patched: set[str] = set()
+
+
+def _call(function: interpreter.InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
+    """The interpreter patches Triton's language at each such call, for a third of its time; once a module is enough."""
+    if function.fn.__module__ not in _patched:
+        _patched.add(function.fn.__module__)
+        interpreter._patch_lang(function.fn)
+    return function.rewrite()(*args, **kwargs)
+
+
+interpreter.InterpretedFunction.__call__ = _call  # type: ignore[method-assign]
+
+
+class Place(Device):
+    """Where tensors of a test are."""
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.info, self.torch_device = DeviceInfo(0, str(torch_device), 1 << 30), torch_device
+        self.pinned = torch_device.type != "cpu"
+
+    def memory(self) -> Memory:
+        return Memory(total=1 << 30, free=1 << 30, used=0)
+
+    def budget(self, memory: Memory, share: float | None) -> Budget:
+        return Budget(memory.free)
+
+
+@pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where kernels run."""
+    interpreted = bool(triton.knobs.runtime.interpret)
+    if request.param == "interpreter":
+        if not interpreted:
+            pytest.skip("kernels are compiled here: TRITON_INTERPRET=1 interprets them")
+        return torch.device("cpu")
+    if _GPU is None or interpreted:
+        pytest.skip("no GPU is here" if _GPU is None else "kernels are interpreted: TRITON_INTERPRET=0 compiles them")
+    return torch.device(_GPU)
+
+
+@pytest.fixture
+def place(device: torch.device) -> Device:
+    """The same as a device of the engine's."""
+    return Place(device)
+
+
+@pytest.fixture
+def host() -> Device:
+    return Place(torch.device("cpu"))

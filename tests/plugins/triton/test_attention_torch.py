@@ -1,0 +1,48 @@
+"""Paged attention in plain torch against the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from lsv.attention import AttentionLayer
+from lsv.platform import Device
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv_triton import torch_attention
+from lsv_triton.torch_attention import TorchAttention
+
+DTYPES = ("bfloat16", "float32", "float16")
+
+
+def cases(block_sizes: Sequence[int]) -> list[AttentionCase]:
+    quantised = attention_cases(
+        block_sizes,
+        DTYPES,
+        head_dims=(64, 33, 128),
+        ratios=(7, 1, 4),
+        features=("plain", "window+sinks", "window+soft_cap", "alibi"),
+        kv_dtypes=("float8_e4m3fn", "float8_e5m2", "int8"),
+    )
+    return [*attention_cases(block_sizes, DTYPES), *quantised]
+
+
+@pytest.mark.parametrize("case", cases((16,)), ids=str)
+def test_conforms(case: AttentionCase, host: Device) -> None:
+    check_attention(TorchAttention(), host, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(TorchAttention.block_sizes), ids=str)
+def test_conforms_with_every_block_size(case: AttentionCase, host: Device) -> None:
+    check_attention(TorchAttention(), host, case)
+
+
+def test_tiles_that_do_not_fit_are_computed_one_after_another(host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_attention, "_FLOATS", 1 << 12)
+    monkeypatch.setattr(torch_attention, "_QUERIES", 8)
+    check_attention(TorchAttention(), host, AttentionCase("float32", 64, 4, 16, "window+sinks"))
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    assert "multiple" in (TorchAttention().supports(AttentionLayer(0, 3, 2, 64, 1.0)) or "")

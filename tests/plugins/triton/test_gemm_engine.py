@@ -1,0 +1,43 @@
+"""A whole model on an emulated GPU whose every product is one of Triton's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv import LLM, SamplingParams
+from lsv.testing.tiny import tiny
+
+SAMPLING = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+
+
+def answer(checkpoint: Path, **options: Any) -> tuple[tuple[int, ...], dict[str, str]]:
+    """Greedy tokens, and what each op is bound to."""
+    with LLM(
+        str(checkpoint), dtype="float32", skip_tokenizer_init=True, max_model_len=32, max_num_seqs=1,
+        max_num_batched_tokens=16, enforce_eager=True, **options,
+    ) as llm:  # fmt: skip
+        (output,) = llm.generate([{"prompt_token_ids": list(range(20, 29))}], SAMPLING)
+        assert llm.fit is not None
+        return tuple(output.outputs[0].token_ids), {line.op: line.implementation for line in llm.fit.ops}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "quantization", "op"),
+    [
+        ("mixtral", "asym_int4_g32", "linear.coded"),
+        ("qwen3_moe", "int8", "linear.int8"),
+        ("qwen3_moe", "sym_int4_g32", "linear.int4"),
+        ("mixtral", "fp8", "linear.coded"),
+    ],
+)
+def test_answers_of_the_reference(family: str, quantization: str, op: str, tmp_path: Path) -> None:
+    checkpoint = tiny(family, tmp_path, num_hidden_layers=1)
+    wanted, _ = answer(checkpoint, platform="cpu", quantization=quantization, reference_ops=True)
+    found, bound = answer(checkpoint, platform="cuda", emulate=True, triton_interpret=True, quantization=quantization)
+    assert found == wanted
+    assert bound[op] == "lsv_triton.linear:TritonLinear"
+    assert bound["moe"] == "lsv_triton.moe:GroupedExperts"

@@ -1,0 +1,75 @@
+"""A decoder layer with fused seams, against the same model with every op left to plain torch."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import triton
+
+import lsv_models.plugin
+from lsv.nn import build
+from lsv.offers import OpSpec
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv.testing.tiny import tiny
+from lsv_triton import plugin
+
+LAYER = "lsv_triton.layer:FusedLayer"
+DENSE, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe")
+EXACT = ("float32", "float16")  # the interpreter cuts bfloat16 off: that alone lets a router choose other experts
+TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
+
+pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the suite's models live on the host")
+
+
+def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[build.Declared, dict[str, str]]:
+    """The model, and by which implementation each op is bound."""
+    catalog = catalog_of(plugin, lsv_models.plugin)
+    config = engine_config(path, family, dtype=dtype)
+    declared = build.declare(config, catalog)
+    ops = {line.op: line.implementation for line in build.bind(declared, catalog, "cuda", not fused)}
+    source = build.open_source(config, declared, catalog)
+    build.fill(declared, source)
+    source.close()
+    return declared, ops
+
+
+def check(family: str, dtype: str, schedule: str, path: Path) -> None:
+    checkpoint = tiny(family, path)
+    plain, _ = make(checkpoint, family, dtype, fused=False)
+    fused, ops = make(checkpoint, family, dtype, fused=True)
+    assert ops["layer"] == LAYER
+    assert ops["rms_norm"] == "lsv_triton.norm:RmsNorm"
+    expected = run_schedule(Sequences(plain), SCHEDULES["whole"])
+    found = run_schedule(Sequences(fused), SCHEDULES[schedule])
+    largest = max(float(logits.abs().max()) for logits in expected.values())
+    for sequence, logits in expected.items():
+        assert float((found[sequence] - logits).abs().max()) <= TOLERANCE[dtype] * largest
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_logits_are_those_of_the_plain_model(family: str, tmp_path: Path) -> None:
+    check(family, "float32", "whole", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "dtype"), [*itertools.product(DENSE, TOLERANCE), *itertools.product(SPARSE, EXACT)])
+def test_every_family_and_dtype(family: str, dtype: str, tmp_path: Path) -> None:
+    check(family, dtype, "mixed", tmp_path)
+
+
+def test_modules_below_the_layer_have_kernels_of_their_own(tmp_path: Path) -> None:
+    declared, ops = make(tiny("qwen3", tmp_path), "qwen3", "float32", fused=True)
+    layer = declared.model.layers[0]
+    assert type(layer.kernel).__name__ == "FusedLayer"
+    assert layer.before_attn.kernel is not None
+    assert layer.mlp.act.kernel is not None
+    assert ops["gated_mlp"] == "reference"
+    assert {"attention", "linear"} <= ops.keys()
+
+
+def test_another_dtype_is_refused_by_name() -> None:
+    refusals = {offer.supports(OpSpec("layer", "float64")) for offer in plugin.lsv_kernels() if offer.op == "layer"}
+    assert refusals == {"float64 is not one of float32, bfloat16, float16"}

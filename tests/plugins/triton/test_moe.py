@@ -1,0 +1,174 @@
+"""Experts that are computed together, against the module that takes them one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.interpreter import GridExecutor
+
+from lsv.errors import CheckpointError
+from lsv.nn.checkpoint import DummySource
+from lsv.nn.fill import Filler
+from lsv.nn.moe import MoE
+from lsv.offers import load_object
+from lsv.ops import bind
+from lsv.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
+from lsv.recording import Recording
+from lsv.testing.ops import check_rows
+from lsv.testing.tensors import fill_module, place
+from lsv_quant import fp8, int4, int8, online_coded
+from lsv_triton import plugin
+from lsv_triton.gemm_weights import Stack
+from lsv_triton.moe import route_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
+QUANTIZERS: Mapping[str, Any] = {
+    "plain": lambda config: Unquantised(),
+    "asym_int4": online_coded.make_asym_int4_32,
+    "nf4": online_coded.make_nf4,
+    "fp8": fp8.make,
+    "int8": int8.make,
+    "sym_int4": int4.make_32,
+}
+HIDDEN, INTERMEDIATE = 64, 96
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+class Uneven(ByLayer):
+    """The first format whose key is in a layer's name."""
+
+    name = "uneven"
+
+    def __init__(self, formats: Mapping[str, str]) -> None:
+        self._formats = formats
+
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        name = ", ".join(layer.part_names)
+        quantizer: Quantizer = QUANTIZERS[next(format for key, format in self._formats.items() if key in name)]({})
+        return quantizer
+
+
+def make(w: Any, experts: int, top: int) -> MoE:
+    return MoE(w, HIDDEN, INTERMEDIATE, "silu", experts=experts, top=top, normalise=True)
+
+
+def pair(
+    name: str | Quantizer, dtype: torch.dtype, device: torch.device, *, experts: int = 5, top: int = 2
+) -> tuple[MoE, MoE, Filler]:
+    """The experts as Triton runs them and as plain torch does, with the same weights."""
+    quantizer: Quantizer = QUANTIZERS[name]({}) if isinstance(name, str) else name
+    w, plain = (place(dtype=dtype, quantizer=quantizer, device=device) for _ in range(2))
+    module, reference = make(w, experts, top), make(plain, experts, top)
+    fill_module(reference, plain, DummySource(plain.declaration.slots))
+    (line,) = bind(module, tuple(plugin.lsv_kernels()), "xpu", lambda offer: load_object(offer.load))
+    assert line.implementation == "lsv_triton.moe:GroupedExperts", line
+    filler = Filler(module, w.declaration.slots)
+    filler.fill(DummySource(w.declaration.slots), device)
+    return module, reference, filler
+
+
+def assert_near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert (found.float() - wanted.float()).abs().max() <= tolerance * wanted.float().abs().max()
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_experts(name: str, device: torch.device) -> None:
+    module, reference, _ = pair(name, torch.float32, device)
+    for tokens in (1, 19):
+        x = torch.randn(tokens, HIDDEN).to(device)
+        assert_near(module(x), reference(x), 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision(dtype: torch.dtype, device: torch.device) -> None:
+    """All experts are asked: which of two about as likely ones a router chooses hangs on the last bit."""
+    module, reference, _ = pair("asym_int4", dtype, device, experts=3, top=3)
+    x = torch.randn(7, HIDDEN).to(device, dtype)
+    assert_near(module(x), reference(x), 2**-5 if dtype == torch.bfloat16 else 2**-7)
+
+
+@pytest.mark.parametrize("name", ["plain", "sym_int4"])
+def test_a_token_does_not_depend_on_the_others(name: str, device: torch.device) -> None:
+    module, _, _ = pair(name, torch.float32, device)
+    check_rows(module, (torch.randn(4, HIDDEN).to(device),))
+
+
+@pytest.mark.parametrize(("gate_up", "down"), [("plain", "sym_int4"), ("int8", "nf4")])
+def test_large_tiles_of_two_formats(gate_up: str, down: str, device: torch.device) -> None:
+    module, reference, _ = pair(Uneven({"down_proj": down, "proj": gate_up}), torch.float32, device, experts=2, top=2)
+    x = torch.randn(70, HIDDEN).to(device)
+    assert_near(module(x), reference(x), 2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize(("experts", "top"), [(5, 1), (12, 4), (3, 3)])
+def test_many_tokens(name: str, experts: int, top: int, device: torch.device) -> None:
+    module, reference, _ = pair(name, torch.float32, device, experts=experts, top=top)
+    for tokens in (1, 15, 40):
+        x = torch.randn(tokens, HIDDEN).to(device)
+        assert_near(module(x), reference(x), 3e-6)
+    check_rows(module, (torch.randn(5, HIDDEN).to(device),))
+
+
+@pytest.mark.parametrize(("tokens", "experts", "top"), [(1, 8, 2), (40, 4, 3), (9, 64, 1), (50, 2, 2)])
+def test_every_row_is_in_one_tile_of_its_expert(tokens: int, experts: int, top: int, device: torch.device) -> None:
+    chances = torch.rand(tokens, experts) * torch.arange(experts)  # the first expert has no row, the last one many
+    chosen = chances.topk(top, dim=-1).indices.sort(dim=-1).values
+    route = route_rows(chosen.to(device), experts, "product")
+    pairs, seen = route.pairs.cpu(), []
+    for expert, first, end in route.tiles.tolist():
+        assert end - first <= route.rows
+        rows = pairs[first:end]
+        assert (chosen.flatten()[rows] == expert).all()
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(tokens * top))
+
+
+def test_at_most_one_expert_is_held_twice(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    take = Stack.take
+
+    def counted(stack: Stack, number: int) -> None:
+        layers = [layer for layer in stack._layers if not next(iter(layer.parameters())).is_meta]
+        held.append(len(layers))
+        take(stack, number)
+
+    monkeypatch.setattr(Stack, "take", counted)
+    module, _, filler = pair("plain", torch.float32, device)
+    x = torch.randn(3, HIDDEN).to(device)
+    before, places = module(x), [tensor.data_ptr() for tensor in module.buffers()]
+    assert max(held) == 1
+    filler.fill(DummySource(filler.slots), device)
+    assert torch.equal(module(x), before)
+    assert [tensor.data_ptr() for tensor in module.buffers()] == places
+    left = [parameter for parameter in module.experts.parameters() if not parameter.is_meta]
+    assert not left, "experts keep weights of their own"
+
+
+def test_experts_of_different_formats_are_refused() -> None:
+    module = make(place(quantizer=Uneven({".3.": "int8", "": "plain"})) / "mlp", 5, 2)
+    with pytest.raises(CheckpointError, match=r"experts\.3.* are quantised differently"):
+        bind(module, tuple(plugin.lsv_kernels()), "cuda", lambda offer: load_object(offer.load))
+
+
+@pytest.mark.slow
+def test_nothing_waits_for_the_device() -> None:
+    """Not even the router: a step with experts can be captured."""
+    module, _, _ = pair("plain", torch.float32, torch.device("cpu"))
+    x = torch.randn(3, HIDDEN)
+    wanted, recording = module(x.flip(0)), Recording(outside=[(GridExecutor, "__call__")])
+    with torch.inference_mode():
+        with recording.capture():
+            found = module(x)
+        x.copy_(x.flip(0))
+        recording.replay()
+    assert torch.equal(found, wanted)

@@ -1,0 +1,89 @@
+"""Which vendor libraries are found, said by their versions before any is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lsv.errors import ConfigError
+from lsv_xpu import libraries, plugin
+from lsv_xpu.devices_table import by_short_name
+from lsv_xpu.emulation import emulated_info
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    libraries.forget()
+    yield
+    libraries.forget()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Have these versions installed; underscores stand for dashes."""
+    found = {name.replace("_", "-"): version for name, version in versions.items()}
+    monkeypatch.setattr(libraries, "installed", found.get)
+
+
+@pytest.mark.parametrize(
+    ("ipex", "torch", "word"),
+    [
+        (None, "2.13.0+cpu", "lsv[ipex]"),
+        ("2.8.0", "2.13.0+cpu", "PyTorch 2.8 beside intel-extension-for-pytorch 2.8.0 (found torch 2.13.0+cpu)"),
+        ("2.8.0", "2.8.0+cu128", None),
+        ("2.10.10+xpu", "2.10.0+xpu", None),
+        ("2.10.10+xpu", "2.1.0", "PyTorch 2.10"),
+    ],
+)
+def test_ipex_wants_its_own_torch(
+    ipex: str | None, torch: str, word: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"torch": torch} | ({} if ipex is None else {"intel_extension_for_pytorch": ipex})
+    install(monkeypatch, **versions)
+    missing = libraries.missing_ipex()
+    assert missing is None if word is None else word in (missing or "")
+
+
+def test_vllm_kernels_want_a_torch_for_xpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, torch="2.13.0+cpu", vllm_xpu_kernels="0.1.16.2")
+    assert "found torch 2.13.0+cpu" in (libraries.missing_vllm_kernels() or "")
+    install(monkeypatch, torch="2.14.0+xpu", vllm_xpu_kernels="0.1.16.2")
+    assert libraries.missing_vllm_kernels() is None
+    assert libraries.missing_torch_int4() is None
+
+
+def test_flash_attention_is_not_for_alchemist(monkeypatch: pytest.MonkeyPatch) -> None:
+    (offer,) = (offer for offer in plugin.lsv_attention() if offer.name == "xpu-flash")
+    assert offer.missing is not None
+    assert "vllm-xpu-kernels" in (offer.missing() or "")
+    install(monkeypatch, torch="2.14.0+xpu", vllm_xpu_kernels="0.1.16.2")
+    for model, word in (("A770", "found Intel Arc A770"), ("B60", None)):
+        info = emulated_info(0, by_short_name(model), 1 << 30)
+        monkeypatch.setattr(plugin, "probe", lambda info=info: (info,))
+        assert offer.missing() is None if word is None else word in (offer.missing() or "")
+
+
+def test_what_does_not_load_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, torch="2.14.0+xpu", vllm_xpu_kernels="0.1.16.2")
+    reason = libraries.why_not(libraries.VLLM)
+    assert reason is not None
+    assert "No module named 'vllm_xpu_kernels'" in reason
+    with pytest.raises(ConfigError, match="can't be used here"):
+        libraries.obtain(libraries.VLLM)
+
+
+@pytest.mark.parametrize("choice", libraries.EMULATED)
+def test_emulation_has_the_fakes_it_is_asked_for_and_nothing_else(choice: str) -> None:
+    libraries.emulate(choice)
+    for name in libraries.LIBRARIES:
+        faked = name in libraries.EMULATED[choice]
+        assert (libraries.why_not(name) is None) == faked
+        if faked:
+            assert hasattr(libraries.obtain(name), "calls")
+        else:
+            assert "emulated" in (libraries.why_not(name) or "")
+
+
+def test_calls_that_a_capture_takes_as_a_whole() -> None:
+    libraries.emulate("vllm")
+    assert "flash_attn_varlen_func" in {name for _, name in libraries.opaque_calls()}

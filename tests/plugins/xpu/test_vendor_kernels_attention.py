@@ -1,0 +1,143 @@
+"""``xpu-flash`` over the strict fake of vllm_xpu_kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup
+from lsv.platform import Device
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv_cpu.platform import CpuPlatform
+from lsv_xpu.fake_checks import BadCall
+from lsv_xpu.fake_vllm_kernels import FakeVllmKernels
+from lsv_xpu.flash_attention import FlashAttention
+
+LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
+CASES = attention_cases(
+    FlashAttention.block_sizes,
+    ("bfloat16", "float16"),
+    head_dims=(64, 96, 128),
+    ratios=(7, 1, 4),
+    features=("plain", "window", "sinks", "window+sinks"),
+    kv_dtypes=("auto", "float8_e4m3fn", "float8_e5m2"),
+)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    opened = CpuPlatform().open(0, {"cpu.threads": 1})
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def library() -> FakeVllmKernels:
+    return FakeVllmKernels()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention(case: AttentionCase, library: FakeVllmKernels, device: Device) -> None:
+    check_attention(FlashAttention(library), device, case)  # type: ignore[arg-type]
+    assert library.calls["flash_attn_varlen_func"] > 0, "the case was refused"
+
+
+def test_what_it_refuses(library: FakeVllmKernels) -> None:
+    backend = FlashAttention(library)  # type: ignore[arg-type]
+    assert backend.supports(LAYER) is None
+    for layer, word in (
+        (replace(LAYER, head_dim=80), "head size 80"),
+        (replace(LAYER, heads=3), "multiple"),
+        (replace(LAYER, soft_cap=30.0), "soft cap"),
+        (replace(LAYER, alibi=torch.ones(4)), "ALiBi"),
+    ):
+        assert word in (backend.supports(layer) or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_a_cache_it_has_no_kernels_for_is_refused(dtype: torch.dtype, library: FakeVllmKernels, device: Device) -> None:
+    group = KVGroup(0, "full", (0,), 512)
+    with pytest.raises(ConfigError, match="no KV cache of torch"):
+        FlashAttention(library).allocate([group], [LAYER], 4, 16, dtype, device)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_written_in_place(library: FakeVllmKernels, device: Device) -> None:
+    """A captured step replays with the next batch's numbers in the tensors it was captured with."""
+    backend, group = FlashAttention(library), KVGroup(0, "full", (0,), 512)  # type: ignore[arg-type]
+    cache = backend.allocate([group], [LAYER], 6, 16, torch.bfloat16, device)
+    ones = np.ones(2, np.int32)
+    warm = backend.plan(BatchLayout(ones, ones, (np.zeros((2, 1), np.int32),), blocks=3), group)
+    assert warm.longest_context == 48, "the bound of the padded shape, not of the batch"
+    places = [x.data_ptr() for x in (warm.starts, warm.context, warm.tables, warm.slots)]
+    k = torch.randn(17, 2, 64).bfloat16()
+    whole = BatchLayout(np.array([16], np.int32), np.array([16], np.int32), (np.array([[4, 0]], np.int32),))
+    backend.attend(torch.randn(16, 4, 64).bfloat16(), k[:16], k[:16], LAYER, cache, backend.plan(whole, group))
+    layout = BatchLayout(ones, np.array([17, 1], np.int32), (np.array([[4, 2], [0, 0]], np.int32),), blocks=3)
+    plan = backend.plan(layout, group, into=warm)
+    assert [x.data_ptr() for x in (plan.starts, plan.context, plan.tables, plan.slots)] == places
+    assert plan.slots.tolist() == [2 * 16, 0], "the filling row writes to the null page"
+    q, new = torch.randn(2, 4, 64).bfloat16(), torch.cat((k[16:], k[:1]))
+    out = backend.attend(q, new, new, LAYER, cache, plan)
+    alone = FlashAttention(library)  # type: ignore[arg-type]
+    wanted = alone.attend(
+        torch.cat((torch.zeros(16, 4, 64).bfloat16(), q[:1])),
+        k,
+        k,
+        LAYER,
+        None,
+        alone.plan(BatchLayout(np.array([17], np.int32), np.array([17], np.int32), ()), group),
+    )
+    torch.testing.assert_close(out[0], wanted[-1])
+
+
+def test_groups_of_different_layers_share_pages(library: FakeVllmKernels, device: Device) -> None:
+    """A page of one group has no bytes of another page, whichever group that belongs to."""
+    small = replace(LAYER, index=1, kv_heads=1, group=1, place=0)
+    groups = [KVGroup(0, "full", (0,), 512), KVGroup(1, "window", (1,), 256, 32)]
+    cache = FlashAttention(library).allocate(groups, [LAYER, small], 4, 16, torch.bfloat16, device)  # type: ignore[arg-type]
+    for tensor in cache.of(LAYER):
+        tensor[1] = 1.0
+    for tensor in cache.of(small):
+        tensor[2] = 2.0
+    assert all((tensor[1] == 1).all() and (tensor[3] == 0).all() for tensor in cache.of(LAYER))
+    assert all((tensor[2] == 2).all() and (tensor[3] == 0).all() for tensor in cache.of(small))
+
+
+def test_the_pages_of_equal_layers_lie_in_one_piece(library: FakeVllmKernels, device: Device) -> None:
+    layers = [LAYER, replace(LAYER, index=1, place=1)]
+    group = KVGroup(0, "full", (0, 1), 512)
+    cache = FlashAttention(library).allocate([group], layers, 4, 16, torch.bfloat16, device)  # type: ignore[arg-type]
+    assert all(tensor.is_contiguous() for layer in layers for tensor in cache.of(layer))
+
+
+def test_the_fake_refuses_what_the_library_would(library: FakeVllmKernels) -> None:
+    q = torch.zeros(2, 4, 64, dtype=torch.bfloat16)
+    kv = torch.zeros(2, 2, 64, dtype=torch.bfloat16)
+    borders = torch.tensor([0, 2], dtype=torch.int32)
+    right = {
+        "out": torch.empty_like(q),
+        "cu_seqlens_q": borders,
+        "max_seqlen_q": 2,
+        "max_seqlen_k": 2,
+        "softmax_scale": 1.0,
+        "causal": True,
+        "window_size": (-1, -1),
+    }
+    library.flash_attn_varlen_func(q, kv, kv, cu_seqlens_k=borders, **right)  # type: ignore[arg-type]
+    for wrong, word in (
+        ({"cu_seqlens_k": borders, "seqused_k": borders}, "exactly one"),
+        ({}, "exactly one"),
+        ({"cu_seqlens_k": borders.long()}, "int64"),
+        ({"cu_seqlens_k": borders, "max_seqlen_k": 1}, "max_seqlen_k"),
+        ({"cu_seqlens_k": borders, "s_aux": torch.zeros(4)}, "s_aux"),
+    ):
+        with pytest.raises(BadCall, match=word):
+            library.flash_attn_varlen_func(q, kv, kv, **{**right, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(BadCall, match="float32"):
+        library.flash_attn_varlen_func(q.float(), kv, kv, cu_seqlens_k=borders, **right)  # type: ignore[arg-type]
