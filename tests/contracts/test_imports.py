@@ -87,9 +87,10 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
             assert wrong == []
 
 
-LIGHT = ("request", "kv", "scheduler", "engine", "cli", "bench", "eval", "llm", "tokenizer", "resolve", "locate",
-         "plugins", "catalog", "manifest", "offers", "hookspecs", "builtin", "settings", "options", "flags", "values",
-         "errors", "config", "capabilities", "platform", "__init__", "spelling")  # fmt: skip
+LIGHT = ("request", "kv", "scheduler", "engine", "cli", "bench", "eval", "llm", "media", "processor", "prompts", "wire",
+         "tokenizer", "resolve", "locate", "plugins", "catalog", "manifest", "offers", "hookspecs", "builtin",
+         "settings", "options", "flags", "values", "errors", "config", "capabilities", "platform", "__init__",
+         "spelling")  # fmt: skip
 
 
 @pytest.mark.parametrize("part", LIGHT)

@@ -82,8 +82,8 @@ def test_rows_do_not_depend_on_each_other(name: str) -> None:
 def test_the_plain_weight_is_not_kept(name: str) -> None:
     layer = layer_of(name, torch.randn(128, 1024), torch.bfloat16)
     held = [tensor for tensor in (*layer.parameters(), *layer.buffers()) if not tensor.is_meta]
-    bytes_each = sum(tensor.nbytes for tensor in held) / (128 * 1024)
-    assert bytes_each <= BYTES[name]
+    table = 1024  # bytes, of what codes mean: once a layer, however large
+    assert sum(tensor.nbytes for tensor in held) <= BYTES[name] * 128 * 1024 + table
 
 
 @pytest.mark.parametrize("name", ["int8", "sym_int4"])
