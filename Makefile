@@ -12,10 +12,21 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve test test-all test-isa test-emulated test-gpu lint install install-dev clean
+.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu lint install install-dev clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
+
+# The same with the web page, on http://127.0.0.1:7860.
+webui: install
+	$(BIN)/python -m pip install -q -e ".[webui]"
+	$(BIN)/lsv serve $(MODEL) --port $(PORT) --webui
+
+# What the browser tests need: playwright, which drives browsers, and the system's Chromium. Without it they are skipped.
+browser: install-dev
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then echo "that is the browser"; \
+	else echo "installing Debian's chromium with apt-get"; SUDO=$$(test $$(id -u) = 0 || echo sudo); \
+	$$SUDO apt-get update -q && $$SUDO apt-get install -q -y --no-install-recommends chromium; fi
 
 install: $(VENV)/.installed
 
@@ -37,12 +48,12 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
 	@touch $@ $(VENV)/.installed
 
 lint: install-dev
-	$(BIN)/ruff check core plugins tests benchmarks
-	$(BIN)/ruff format --check -q core plugins tests benchmarks
+	$(BIN)/ruff check core plugins webui tests benchmarks
+	$(BIN)/ruff format --check -q core plugins webui tests benchmarks
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -n 2 --dist loadgroup -m "not slow and not gpu" tests
+	$(PYTEST) -rs -n 2 --dist loadgroup -m "not slow and not gpu" tests
 
 test-all: lint test-isa test-emulated
 	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
@@ -51,9 +62,10 @@ test-all: lint test-isa test-emulated
 test-isa: install-dev
 	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
 
-# The end-to-end tests on every platform that has an emulation.
+# The end-to-end tests on every platform that has an emulation. Warming up hundreds of shapes has tests of its own.
+EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 test-emulated: install-dev
-	for platform in xpu hpu cuda; do LSV_PLATFORM=$$platform LSV_EMULATE=1 $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
+	for name in xpu hpu cuda; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
 
 test-gpu: install-dev
 	$(PYTEST) -m gpu tests || { code=$$?; [ $$code -eq 5 ] && echo "there is no test that needs an accelerator yet"; }

@@ -24,6 +24,7 @@ from lsv.errors import BadRequest
 Message = Mapping[str, Any]
 
 _PARTS_LOOP = re.compile(r"\bin\s+\w+(\.content|\[\s*['\"]content['\"]\s*\])")
+_TAKES_TEXT = re.compile(r"\bis\s+(not\s+)?(string|iterable)\b")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
@@ -118,14 +119,18 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
 def _prepare(message: Message, source: str) -> dict[str, Any]:
     """A message as templates expect it: fields that are None left out, reasoning under the names in use.
 
-    Content given as parts becomes text where the template does not go through parts itself.
+    Content given as parts becomes text where the template does not go through parts itself, and content given as text
+    becomes a part where it does nothing else.
     """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in _REASONING_NAMES if name in prepared), None)
     if reasoning is not None:
         prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
-    if isinstance(prepared.get("content"), list | tuple) and not _PARTS_LOOP.search(source):
-        prepared["content"] = _flatten(prepared["content"])
+    content, loops = prepared.get("content"), _PARTS_LOOP.search(source) is not None
+    if isinstance(content, list | tuple) and not loops:
+        prepared["content"] = _flatten(content)
+    elif isinstance(content, str) and loops and not _TAKES_TEXT.search(source):
+        prepared["content"] = [{"type": "text", "text": content}]
     return prepared
 
 

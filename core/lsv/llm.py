@@ -27,7 +27,9 @@ from lsv.engine.records import (
     TokenLogprob,
 )
 from lsv.errors import BadRequest, ConfigError
+from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
+from lsv.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.request import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather
 from lsv.spelling import suggestion
@@ -37,9 +39,6 @@ __all__ = [
     "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "PositionLogprobs",
     "RequestOutput", "TokenLogprob",
 ]  # fmt: skip
-
-Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
 
 Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
 
@@ -54,8 +53,9 @@ class LLMEngine:
         for output in engine.step(): ...
     """
 
-    def __init__(self, client: InlineClient) -> None:
+    def __init__(self, client: InlineClient, prompts: PromptReader) -> None:
         self.client = client
+        self._prompts = prompts
         self._collectors: dict[str, Collector] = {}
         self._pooled: dict[str, tuple[int, ...]] = {}
 
@@ -65,12 +65,17 @@ class LLMEngine:
         """Queue a request. Raises ``BadRequest``, also for an id that is in use, or ``Overloaded``."""
         if request_id in self._collectors or request_id in self._pooled:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
-        text, ids = self._read(prompt)
+        text, placed = self._prompts.read(prompt)
+        ids = placed.ids
         if isinstance(params, PoolingParams):
+            if placed.media:
+                raise BadRequest(
+                    "there are no vectors for prompts with media: leave them out", param="multi_modal_data"
+                )
             self.client.add_pooling(request_id, ids, params)
             self._pooled[request_id] = ids
             return
-        self.client.add(request_id, ids, params, priority=priority)
+        self.client.add(request_id, ids, params, media=placed.media, positions=placed.positions, priority=priority)
         kept = ids if params.truncate_prompt_tokens is None else ids[-params.truncate_prompt_tokens :]
         self._collectors[request_id] = Collector(request_id, text, kept, params)
 
@@ -111,23 +116,6 @@ class LLMEngine:
 
     def get_num_unfinished_requests(self) -> int:
         return len(self.client.unfinished)
-
-    def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        """The prompt's text, if it is one, and its token ids."""
-        if isinstance(prompt, str):
-            return prompt, tuple(self.client.tokenizer.encode(prompt))
-        if not isinstance(prompt, Mapping):
-            return None, tuple(prompt)
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if ids is not None:
-            return text, tuple(ids)
-        if isinstance(text, str):
-            return text, tuple(self.client.tokenizer.encode(text))
-        raise BadRequest(
-            "a prompt mapping must have prompt (a text) or prompt_token_ids (a list of integers), "
-            f"got the keys {', '.join(map(str, prompt)) or 'none'}",
-            param="prompt",
-        )
 
 
 class LLM:
@@ -172,18 +160,25 @@ class LLM:
         # whoever asks is the one who waits
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
         tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.load(config.tokenizer)
-        self._start(make_engine(config, loaded), tokenizer, loaded)
+        self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
 
-    def _start(self, engine: Engine[None], tokenizer: Tokenizer, loaded: Plugins | None) -> None:
+    def _start(
+        self,
+        engine: Engine[None],
+        tokenizer: Tokenizer,
+        loaded: Plugins | None,
+        media: MediaOptions = MediaOptions(),  # noqa: B008 - a frozen record
+    ) -> None:
         try:
             fit = engine.start(lambda stage, done, total: None)
         except BaseException:
             engine.close()
             raise
         self._client: InlineClient | None = InlineClient(engine, tokenizer, fit, plugins=loaded)
-        self.llm_engine = LLMEngine(self._client)
-        self._numbers = itertools.count()
         self._plugins = loaded or Plugins()
+        prompts = PromptReader(tokenizer, engine.config, self._plugins.catalog, media)
+        self.llm_engine = LLMEngine(self._client, prompts)
+        self._numbers = itertools.count()
         report.log_fit(engine.config, fit)
         self._plugins.call("lsv_engine_started", config=engine.config)
 
@@ -203,7 +198,7 @@ class LLM:
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
         computed, ``RequestFailed`` or ``EngineDied`` later; no request is left behind.
         """
-        listed = _list_prompts(prompts, prompt_token_ids)
+        listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(sampling_params, len(listed), self.get_default_sampling_params)
         outputs = self._run(listed, params, use_tqdm, priority)
         return [output for output in outputs if isinstance(output, RequestOutput)]
@@ -218,20 +213,33 @@ class LLM:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to one conversation or to each of several. Raises ``BadRequest`` without a chat template."""
+        """Answers to one conversation or to each of several; content may have media in parts, as in the OpenAI API.
+
+        Raises ``BadRequest`` without a chat template.
+        """
         single = not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         tokenizer, prompts = self.get_tokenizer(), []
         for conversation in conversations:
+            read, media = read_conversation(conversation)
             text = tokenizer.render_chat(
-                conversation,
+                read,
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
                 template=chat_template,
                 kwargs=chat_template_kwargs,
             )
-            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            prompts.append(
+                {
+                    "prompt": text,
+                    "prompt_token_ids": ids,
+                    "multi_modal_data": media,
+                    "mm_processor_kwargs": mm_processor_kwargs,
+                }
+            )
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def encode(
@@ -242,7 +250,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
         """One vector for each prompt, in their order."""
-        listed = _list_prompts(prompts, None)
+        listed = list_prompts(prompts, None)
         outputs = self._run(listed, [pooling_params or PoolingParams()] * len(listed), use_tqdm, None)
         return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
 
@@ -338,22 +346,6 @@ def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
 
 def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:
     return given.split(",") if isinstance(given, str) else given
-
-
-def _list_prompts(
-    prompts: Prompt | Sequence[Prompt] | None, prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None
-) -> list[Prompt]:
-    """One entry a prompt, from everything that is accepted as prompts. Raises ``BadRequest``."""
-    given: Any = prompts
-    if given is None:
-        if prompt_token_ids is None:
-            raise BadRequest("give prompts or prompt_token_ids", param="prompts")
-        given = prompt_token_ids
-    elif prompt_token_ids is not None:
-        raise BadRequest("give either prompts or prompt_token_ids, not both", param="prompts")
-    if isinstance(given, str | Mapping) or (given and isinstance(given[0], int)):
-        return [given]
-    return list(given)
 
 
 def _list_params(

@@ -102,6 +102,38 @@ _MEMORY = _grouped(
     ),
 )  # fmt: skip
 
+_MEDIA = _grouped(
+    "Pictures, sounds and clips",
+    "engine",
+    Setting(
+        name="limit_mm_per_prompt", type="counts",
+        help="items a prompt may hold, as image=2,audio=1 or JSON (default: 16 of each kind)",
+    ),
+    Setting(name="mm_processor_kwargs", type="json", help="JSON of options for the model's processor of media"),
+    Setting(name="allowed_local_media_path", help="the folder file: URLs may read from (default: none)"),
+    Setting(
+        name="allowed_media_domains", type="list", default=(),
+        help="hosts media may be fetched from: names, *.example.com, or * for any public host (default: none)",
+    ),
+    Setting(
+        name="image_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_IMAGE_FETCH_TIMEOUT",),
+        help="seconds that fetching a picture may take",
+    ),
+    Setting(
+        name="audio_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_AUDIO_FETCH_TIMEOUT",),
+        help="seconds that fetching a sound may take",
+    ),
+    Setting(
+        name="video_fetch_timeout", type="float", default=10.0, low=0.1, env=("VLLM_VIDEO_FETCH_TIMEOUT",),
+        help="seconds that fetching a clip may take",
+    ),
+    Setting(
+        name="media_timeout", type="float", default=30.0, low=0.1,
+        help="seconds that decoding and preparing an item of media may take",
+    ),
+    Setting(name="max_media_mb", type="float", default=64.0, low=0.001, help="largest item of media in MiB"),
+)  # fmt: skip
+
 _SCHEDULING = _grouped(
     "Scheduling",
     "engine",
@@ -157,7 +189,7 @@ _HARDWARE = _grouped(
     ),
 )  # fmt: skip
 
-ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_HARDWARE)
+ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_MEDIA, *_HARDWARE)
 
 SERVE = (
     *_grouped(
@@ -222,16 +254,16 @@ _MISSING = {
     ),
     "it has no tool parsers": "enable_auto_tool_choice tool_call_parser reasoning_parser",
     "it has no structured output": "guided_decoding_backend",
-    "it takes text only": "limit_mm_per_prompt allowed_local_media_path mm_processor_kwargs",
     "it runs in one engine process": (
         "distributed_executor_backend worker_use_ray engine_use_ray ray_workers_use_nsight data_parallel_size dp "
-        "enable_expert_parallel all2all_backend max_parallel_loading_workers disable_custom_all_reduce"
+        "enable_expert_parallel all2all_backend max_parallel_loading_workers"
     ),
     "it has no tracing": "otlp_traces_endpoint collect_detailed_traces profiler_config",
     "there is only one way here, leave it out": (
-        "use_v2_block_manager num_scheduler_steps scheduler_delay_factor disable_async_output_proc "
-        "disable_frontend_multiprocessing max_seq_len_to_capture max_context_len_to_capture tokenizer_pool_size "
-        "tokenizer_pool_type tokenizer_pool_extra_config tokenizer_mode skip_tokenizer_init weights_load_device"
+        "disable_custom_all_reduce use_v2_block_manager num_scheduler_steps scheduler_delay_factor "
+        "disable_async_output_proc disable_frontend_multiprocessing max_seq_len_to_capture "
+        "max_context_len_to_capture tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config "
+        "tokenizer_mode skip_tokenizer_init weights_load_device"
     ),
     "frontends are plugins, and take no ASGI middleware": "middleware",
     "plugins do this": "logits_processors model_loader_extra_config",

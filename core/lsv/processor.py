@@ -69,7 +69,8 @@ class Processor(Protocol):
     def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
         """Raises ``BadRequest`` for an option that it does not know or content that the model can't take.
 
-        ``options`` are those of ``--mm-processor-kwargs`` and of the request.
+        ``options`` are those of ``--mm-processor-kwargs`` and of the request; ``fps`` and ``num_frames`` have chosen a
+        clip's frames and are not among them.
         """
         ...
 

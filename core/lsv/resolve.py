@@ -254,7 +254,8 @@ def _choose_length(settings: Settings, checkpoint: Mapping[str, Any], choices: C
 
 
 def _own_length(checkpoint: Mapping[str, Any]) -> int:
-    """Positions the checkpoint was made for, rope scaling included."""
+    """Positions the checkpoint was made for, rope scaling included; of one that sees or hears, its language model's."""
+    checkpoint = {**checkpoint, **(checkpoint.get("text_config") or {})}
     length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), 2048)
     rope = checkpoint.get("rope_scaling") or checkpoint.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-ValueType = Literal["str", "int", "float", "bool", "json", "list"]
+ValueType = Literal["str", "int", "float", "bool", "json", "list", "counts"]
 
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _MULTIPLES = {"k": 1000, "K": 1 << 10, "m": 1000**2, "M": 1 << 20, "g": 1000**3, "G": 1 << 30}
@@ -69,6 +69,16 @@ def _to_list(value: Any) -> tuple[str, ...]:
     return tuple(item for part in value for item in _items(_to_str(part)))
 
 
+def _to_counts(value: Any) -> dict[str, int]:
+    """Whole numbers by name, from text such as ``image=2,audio=1`` or ``{"image": 2}``."""
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        value = dict(item.partition("=")[::2] for item in _items(value))
+    found = _to_json(value)
+    if not isinstance(found, dict) or not all(str(count).isdecimal() for count in found.values()):
+        raise ValueError("whole numbers by name, such as image=2,audio=1")
+    return {str(name): int(count) for name, count in found.items()}
+
+
 def _items(text: str) -> tuple[str, ...]:
     parts = _to_json(text) if text.startswith("[") else text.split(",")
     return tuple(stripped for part in parts if (stripped := _to_str(part).strip()))
@@ -81,4 +91,5 @@ _CONVERSIONS = {
     "bool": _to_bool,
     "json": _to_json,
     "list": _to_list,
+    "counts": _to_counts,
 }

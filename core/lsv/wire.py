@@ -1,8 +1,11 @@
-"""Frames on a socket: a message as msgpack behind its length as u32-LE."""
+"""Frames on a socket: a message as msgpack behind its length as u32-LE; and channels to side and worker processes."""
 
 from __future__ import annotations
 
+import select
+import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -12,12 +15,17 @@ _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 30
 
 Message = TypeVar("Message")
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_frame(message: object) -> bytes:
-    body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
+def encode_frame(message: object) -> bytearray:
+    """The frame of a message. Written in one piece: pictures make it long."""
+    frame = bytearray(_LENGTH.size)
+    _encoder.encode_into(message, frame, _LENGTH.size)
+    _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+    return frame
 
 
 class FrameReader(Generic[Message]):
@@ -38,6 +46,46 @@ class FrameReader(Generic[Message]):
             body = start + _LENGTH.size
             if len(self._buffer) < body + length:
                 break
-            yield self._decoder.decode(bytes(memoryview(self._buffer)[body : body + length]))
+            with memoryview(self._buffer) as whole, whole[body : body + length] as found:
+                message = self._decoder.decode(found)
+            yield message
             start = body + length
         del self._buffer[:start]
+
+
+class Channel(Generic[Sent, Received]):
+    """One end of a socket pair, in blocking mode. ``receives`` is the union of what the other end sends."""
+
+    def __init__(self, end: socket.socket, receives: object) -> None:
+        self.end = end
+        self._reader: FrameReader[Received] = FrameReader(receives)
+        self._arrived: deque[Received] = deque()
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a message has arrived that nobody has received yet; the socket does not show it any more."""
+        return bool(self._arrived)
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``receive`` would return at once."""
+        return self.pending or bool(select.select([self.end], [], [], 0)[0])
+
+    def send(self, message: Sent) -> None:
+        """Raises ``OSError`` when the other end is gone."""
+        self.end.sendall(encode_frame(message))
+
+    def receive(self) -> Received:
+        """The next message; raises ``EOFError`` when the other end is gone."""
+        while not self._arrived:
+            data = self.end.recv(1 << 20)
+            if not data:
+                raise EOFError("the other end of the channel is gone")
+            self._arrived.extend(self._reader.feed(data))
+        return self._arrived.popleft()
+
+    def close(self) -> None:
+        self.end.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE")
+CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 """With these set, all of this folder runs on that platform: see ``make test-emulated``."""
 
 

@@ -213,7 +213,7 @@ def test_a_wrong_option_is_one_clear_line(tmp_path):
         (["serve", str(tmp_path / "nothing")], "there is no folder"),
         (["serve", "--quantization", "fp9"], "fp9"),
         (["serve", "--platform", "abacus"], "abacus"),
-        (["serve", "--num-gpu-blocks-override", "4"], "estimated maximum model length is 128"),
+        (["serve", "--num-gpu-blocks-override", "4", "--block-size", "32"], "estimated maximum model length is 128"),
     ):
         done = subprocess.run([*lsv, *arguments], capture_output=True, text=True)
         assert done.returncode == 2, done.stderr

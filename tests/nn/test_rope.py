@@ -5,7 +5,7 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.nn.config import Keys
-from lsv.nn.rope import Rope, frequencies, read_rope
+from lsv.nn.rope import MRope, Rope, frequencies, read_rope
 from lsv.testing.tensors import place
 
 DIM, LENGTH = 32, 256
@@ -126,3 +126,25 @@ def test_longrope_needs_a_factor_per_pair():
     rope = read_rope(Keys(config({**RULES["longrope"], "short_factor": [1.0]})), DIM, 10000.0)
     with pytest.raises(CheckpointError, match="16 entries"):
         frequencies(rope, 32)
+
+
+def filled_rope(kind, parameters):
+    rope = kind(place(), read_rope(Keys(config(parameters)), DIM, 1e4), LENGTH)
+    rope.filled()
+    return rope
+
+
+def test_sections_turn_by_axes_of_their_own():
+    plain, mixed = filled_rope(Rope, {}), filled_rope(MRope, {"rope_type": "mrope", "mrope_section": [4, 6, 6]})
+    heads, places = torch.randn(5, 3, DIM), torch.tensor([[7, 8, 9, 9, 1], [0, 3, 5, 9, 1], [4, 4, 4, 9, 1]])
+    by_axis = [plain(heads, axis) for axis in places]
+    # features of both halves of a head make a pair
+    expected = torch.cat([by_axis[n % 3].split((4, 6, 6) * 2, dim=-1)[n] for n in range(6)], dim=-1)
+    torch.testing.assert_close(mixed(heads, places), expected)
+    torch.testing.assert_close(mixed(heads, places[:1].expand(3, -1)), by_axis[0])
+
+
+@pytest.mark.parametrize("sections", [[4, 6, 7], [16], None])
+def test_sections_must_make_up_all_pairs(sections):
+    with pytest.raises(CheckpointError, match="3 numbers that add up to 16"):
+        filled_rope(MRope, {"mrope_section": sections})

@@ -20,6 +20,7 @@ CASES = {
     "tied, odd vocabulary": ("qwen2", {"tie_word_embeddings": True, "vocab_size": 321}),
     "untied, odd vocabulary": ("qwen3", {"vocab_size": 321}),
     "experts": ("qwen3_moe", {}),
+    "three axes, a tower": ("qwen2_vl", {"vision_config": {"depth": 1, "embed_dim": 16}}),
 }
 
 

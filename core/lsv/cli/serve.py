@@ -13,6 +13,8 @@ from lsv.engine.process import EngineProcess
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
 from lsv.errors import ConfigError, LsvError
+from lsv.media.intake import open_intake
+from lsv.media.options import MediaOptions
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
 from lsv.resolve import resolve
@@ -32,16 +34,20 @@ def run(arguments: list[str], context: CommandContext) -> int:
 
 async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
     """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
-    frontends = [offer for offer in plugins.catalog.offers(FrontendOffer) if offer.default]
-    if not frontends:
+    offered = plugins.catalog.offers(FrontendOffer)
+    frontends = [offer for offer in offered if offer.default or (offer.switch and settings[offer.switch])]
+    if not any(offer.default for offer in frontends):
         raise ConfigError("no plugin offers a frontend: install one, or do not leave out the api plugin")
     process = EngineProcess(
         config, log_level=settings["log_level"].upper(), restarts=_RESTARTS if settings["restart_engine"] else 0
     )
     process.start()  # before all that this process has to load: the engine needs longer
     try:
-        client = SocketClient(process, Tokenizer.load(config.tokenizer), plugins=plugins)
+        intake = open_intake(config, plugins.catalog, MediaOptions.from_settings(settings))
+        client = SocketClient(process, Tokenizer.load(config.tokenizer), intake=intake, plugins=plugins)
         await client.start()
+        if intake is not None:
+            intake.warm()
         service = Service(dict.fromkeys(config.served_names, client))
         running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
         if not settings["disable_log_stats"]:

@@ -10,6 +10,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest
+from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
 
@@ -51,11 +52,22 @@ class Door(msgspec.Struct, frozen=True):
         self._check_ids(params.allowed_token_ids or (), "allowed_token_ids")
         self._check_ids(params.logit_bias, "logit_bias")
 
-    def complete(self, prompt: Sequence[int], params: SamplingParams) -> tuple[tuple[int, ...], SamplingParams]:
-        """The checked prompt, cut as asked for, and the parameters with their open ends closed."""
+    def complete(
+        self, prompt: Sequence[int], params: SamplingParams, *, media: bool = False
+    ) -> tuple[tuple[int, ...], SamplingParams]:
+        """The checked prompt, cut as asked for, and the parameters with their open ends closed.
+
+        A prompt with ``media`` is never cut: they would lose their places.
+        """
         self.check_params(params)
-        if params.truncate_prompt_tokens is not None:
-            prompt = prompt[-params.truncate_prompt_tokens :]
+        keep = params.truncate_prompt_tokens
+        if keep is not None and keep < len(prompt):
+            if media:
+                raise BadRequest(
+                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt)} tokens with media: shorten it",
+                    param="truncate_prompt_tokens",
+                )
+            prompt = prompt[-keep:]
         checked = self.check_prompt(prompt)
         if params.max_tokens is None:
             left = self.max_model_len - len(checked)
@@ -79,6 +91,8 @@ def make_submits(
     tokenizer: Tokenizer,
     *,
     name: str,
+    media: tuple[Media, ...] = (),
+    positions: Positions | None = None,
     priority: int = 0,
     salt: bytes = b"",
     trace: Mapping[str, str] | None = None,
@@ -93,6 +107,8 @@ def make_submits(
             sampling=params,
             stop_ids=stop_ids,
             bad_words=bad_words,
+            media=media,
+            positions=positions,
             seed=None if params.seed is None else derive_seed(params.seed, candidate),
             priority=priority,
             salt=salt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -11,8 +11,12 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Stats
 from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import LsvError, ModelNotFound
+from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lsv.media.intake import Intake
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +30,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(Protocol):
-    """One engine as a frontend uses it. ``fit`` is None until the engine is ready."""
+    """One engine as a frontend uses it. ``fit`` is None until the engine is ready.
+
+    ``intake`` makes ``media`` of what requests show; it is None where the model takes text only.
+    """
 
     config: EngineConfig
     tokenizer: Tokenizer
+    intake: Intake | None
 
     @property
     def fit(self) -> Fit | None: ...
@@ -46,6 +54,8 @@ class Client(Protocol):
         params: SamplingParams,
         *,
         request_id: str,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         priority: int = 0,
         salt: bytes = b"",
         trace: Mapping[str, str] | None = None,

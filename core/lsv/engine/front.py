@@ -12,6 +12,7 @@ from lsv.engine.messages import Submit, Update
 from lsv.engine.records import RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import RequestFailed, from_record
+from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import FinishReason, PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
@@ -38,18 +39,22 @@ class Front:
         *,
         request_id: str,
         now: float,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         priority: int = 0,
         salt: bytes = b"",
         trace: Mapping[str, str] | None = None,
     ) -> Stream:
         """A stream whose ``submits`` the engine must get. Raises ``BadRequest``."""
-        checked, complete = self._door().complete(prompt, params)
+        checked, complete = self._door().complete(prompt, params, media=bool(media))
         submits = make_submits(
             [next(self._ids) for _ in range(complete.candidates)],
             checked,
             complete,
             self.tokenizer,
             name=request_id,
+            media=media,
+            positions=positions,
             priority=priority,
             salt=salt,
             trace=trace,

@@ -14,6 +14,7 @@ from lsv.engine.messages import Stats, Submit, Update
 from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import EngineDied, LsvError
+from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
@@ -69,12 +70,23 @@ class InlineClient:
         prompt: Sequence[int],
         params: SamplingParams,
         *,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         priority: int = 0,
         salt: bytes = b"",
     ) -> None:
         """Queue a request. Raises ``BadRequest`` or ``Overloaded``, and then nothing of it is queued."""
         assert request_id not in self._streams, f"request {request_id} is under way"
-        stream = self._front.open(prompt, params, request_id=request_id, now=self._now(), priority=priority, salt=salt)
+        stream = self._front.open(
+            prompt,
+            params,
+            request_id=request_id,
+            now=self._now(),
+            media=media,
+            positions=positions,
+            priority=priority,
+            salt=salt,
+        )
         try:
             for submit in stream.submits:
                 self._engine.submit(None, submit)

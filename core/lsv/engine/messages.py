@@ -117,7 +117,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorRecord | None = None
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
+class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The engine's state after a step. Names ending in ``_total`` only grow."""
 
     running: int = 0

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from lsv.config import Fit
 from lsv.engine.client import Status
@@ -31,10 +32,14 @@ from lsv.engine.messages import (
 from lsv.engine.process import EngineProcess
 from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
+from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
 from lsv.wire import FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    from lsv.media.intake import Intake
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +81,17 @@ class SocketClient:
     ``start`` and everything else must be called in one event loop.
     """
 
-    def __init__(self, process: EngineProcess, tokenizer: Tokenizer, *, plugins: Plugins | None = None) -> None:
+    def __init__(
+        self,
+        process: EngineProcess,
+        tokenizer: Tokenizer,
+        *,
+        intake: Intake | None = None,
+        plugins: Plugins | None = None,
+    ) -> None:
         self.config = process.config
         self.tokenizer = tokenizer
+        self.intake = intake
         self._process = process
         self._front = Front(process.config, tokenizer, plugins)
         self._status = Status(state="loading", stage="starting")
@@ -132,13 +145,23 @@ class SocketClient:
         params: SamplingParams,
         *,
         request_id: str,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         priority: int = 0,
         salt: bytes = b"",
         trace: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         self._check_ready()
         stream = self._front.open(
-            prompt, params, request_id=request_id, now=time.monotonic(), priority=priority, salt=salt, trace=trace
+            prompt,
+            params,
+            request_id=request_id,
+            now=time.monotonic(),
+            media=media,
+            positions=positions,
+            priority=priority,
+            salt=salt,
+            trace=trace,
         )
         inbox = Inbox()
         try:
@@ -186,6 +209,8 @@ class SocketClient:
         await asyncio.to_thread(self._process.stop)
         if self._task is not None:
             await self._task
+        if self.intake is not None:
+            await self.intake.close()
         if self._status.state != "dead":
             self._become(Status(state="dead", error="the engine has been stopped"))
 

@@ -9,6 +9,9 @@ import msgspec
 
 Modality = Literal["image", "audio", "video"]
 
+EMBEDDINGS = "embeddings"
+"""The input that holds an item's embeddings where the caller has made them: the encoder is not asked then."""
+
 
 class Array(msgspec.Struct, frozen=True):
     """Numbers on their way: ``data`` holds an array of ``shape`` in row order, in the byte order of this machine.

@@ -73,7 +73,9 @@ class Attention(Bindable):
             if on
         }
         format = joint_format(linear.format, self.out.linear.format)
-        return OpSpec(self.op, dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
+        # another op to kernels, which know positions along one axis
+        op = self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
+        return OpSpec(op, dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         turning = self.heads + self.kv_heads
@@ -81,7 +83,7 @@ class Attention(Bindable):
         qk, v = qkv[:, :turning], qkv[:, turning:]
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
-        qk = self.rope(qk, step.positions[0])
+        qk = self.rope(qk, step.positions[0] if self.rope.axes == 1 else step.positions)
         layer = self.layer
         attended = step.backend.attend(
             qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]

@@ -22,8 +22,16 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": partial(functional.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": functional.relu,
 }
+
+
+def find_activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """An activation by its name in config.json; raises ``CheckpointError`` for one that is not known."""
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"config.json: activation {name!r} is not one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 class GatedActivation(Bindable):
@@ -34,10 +42,8 @@ class GatedActivation(Bindable):
 
     def __init__(self, activation: str, dtype: torch.dtype) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise CheckpointError(f"config.json: activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+        self.activate = find_activation(activation)
         self.name = "silu" if activation == "swish" else activation
-        self.activate = _ACTIVATIONS[activation]
         self.dtype = dtype
 
     def spec(self) -> OpSpec:

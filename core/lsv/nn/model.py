@@ -84,7 +84,8 @@ class DecoderLayer(Bindable):
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
         format = joint_format(attn.format, mlp.format)
-        return OpSpec(self.op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
+        op = attn.op.replace(Attention.op, self.op, 1)
+        return OpSpec(op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         x = x + self.attn(self.before_attn(x), step)

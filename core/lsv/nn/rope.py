@@ -50,7 +50,7 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     old, new = keys.maybe("rope_scaling", dict), keys.maybe("rope_parameters", dict)
     parameters: dict[str, Any] = {**(new or {}), **(old or {})}
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    kind = {"su": "longrope"}.get(kind, kind)
+    kind = {"su": "longrope", "mrope": "default"}.get(kind, kind)
     if kind not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
         raise CheckpointError(f"config.json: rope rule {kind!r} is not known; known are {', '.join(_RULES)}")
     missing = [name for name in _REQUIRED.get(kind, ()) if parameters.get(name) is None]
@@ -184,6 +184,7 @@ class Rope(Bindable):
     """
 
     op: ClassVar[str] = "rope"
+    axes: ClassVar[int] = 1
     row_invariant: ClassVar[bool] = True
     table: torch.Tensor
 
@@ -210,10 +211,42 @@ class Rope(Bindable):
 
     def reference(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
+        return self.turn(heads, self.table[positions])
+
+    def turn(self, heads: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The heads rotated by rows [T, 2 * rotary_dim] of the table."""
         dim = self.rope.rotary_dim
-        cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
+        cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
         turning = heads[..., :dim]
         turned = torch.addcmul(turning * cos, turning.roll(dim // 2, dims=-1), sin)
         if dim == heads.shape[-1]:
             return turned
         return torch.cat((turned, heads[..., dim:]), dim=-1)
+
+
+class MRope(Rope):
+    """Rotary embedding for tokens that stand in time, height and width (Wang et al. 2024, Qwen2-VL): of the feature
+    pairs the first ``mrope_section`` turn by the first axis, the next by the second, and so on.
+
+    Raises ``CheckpointError`` for sections that do not make up all pairs.
+    """
+
+    op: ClassVar[str] = "mrope"
+    axes: ClassVar[int] = 3
+
+    def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
+        super().__init__(w, rope, max_len)
+        sections = rope.parameters.get("mrope_section") or (16, 24, 24)
+        if len(sections) != self.axes or sum(sections) != rope.rotary_dim // 2:
+            raise CheckpointError(
+                f"config.json: mrope_section must be {self.axes} numbers that add up to {rope.rotary_dim // 2}, "
+                f"got {sections}"
+            )
+        self.sections = tuple(map(int, sections))
+
+    def reference(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """heads [T, any, head_dim] and positions int64 [3, T] -> the rotated heads, same shape."""
+        # cosines and sines of both halves: each is cut into the same sections
+        parts = self.table[positions].split_with_sizes(self.sections * 4, dim=-1)
+        rows = torch.cat([part[number % self.axes] for number, part in enumerate(parts)], dim=-1)
+        return self.turn(heads, rows)

@@ -7,7 +7,7 @@ and the ``Piece``s of checkpoint tensors that make it up, already cut to this ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -119,6 +119,10 @@ class Weights:
 
     def __truediv__(self, name: str | int) -> Weights:
         return Weights(self.declaration, f"{self.name}.{name}" if self.name else str(name))
+
+    def uncut(self) -> Weights:
+        """The same place for modules of which every rank holds a whole one."""
+        return Weights(replace(self.declaration, shard=Shard(), communicator=None), self.name)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -88,7 +88,7 @@ class Move(msgspec.Struct, frozen=True):
     tier: str
 
 
-class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step. The worker handles ``end`` first, then ``begin``, then ``blocks``, then ``forget`` and ``encode``; then
     it computes ``rows``. ``forget`` are hashes of embeddings that are not needed any more.
     """
@@ -120,7 +120,7 @@ class Logprobs(msgspec.Struct, frozen=True):
     ranks: tuple[tuple[int, ...], ...]
 
 
-class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a step did, row by row in the plan's order.
 
     ``tokens[r]`` are the ids accepted for row r (empty when it did not sample); ``kept[r]`` the number of

@@ -12,9 +12,11 @@ from lsv.engine.client import Status
 from lsv.engine.messages import Stats
 from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.errors import BadRequest
+from lsv.media import Media, Positions
 from lsv.request import FinishReason, PoolingParams, SamplingParams
 
 if TYPE_CHECKING:
+    from lsv.media.intake import Intake
     from lsv.tokenizer import Tokenizer
 
 BOS, EOS = 256, 257
@@ -97,6 +99,7 @@ class FakeClient:
         )
         self.status = Status(state="ready")
         self.stats = Stats()
+        self.intake: Intake | None = None
         self.answer = answer
         self.answers: Mapping[int, str] = {}
         self.pace = 0.0
@@ -106,6 +109,7 @@ class FakeClient:
         self.fail_after = 0
         self.asked: list[tuple[str, tuple[int, ...], SamplingParams]] = []
         self.extras: list[tuple[int, bytes, Mapping[str, str] | None]] = []
+        self.shown: list[tuple[Media, ...]] = []
         self.aborted: list[str] = []
         self.finished: list[RequestRecord] = []
         self._callbacks: list[Callable[[RequestRecord], None]] = []
@@ -116,12 +120,15 @@ class FakeClient:
         params: SamplingParams,
         *,
         request_id: str,
+        media: tuple[Media, ...] = (),
+        positions: Positions | None = None,
         priority: int = 0,
         salt: bytes = b"",
         trace: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         self.asked.append((request_id, tuple(prompt), params))
         self.extras.append((priority, salt, trace))
+        self.shown.append(media)
         started, sent, reason = time.monotonic(), 0, FinishReason.ABORT
         try:
             if self.failure is not None and not self.fail_after:

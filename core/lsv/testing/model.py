@@ -16,7 +16,7 @@ from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.nn import build
 from lsv.nn.model import run
-from lsv.nn.step import Step
+from lsv.nn.step import Embeddings, Step
 from lsv.testing.dense_attention import DenseAttention
 
 Tokens = Sequence[int]
@@ -80,26 +80,37 @@ class Sequences:
     def step(self, rows: Rows) -> list[torch.Tensor]:
         """Compute the rows; their logits [count, vocab] in the same order."""
         ids: list[int] = []
-        positions: list[int] = []
+        positions: list[Any] = []
         for sequence, count in rows:
             start = self.computed[sequence]
             ids += self.ids[sequence][start : start + count]
-            positions += range(start, start + count)
-            self.computed[sequence] = start + count
+            positions.append(self.positions(sequence, start, start + count))
+        media = self.embeddings(rows)
+        for sequence, count in rows:
+            self.computed[sequence] += count
         layout = self._layout(rows)
         plans = tuple(self.backend.plan(layout, group) for group in self.declared.groups)
         step = Step(
             torch.tensor(ids),
-            torch.tensor([positions]),
+            torch.from_numpy(np.concatenate(positions, axis=1)),
             self.backend,
             plans,
             self.cache,
             torch.arange(len(ids)),
+            media=media,
         )
         model = self.declared.model
         with torch.inference_mode():
             logits = model.head(run(model, step), step)
         return list(logits.float().split([count for _, count in rows]))
+
+    def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where the tokens from ``start`` on stand: int64 [axes, stop - start]."""
+        return np.tile(np.arange(start, stop), (getattr(self.declared.model, "axes", 1), 1))
+
+    def embeddings(self, rows: Rows) -> Embeddings | None:
+        """What media put in the places of the rows' tokens."""
+        return None
 
     def _layout(self, rows: Rows) -> BatchLayout:
         query = np.array([count for _, count in rows], dtype=np.int32)
@@ -178,19 +189,21 @@ def compare(config: EngineConfig, catalog: Catalog, backend: AttentionBackend | 
     found = []
     for name, schedule in SCHEDULES.items():
         logits = run_schedule(Sequences(declared, backend), schedule)
-        found.append(_compare(name, logits, expected))
-    found.append(_compare_decoding(Sequences(declared, backend), reference))
+        found.append(compare_logits(name, logits, expected))
+    found.append(compare_decoding(Sequences(declared, backend), lambda _, ids: reference(ids)))
     return found
 
 
 def run_schedule(
-    sequences: Sequences, schedule: Callable[[Mapping[int, Tokens]], Iterator[Rows]]
+    sequences: Sequences,
+    schedule: Callable[[Mapping[int, Tokens]], Iterator[Rows]],
+    prompts: Mapping[int, Tokens] = PROMPTS,
 ) -> dict[int, torch.Tensor]:
     """The logits [length, vocab] of every prompt."""
-    for sequence, ids in PROMPTS.items():
+    for sequence, ids in prompts.items():
         sequences.add(sequence, ids)
-    parts: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in PROMPTS}
-    for rows in schedule(PROMPTS):
+    parts: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in prompts}
+    for rows in schedule(prompts):
         for (sequence, _), logits in zip(rows, sequences.step(rows), strict=True):
             parts[sequence].append(logits)
     return {sequence: torch.cat(logits) for sequence, logits in parts.items()}
@@ -211,24 +224,29 @@ def reference_model(config: EngineConfig) -> Callable[[Tokens], torch.Tensor]:
     return logits
 
 
-def _compare(name: str, logits: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> Comparison:
+def compare_logits(name: str, logits: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> Comparison:
+    """Logits [length, vocab] of sequences beside those expected."""
     error = max(float((logits[s] - expected[s]).abs().max()) for s in expected)
     same = all(torch.equal(logits[s].argmax(-1), expected[s].argmax(-1)) for s in expected)
     return Comparison(name, error, same)
 
 
-def _compare_decoding(sequences: Sequences, reference: Callable[[Tokens], torch.Tensor]) -> Comparison:
-    """All prompts in one step, then greedy tokens for all of them together."""
-    for sequence, ids in PROMPTS.items():
+def compare_decoding(
+    sequences: Sequences,
+    reference: Callable[[int, Tokens], torch.Tensor],
+    prompts: Mapping[int, Tokens] = PROMPTS,
+) -> Comparison:
+    """All prompts in one step, then greedy tokens for all of them together; ``reference`` is asked by sequence."""
+    for sequence, ids in prompts.items():
         sequences.add(sequence, ids)
-    logits: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in PROMPTS}
+    logits: dict[int, list[torch.Tensor]] = {sequence: [] for sequence in prompts}
     for _ in range(NEW_TOKENS):
-        rows = [(sequence, sequences.left(sequence)) for sequence in PROMPTS]
+        rows = [(sequence, sequences.left(sequence)) for sequence in prompts]
         for (sequence, _), found in zip(rows, sequences.step(rows), strict=True):
             logits[sequence].append(found)
             sequences.add(sequence, [int(found[-1].argmax())])
-    expected = {sequence: reference(sequences.ids[sequence][:-1]) for sequence in PROMPTS}
-    return _compare("decode", {s: torch.cat(parts) for s, parts in logits.items()}, expected)
+    expected = {sequence: reference(sequence, sequences.ids[sequence][:-1]) for sequence in prompts}
+    return compare_logits("decode", {s: torch.cat(parts) for s, parts in logits.items()}, expected)
 
 
 def check_model(
@@ -239,7 +257,11 @@ def check_model(
     tolerance: float = 1e-4,
 ) -> list[Comparison]:
     """``compare``, and fail if a position differs by more than ``tolerance`` or a greedy token differs."""
-    found = compare(config, catalog, backend)
+    return check(compare(config, catalog, backend), tolerance)
+
+
+def check(found: list[Comparison], tolerance: float) -> list[Comparison]:
+    """Fail unless logits and greedy tokens agree."""
     for case in found:
         assert case.error <= tolerance, (
             f"{case.schedule}: logits differ by {case.error:.1e}, allowed is {tolerance:.0e}"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lsv.testing.tiny_seeing import SEEING, Seeing, write_image_processor
+
 SHAPE: Mapping[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -31,6 +33,10 @@ _FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 96},
     "gemma2": {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16},
 }  # fmt: skip
+_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 BYTE_VOCABULARY = 256
 """Ids 0 … 255 of the tiny tokenizer are the bytes; 256, 257 and 258 are ``<bos>``, ``<eos>`` and ``<pad>``.
 """
@@ -48,14 +54,16 @@ def tiny(
     """Write a checkpoint of a ``model_type`` (``"llama"``, ``"qwen2"`` …) to the folder ``path`` and return it.
 
     ``shape`` overrides keys of the config; weights are normal with standard deviation ``spread``, large enough for
-    attention and logits to differ visibly between tokens. ``tokenizer`` adds a byte-level ``tokenizer.json``.
+    attention and logits to differ visibly between tokens. ``tokenizer`` adds a byte-level ``tokenizer.json``. A family
+    that sees comes with its image processor; its ``text_config`` and ``vision_config`` are laid over the tiny ones.
     """
     import torch
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    config = CONFIG_MAPPING[family](**{**SHAPE, **_FAMILIES.get(family, {}), **shape})
+    seeing = SEEING.get(family)
+    config = CONFIG_MAPPING[family](**_keys(family, seeing, shape))
     torch.manual_seed(seed)
-    make: Any = AutoModelForCausalLM.from_config
+    make: Any = (AutoModelForImageTextToText if seeing else AutoModelForCausalLM).from_config
     model = make(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -63,12 +71,25 @@ def tiny(
             parameter.normal_(1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0, spread)
     path = Path(path)
     model.save_pretrained(path)
+    if seeing:
+        write_image_processor(seeing, path)
     if tokenizer:
-        write_tokenizer(path)
+        write_tokenizer(path, seeing)
     return path
 
 
-def write_tokenizer(path: Path) -> None:
+def _keys(family: str, seeing: Seeing | None, shape: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a tiny config.json."""
+    if seeing is None:
+        return {**SHAPE, **_FAMILIES.get(family, {}), **shape}
+    text = shape.get("text_config", {})
+    kind = text.get("model_type", seeing.language)
+    laid = {"model_type": kind, **SHAPE, **_FAMILIES.get(kind, {}), **seeing.text, **text}
+    vision = {**seeing.config["vision_config"], **shape.get("vision_config", {})}
+    return {**seeing.config, **shape, "text_config": laid, "vision_config": vision}
+
+
+def write_tokenizer(path: Path, seeing: Seeing | None = None) -> None:
     """A byte-level tokenizer without merges: every byte is a token."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -76,15 +97,15 @@ def write_tokenizer(path: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(BYTE_VOCABULARY)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<bos>", "<eos>", "<pad>")])
+    specials = ("<bos>", "<eos>", "<pad>", *(seeing.specials if seeing else ()))
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in specials])
     tokenizer.save(str(path / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<bos>",
         "eos_token": "<eos>",
         "pad_token": "<pad>",
-        "chat_template": "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}",
+        "chat_template": seeing.template if seeing else _TEMPLATE,
     }
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lsv.media import Array, Media
+from lsv.media import EMBEDDINGS, Array, Media
 from lsv.nn.model import Encoder
 from lsv.nn.step import Embeddings
 from lsv.scheduler.plan import Encode, StepPlan
@@ -74,11 +74,13 @@ class MediaEncoder:
         assert encoder is not None, "a plan encodes for a model without an encoder"
         if media.hash in self._faults:
             return
+        given = EMBEDDINGS in media.inputs
         if piece.first == 0:
-            self._states[media.hash] = encoder.begin({name: self._put(array) for name, array in media.inputs.items()})
+            inputs = {name: self._put(array) for name, array in media.inputs.items()}
+            self._states[media.hash] = inputs[EMBEDDINGS] if given else encoder.begin(inputs)
         state = self._states.pop(media.hash)
         for part in range(piece.first, piece.last):
-            state = encoder.advance(state, part)
+            state = state if given else encoder.advance(state, part)
         if piece.last < encoder.parts:
             self._states[media.hash] = state
         elif len(state) != media.count:

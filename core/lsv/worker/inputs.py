@@ -41,31 +41,42 @@ class Batch:
 
 
 def build_batch(
-    plan: StepPlan, slots: Sequence[Slot], tables: Sequence[BlockTables], block_size: int, axes: int = 1
+    plan: StepPlan,
+    slots: Sequence[Slot],
+    tables: Sequence[BlockTables],
+    block_size: int,
+    *,
+    axes: int = 1,
+    ahead: bool = False,
 ) -> Batch:
-    """Lay out the tokens of the plan's rows, which are in these ``slots``; the model knows positions along ``axes``."""
+    """Lay out the tokens of the plan's rows, which are in these ``slots``; the model knows positions along ``axes``.
+
+    ``ahead`` says that steps are under way whose tokens the slots may lack.
+    """
     rows = plan.rows
     start = np.array(rows.start, np.int64)
     count = np.array(rows.count, np.int64)
     context = start + count
     single = max(rows.count) == 1
-    ids, last = _singles(rows, slots) if single else _spans(rows, slots, count, context)
-    end = np.cumsum(count)
-    positions = (start if single else np.arange(end[-1]) + np.repeat(context - end, count))[None]
+    if single and not ahead:
+        ids, last = _singles(rows, slots), np.arange(len(slots))
+    else:
+        ids, last = _spans(rows, slots, count, context)
     if axes > 1:
         spans = zip(slots, rows.start, context.tolist(), strict=True)
         placed = [np.broadcast_to(slot.positions(first, stop), (axes, stop - first)) for slot, first, stop in spans]
         positions = np.concatenate(placed, axis=1).astype(np.int64)
-    width = -(-int(context.max()) // block_size)
+    else:
+        positions = (start if single else np.arange(len(ids)) + np.repeat(start - (last + 1 - count), count))[None]
     numbers = np.array(rows.slot, np.int64)
-    late = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
+    late = _late(slots, context) if ahead else _nowhere()
     return Batch(
         ids=ids,
         positions=positions,
         layout=BatchLayout(
             query=count.astype(np.int32),
             context=context.astype(np.int32),
-            tables=tuple(table.rows(numbers, width) for table in tables),
+            tables=tuple(table.rows(numbers, -(-int(context.max()) // block_size)) for table in tables),
         ),
         last=last,
         unknown=last[late],
@@ -73,12 +84,16 @@ def build_batch(
     )
 
 
-def _singles(rows: Rows, slots: Sequence[Slot]) -> tuple[Int64s, Int64s]:
-    """Ids and ``last`` where each row has one token, as all steps but those with prompts do."""
-    ids = [
-        slot.tokens.at(place) if place < len(slot.tokens) else 0 for slot, place in zip(slots, rows.start, strict=True)
-    ]
-    return np.array(ids, np.int64), np.arange(len(ids))
+def _late(slots: Sequence[Slot], context: Int64s) -> Int64s:
+    """The rows whose slots do not have their last token yet."""
+    late: Int64s = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
+    return late
+
+
+def _singles(rows: Rows, slots: Sequence[Slot]) -> Int64s:
+    """Ids where each row has one token, as all steps but those with prompts do."""
+    ids = [slot.tokens.at(place) for slot, place in zip(slots, rows.start, strict=True)]
+    return np.array(ids, np.int64)
 
 
 def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s]:

@@ -16,7 +16,8 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied, LsvError, from_record
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.worker.channel import Broke, Channel, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.wire import Channel
+from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
 
 _STOP_SECONDS = 5.0
 

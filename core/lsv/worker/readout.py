@@ -145,7 +145,7 @@ class Readout:
         slots = self._slots_of(rows)
         lengths = [plan.start[row] + plan.count[row] for row in rows]
         self.drawn = agree(draw_rows(logits, slots, lengths, self.ops))
-        if any(slot.params.logprobs is not None for slot in slots):
+        if [slot for slot in slots if slot.params.logprobs is not None]:
             found = describe_rows(logits, self.drawn.tolist(), slots, self.ops)
             self.logprobs |= {rows[place]: one for place, one in found.items()}
 

@@ -10,7 +10,8 @@ import sys
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
 from lsv.lifeline import die_with
-from lsv.worker.channel import Broke, Channel, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.wire import Channel
+from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)

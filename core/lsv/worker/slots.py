@@ -168,10 +168,11 @@ class BlockTables:
 
 
 class Slots:
-    """All slots of a worker, changed by plans alone."""
+    """All slots of a worker, changed by plans alone; ``shown`` of them have media."""
 
     def __init__(self, *, capacity: int, groups: int, blocks: int, vocab_size: int) -> None:
         self.tables = tuple(BlockTables(capacity, blocks) for _ in range(groups))
+        self.shown = 0
         self._slots: dict[int, Slot] = {}
         self._vocab_size = vocab_size
 
@@ -188,7 +189,7 @@ class Slots:
     def apply(self, plan: StepPlan) -> None:
         """Take in who leaves, who comes and which blocks they got, in this order."""
         for slot in plan.end:
-            del self._slots[slot]
+            self.shown -= bool(self._slots.pop(slot).begin.media)
         self._begin(plan.begin)
         self._extend(plan.blocks)
 
@@ -196,6 +197,7 @@ class Slots:
         for begin in entering:
             assert begin.slot not in self._slots, f"slot {begin.slot} is taken"
             self._slots[begin.slot] = Slot(begin, self._vocab_size)
+            self.shown += bool(begin.media)
             for table in self.tables:
                 table.clear(begin.slot)
 

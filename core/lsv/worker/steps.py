@@ -85,6 +85,8 @@ class Steps:
 
         ``media`` gives the embeddings in it; a step that has any is not run in a compiled form.
         """
+        if not self._ready and not self._padded:
+            return self._run_as_it_comes(batch, places(batch), media(batch), None)
         shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
         buffers = self._ready.get(shape)
         if buffers is not None or self._padded:
@@ -93,8 +95,15 @@ class Steps:
         if buffers is not None and len(wanted) <= shape.rows and embeddings is None:
             self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
             return Ran(buffers.run(), len(wanted), buffers.step, unwarmed=False)
-        step = replace(self._make_step(batch, wanted), media=embeddings)
-        return Ran(nn_model.run(self.model, step), len(wanted), step, unwarmed=self._note_miss(shape))
+        return self._run_as_it_comes(batch, wanted, embeddings, shape)
+
+    def _run_as_it_comes(self, batch: Batch, wanted: Int64s, embeddings: Embeddings | None, shape: Shape | None) -> Ran:
+        """Without anything prepared; ``shape`` is what it might have been prepared for."""
+        step = self._make_step(batch, wanted)
+        if embeddings is not None:
+            step = replace(step, media=embeddings)
+        unwarmed = shape is not None and self._note_miss(shape)
+        return Ran(nn_model.run(self.model, step), len(wanted), step, unwarmed=unwarmed)
 
     def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
         """The batch as it is, through to the logits of the tokens ``wanted``."""

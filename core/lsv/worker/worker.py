@@ -116,7 +116,7 @@ class Worker:
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
-        media, shown = self._media, any(slot.begin.media for slot in slots)
+        media, shown = self._media, self._slots.shown > 0 and any(slot.begin.media for slot in slots)
         if plan.encode or plan.forget:
             media.apply(plan, self._slots.all)
         if shown:
@@ -128,7 +128,8 @@ class Worker:
         unwarmed = False
         if plan.rows:
             steps = self._steps
-            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, steps.axes)
+            ahead = bool(self._launched)
+            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, axes=steps.axes, ahead=ahead)
             gather = (lambda laid: media.gather(laid, slots)) if shown else no_media
             ran = steps.run(plan.kind, batch, readout.wanted.places, gather)
             unwarmed = ran.unwarmed

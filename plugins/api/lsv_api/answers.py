@@ -99,6 +99,8 @@ async def running(
                 job.prompt.ids,
                 job.params,
                 request_id=job.request_id,
+                media=job.prompt.media,
+                positions=job.prompt.positions,
                 priority=body.priority or 0,
                 salt=salt,
                 trace=exchange.trace,

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.media.parts import ContentPart, Reference, read_part, refusal, template_content
 from lsv_api.context import Api, Served
-from lsv_api.failures import Unsupported
 from lsv_api.prompts import LONG_TEXT, EncodedPrompt, encode_text
-from lsv_api.requests import ChatRequest, ContentPart, Message, TokenizeRequest, ToolCall
+from lsv_api.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
 MAX_MESSAGES = 4096
 
@@ -23,18 +23,29 @@ _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: Api) -> EncodedPrompt:
     """Render and tokenise a conversation. Templates write special tokens themselves, so none are added.
 
+    Media are fetched and prepared, and stand in the prompt where the template has put their placeholders.
     Raises ``BadRequest`` for messages the model can't take.
     """
     messages = template_messages(body.messages or [])
+    shown = _references(body.messages or [], served)
     prompt = await _render(body, messages, served, api)
     ids = await encode_text(served.client.tokenizer, prompt, special=bool(body.add_special_tokens))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
-    return EncodedPrompt(ids, prompt)
+    intake = served.client.intake
+    if intake is None:
+        if body.mm_processor_kwargs:
+            raise BadRequest("mm_processor_kwargs: this model takes text only", param="mm_processor_kwargs")
+        return EncodedPrompt(ids, prompt)
+    # also without media: a placeholder that a text spells out has nothing to stand for
+    placed = intake.place(ids, await intake.prepare(shown, body.mm_processor_kwargs or {}))
+    return EncodedPrompt(placed.ids, prompt, placed.media, placed.positions)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as templates know them: content as one text, arguments of tool calls as objects."""
+    """Messages as templates know them: content as one text, or as parts where it has media; arguments of tool calls as
+    objects.
+    """
     if not messages:
         raise BadRequest("messages must hold at least one message", param="messages")
     if len(messages) > MAX_MESSAGES:
@@ -44,7 +55,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def final_text(messages: Sequence[Message]) -> str:
     """The text of the last message."""
-    return _text(messages[-1].content, f"messages[{len(messages) - 1}].content") or ""
+    return _text_of(template_content(_parts(messages[-1].content, f"messages[{len(messages) - 1}].content")))
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
@@ -52,10 +63,9 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
         raise BadRequest(f"{where}.role must be a word like user or assistant", param=f"{where}.role")
     # "developer" is OpenAI's newer word for "system"; templates know the older one.
     role = "system" if message.role == "developer" else message.role
-    content = _text(message.content, f"{where}.content")
-    if content is None and role not in ("assistant", "tool", "function"):
+    if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
-    known: dict[str, Any] = {"role": role, "content": content or ""}
+    known: dict[str, Any] = {"role": role, "content": template_content(_parts(message.content, f"{where}.content"))}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             known[name] = value
@@ -64,20 +74,31 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
     return known
 
 
-def _text(content: str | list[ContentPart] | None, where: str) -> str | None:
+def _parts(content: str | list[ContentPart] | None, where: str) -> list[str | Reference]:
+    """The texts and media of a message."""
     if not isinstance(content, list):
-        return content
-    return "\n".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+        return [content or ""]
+    return [read_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
-def _part_text(part: ContentPart, where: str) -> str:
-    if part.type != "text":
-        raise Unsupported(
-            f"{where}: parts of type {part.type[:32]!r} are not supported, this model takes text", param=where
-        )
-    if part.text is None:
-        raise BadRequest(f"{where}.text is required", param=f"{where}.text")
-    return part.text
+def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
+    """The media of a conversation. Raises ``BadRequest`` for those that the model does not take."""
+    found = [
+        part
+        for index, message in enumerate(messages)
+        for part in _parts(message.content, f"messages[{index}].content")
+        if isinstance(part, Reference)
+    ]
+    if found and served.client.intake is None:
+        raise refusal(found[0], ())
+    if served.client.intake is not None:
+        served.client.intake.check(found)
+    return found
+
+
+def _text_of(content: str | list[dict[str, str]]) -> str:
+    """The text that content holds beside its media."""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
 
 
 def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
@@ -113,11 +134,11 @@ async def _render(body: ChatRequest | TokenizeRequest, messages: list[dict[str, 
         "kwargs": body.chat_template_kwargs or {},
     }
     render = served.client.tokenizer.render_chat
-    if sum(len(message["content"]) for message in messages) > LONG_TEXT:
+    if sum(len(_text_of(message["content"])) for message in messages) > LONG_TEXT:
         prompt = await asyncio.to_thread(render, messages, **options)
     else:
         prompt = render(messages, **options)
-    return _cut_after(prompt, messages[-1]["content"]) if continuing else prompt
+    return _cut_after(prompt, _text_of(messages[-1]["content"])) if continuing else prompt
 
 
 def _cut_after(prompt: str, content: str) -> str:

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.media import Media, Positions
 from lsv.tokenizer import Tokenizer
 from lsv_api.context import Served
 from lsv_api.requests import Prompt
@@ -20,10 +21,12 @@ LONG_TEXT = 50_000
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True):
-    """Token ids of one prompt, and its text when it was given as text."""
+    """Token ids of one prompt, its text when it was given as text, and the media that have their places in it."""
 
-    ids: list[int]
+    ids: Sequence[int]
     text: str | None
+    media: tuple[Media, ...] = ()
+    positions: Positions | None = None
 
     def truncated(self, keep: int | None) -> EncodedPrompt:
         """The last ``keep`` tokens; None keeps all."""
@@ -31,7 +34,14 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
             return self
         if keep < 1:
             raise BadRequest(f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens")
-        return self if keep >= len(self.ids) else EncodedPrompt(self.ids[-keep:], None)
+        if keep >= len(self.ids):
+            return self
+        if self.media:
+            raise BadRequest(
+                f"truncate_prompt_tokens={keep} would cut a prompt of {len(self.ids)} tokens with media",
+                param="truncate_prompt_tokens",
+            )
+        return EncodedPrompt(self.ids[-keep:], None)
 
 
 async def encode_prompts(

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from lsv.media.parts import ContentPart
+
 Prompt = str | list[int | str | list[int]]
 
 
@@ -63,13 +65,6 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     logprobs: int | None = None
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
-    """One part of a message's content; this server takes parts of type ``text``."""
-
-    type: str
-    text: str | None = None
-
-
 class FunctionCall(msgspec.Struct, kw_only=True):
     name: str
     arguments: str | dict[str, Any]
@@ -106,6 +101,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -121,6 +117,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):

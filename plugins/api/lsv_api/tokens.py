@@ -23,7 +23,7 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
         raise BadRequest("give either prompt or messages", param="prompt")
     tokenizer = served.client.tokenizer
     if body.prompt is None:
-        ids = (await encode_chat(body, served, exchange.api)).ids
+        ids = list((await encode_chat(body, served, exchange.api)).ids)
     else:
         ids = await encode_text(tokenizer, body.prompt, special=body.add_special_tokens is not False)
     return json_response(

@@ -10,6 +10,8 @@ from lsv.offers import ModelOffer
 api = 1
 
 _TASKS = ("generate", "embed")
+_SEEING = ("text", "image")
+_WATCHING = ("text", "image", "video")
 _GEMMA = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 # their activations exceed float16's largest number, 65504; both were trained in bfloat16
 _OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
@@ -23,5 +25,15 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer("qwen2", ("Qwen2ForCausalLM",), "lsv_models.qwen2:Qwen2", _TASKS)
     yield ModelOffer("qwen3", ("Qwen3ForCausalLM",), "lsv_models.qwen3:Qwen3", _TASKS)
     yield ModelOffer("qwen3_moe", ("Qwen3MoeForCausalLM",), "lsv_models.qwen3_moe:Qwen3Moe", _TASKS)
+    yield ModelOffer("llava", ("LlavaForConditionalGeneration",), "lsv_models.llava:Llava", modalities=_SEEING)
+    yield ModelOffer(
+        "llava_next", ("LlavaNextForConditionalGeneration",), "lsv_models.llava:LlavaNext", modalities=_SEEING
+    )
+    yield ModelOffer(
+        "qwen2_vl", ("Qwen2VLForConditionalGeneration",), "lsv_models.qwen2_vl:Qwen2VL", modalities=_WATCHING
+    )
+    yield ModelOffer(
+        "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), "lsv_models.qwen2_5_vl:Qwen25VL", modalities=_WATCHING
+    )
     yield ModelOffer("gemma", _GEMMA, "lsv_models.generic:Generic", _TASKS, unstable=_OVERFLOWS)
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)

@@ -1,3 +1,30 @@
 """Processors of the families that take pictures, sounds and clips."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.offers import ProcessorOffer
+
 api = 1
+
+
+@hookimpl
+def lsv_processors() -> Iterable[ProcessorOffer]:
+    yield ProcessorOffer(
+        "llava", ("LlavaForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.llava:LlavaProcessor", place="lsv_multimodal.llava:LlavaPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
+        "llava_next", ("LlavaNextForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.llava:LlavaNextProcessor", place="lsv_multimodal.llava:LlavaPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
+        "qwen2_vl", ("Qwen2VLForConditionalGeneration",), ("image", "video"),
+        load="lsv_multimodal.qwen2_vl:Qwen2VLProcessor", place="lsv_multimodal.qwen2_vl:Qwen2VLPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
+        "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), ("image", "video"),
+        load="lsv_multimodal.qwen2_vl:Qwen25VLProcessor", place="lsv_multimodal.qwen2_vl:Qwen25VLPlacement",
+    )  # fmt: skip

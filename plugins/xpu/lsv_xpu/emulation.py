@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 DEVICES, MODEL, MEMORY = 2, "B60", 2.0
 """What is emulated unless settings say otherwise: how many devices, which, and the GiB of host memory of each."""
 
+GRAPH_ROWS = 32
+
 _DRIVER = "emulated"
 _GIB = 1 << 30
 
@@ -45,8 +47,11 @@ class EmulatedXpuPlatform(XpuPlatform):
         return tuple(emulated_info(index, by_short_name(MODEL), int(MEMORY * _GIB)) for index in range(DEVICES))
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
+        """Graphs have at most ``GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
         libraries.emulate(str(options.get("xpu.emulated_kernels") or "none"))
-        device = super().open(index, options)
+        asked = options.get("xpu.graph_rows")
+        rows = GRAPH_ROWS if asked is None else min(int(asked), GRAPH_ROWS)
+        device = super().open(index, {**options, "xpu.graph_rows": rows})
         log.warning("EMULATED: %s is not there; this process's CPU computes, and speeds mean nothing", device.info.name)
         return device
 

@@ -111,6 +111,11 @@ class Engine:
                     answers[news.request_id] += news.chunk.ids
         return list(answers.values())
 
+    def ask(self, prompt: dict[str, Any], tokens: int) -> list[int]:
+        """Greedy tokens for one prompt as a user gives it."""
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+        return list(self.llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids)
+
 
 @pytest.fixture
 def engine() -> Any:

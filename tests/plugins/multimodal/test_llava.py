@@ -26,12 +26,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip, last layer, qwen2": (
         "llava", {**SIGLIP, "vision_feature_layer": -1, "text_config": {"model_type": "qwen2"}}
     ),
-    "two layers, class token": (
-        "llava", {"vision_feature_layer": [-2, 1], "vision_feature_select_strategy": "full"}
-    ),
-    "mistral, tied, no bias": (
+    "two layers with their class tokens, mistral, tied, no bias": (
         "llava",
         {
+            "vision_feature_layer": [-2, 1],
+            "vision_feature_select_strategy": "full",
             "text_config": {"model_type": "mistral", "tie_word_embeddings": True},
             "multimodal_projector_bias": False,
         },
@@ -226,10 +225,13 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
     expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
     assert expected[0] != expected[4]
     assert plain.answer(prompts, 40) == expected
-    roomy = engine(folder, max_num_batched_tokens=32)
+    roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None)
     for _ in range(2):
         assert roomy.answer(prompts, 40) == expected
     assert roomy.llm.stats.prefix_hits_total > 0
+    assert roomy.llm.config.max_model_len == 512
+    prompt = {"prompt": "<image><image>?", "multi_modal_data": {"image": [one.pixels for one in pictures]}}
+    assert roomy.ask(prompt, 40) == expected[1]
     tight = engine(folder, max_num_batched_tokens=32, num_gpu_blocks_override=9, max_model_len=192)
     assert tight.answer(prompts, 40) == expected
     assert tight.llm.stats.preemptions_total > 0

@@ -19,6 +19,7 @@ from lsv.nn import build
 from lsv.processor import Clip, Content
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
+from lsv.testing.tensors import place
 
 START, END, IMAGE, VIDEO = 259, 260, 261, 262
 SMALL = {"min_pixels": 256, "max_pixels": 1024}
@@ -57,7 +58,7 @@ class Reference:
 
     @torch.inference_mode()
     def embeddings(self, media: Any) -> torch.Tensor:
-        pixels = torch.from_numpy(_read(media, "pixel_values", np.float32))
+        pixels = torch.from_numpy(_patches(media))
         grid = torch.from_numpy(_read(media, "grid", np.int64))[None]
         return self.model.model.get_image_features(pixels, grid).pooler_output[0]  # type: ignore[no-any-return]
 
@@ -75,6 +76,13 @@ class Reference:
 def _read(media: Any, name: str, dtype: Any) -> Any:
     array = media.inputs[name]
     return np.frombuffer(array.data, dtype).reshape(array.shape).copy()
+
+
+def _patches(media: Any) -> Any:
+    """As transformers has them, each with all its frames: [patches, features]."""
+    factor, offset = _read(media, "levels", np.float32)[:, :, None, None]
+    pixels = _read(media, "pixel_values", np.uint8) * factor - offset
+    return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1)
 
 
 def _grids(placed: Placed, modality: str) -> torch.Tensor | None:
@@ -125,7 +133,7 @@ def test_pictures_are_prepared_as_transformers_does(checkpoint: Callable[..., Pa
     for size in ((60, 40), (8, 8), (200, 3), (3, 200), (1, 1), (90, 90)):
         media = shows.place([IMAGE], [picture(*size)]).media[0]
         made = theirs(images=Image.fromarray(picture(*size).pixels), return_tensors="np")
-        assert np.array_equal(_read(media, "pixel_values", np.float32), made["pixel_values"])
+        np.testing.assert_allclose(_patches(media), made["pixel_values"], rtol=0, atol=1e-6)
         assert _read(media, "grid", np.int64).tolist() == made["image_grid_thw"][0].tolist()
         assert media.count == made["image_grid_thw"].prod() // 4
 
@@ -140,7 +148,7 @@ def test_clips_are_pairs_of_frames(checkpoint: Callable[..., Path], shower: Any,
     # pairs, frames, channels, rows of merged patches, of patches, of pixels, and columns of these
     cut = ((frames - mean) / std).reshape(2, 2, 3, 3, 2, 4, 4, 2, 4)
     expected = cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(96, -1)
-    np.testing.assert_allclose(_read(media, "pixel_values", np.float32), expected, atol=1e-5)
+    np.testing.assert_allclose(_patches(media), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("family", "times"), [("qwen2_vl", [0, 1, 2, 3]), ("qwen2_5_vl", [0, 4, 8, 12])])
@@ -166,7 +174,7 @@ def test_text_goes_on_behind_the_largest_place(
         ("picture", {"max_pixels": 4097}, "max_pixels may be at most 4096, got 4097"),
         ("picture", {"min_pixels": 2048, "max_pixels": 1024}, "min_pixels=2048 is more than max_pixels=1024"),
         ("picture", {"max_pixels": "big"}, "max_pixels must be a positive whole number, got 'big'"),
-        ("picture", {"size": 7}, "no option size: it takes min_pixels, max_pixels"),
+        ("picture", {"size": 7}, "no option size: it takes min_pixels, max_pixels, fps, num_frames"),
         ("thin", {}, "900 x 4 is too thin"),
         ("slow", {"min_pixels": 64, "max_pixels": 64}, "too small for the time between them"),
     ],
@@ -262,6 +270,8 @@ def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
     [
         ({"vision_config": {"deepstack_visual_indexes": [1]}}, "keys Qwen25VL's vision_config does not know"),
         ({"future_of_seeing": 3}, "keys Qwen25VL does not know .*future_of_seeing"),
+        ({"vision_config": {"window_size": 7}}, "window_size must be at least 8"),
+        ({"video_token_id": 320}, "video_token_id is 320, but the vocabulary ends at 320"),
         ({"text_config": {"rope_parameters": {"mrope_section": [2, 3, 4]}}}, "add up to 8, got"),
     ],
 )
@@ -272,8 +282,46 @@ def test_what_it_can_not_follow_is_refused(
         build.declare(engine_config(checkpoint("qwen2_5_vl"), "qwen2_5_vl", overrides=overrides), catalog)
 
 
+def test_embeddings_come_with_their_places(
+    checkpoint: Callable[..., Path], catalog: Any, shower: Any, picture: Any, engine: Any
+) -> None:
+    folder = checkpoint("qwen2_5_vl")
+    placed = shower(folder, "qwen2_5_vl").place([*b"see", *see(IMAGE)], [picture(60, 40)], **SMALL)
+    rows = encode(load(engine_config(folder, "qwen2_5_vl"), catalog).model.encoder, placed.media[0].inputs)
+    grid = _read(placed.media[0], "grid", np.int64)
+    one = engine(folder)
+
+    def ask(kind: str, given: dict[str, Any]) -> list[int]:
+        text = f"see<|vision_start|><|{kind}_pad|><|vision_end|>"
+        return one.ask({"prompt": text, "multi_modal_data": {kind: {"embeddings": rows, **given}}}, 8)
+
+    assert ask("image", {"grid": grid}) == one.answer([placed])[0]
+    for kind, given, why in (
+        ("image", {}, "needs 'grid' beside embeddings"),
+        ("image", {"grid": [1, 4, 4]}, "12 embeddings are no grid of .1, 4, 4. patches"),
+        ("image", {"grid": []}, "12 embeddings are no grid"),
+        ("video", {"grid": grid}, "needs 'pace' beside embeddings"),
+        ("video", {"grid": [3, 2, 8], "pace": [9.0]}, "too small for the time between them"),
+    ):
+        with pytest.raises(BadRequest, match=why):
+            ask(kind, given)
+
+
+def test_every_rank_holds_the_whole_tower(checkpoint: Callable[..., Path]) -> None:
+    from lsv_models.qwen2_5_vl import Qwen25VL
+
+    config = json.loads((checkpoint("qwen2_5_vl") / "config.json").read_text())
+    whole, share = (Qwen25VL(place(rank=rank, size=size), config, 64) for rank, size in ((0, 1), (1, 2)))
+    assert _shapes(share.encoder) == _shapes(whole.encoder)
+    assert _shapes(share.layers) != _shapes(whole.layers)
+
+
+def _shapes(module: torch.nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
+
+
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    checkpoint: Callable[..., Path], shower: Any, prompts: Any, picture: Any, engine: Any
+    checkpoint: Callable[..., Path], shower: Any, prompts: Any, picture: Any, clip: Any, engine: Any
 ) -> None:
     folder = checkpoint("qwen2_5_vl")
     shows = shower(folder, "qwen2_5_vl")
@@ -286,6 +334,10 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
     for _ in range(2):
         assert roomy.answer(shown, 56) == expected
     assert roomy.llm.stats.prefix_hits_total > 0
+    clip_and_picture = {"video": (clip(5, 40, 24).frames, clip(5, 40, 24).times), "image": picture(24, 24).pixels}
+    text = "<|vision_start|><|video_pad|><|vision_end|>and<|vision_start|><|image_pad|><|vision_end|>"
+    prompt = {"prompt": text, "multi_modal_data": clip_and_picture, "mm_processor_kwargs": SMALL}
+    assert roomy.ask(prompt, 56) == expected[3]
     tight = engine(folder, max_num_batched_tokens=16, num_gpu_blocks_override=5, max_model_len=128)
     assert tight.answer(shown, 56) == expected
     assert tight.llm.stats.preemptions_total > 0

@@ -1,0 +1,127 @@
+"""Encoded clips to a few frames: which ones follows from their times alone, before any is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import av
+import av.container
+import numpy as np
+
+from lsv.errors import BadRequest
+from lsv.media.options import Limits
+from lsv.media.pictures import check_size
+from lsv.media.streams import opened
+from lsv.processor import Clip
+
+SAMPLING = ("fps", "num_frames")
+"""Options that say which frames are taken; the processor does not see them."""
+
+DEFAULT_FPS = 2.0
+DEFAULT_FRAMES = 64
+"""Most frames where no option says how many."""
+
+
+def decode_clip(data: bytes, options: Mapping[str, Any], limits: Limits) -> Clip:
+    """The frames that ``options`` choose of the first video stream, upright. Raises ``BadRequest``.
+
+    ``num_frames`` are spread evenly from the first to the last frame; ``fps`` takes the frame shown at each of so many
+    moments a second. No frame is taken twice, so a short clip may give fewer. Sound is left out.
+    """
+    with opened(data, "clip") as container:
+        times = _frame_times(container, limits)
+        wanted = choose_frames(times, options, limits)
+        stream = container.streams.video[0]
+        check_size(stream.codec_context.width, stream.codec_context.height, limits)
+        _check_decoded(len(wanted), stream.codec_context.width, stream.codec_context.height, limits)
+    with opened(data, "clip") as container:
+        return _decode(container, wanted, times, limits)
+
+
+def choose_frames(times: Sequence[float], options: Mapping[str, Any], limits: Limits) -> list[int]:
+    """Indices among the frames' ``times`` in seconds, ascending."""
+    fps, count = (_positive(options, name) for name in SAMPLING)
+    if fps is not None and count is not None:
+        raise BadRequest("give either fps or num_frames, not both", param="mm_processor_kwargs")
+    most = limits.frames if fps is not None else DEFAULT_FRAMES
+    if count is not None:
+        if count != int(count) or count > limits.frames:
+            raise BadRequest(
+                f"num_frames must be a whole number up to {limits.frames}, got {count:g}", param="mm_processor_kwargs"
+            )
+        return _spread(len(times), int(count))
+    span = times[-1] - times[0]
+    moments = int(span * (fps or DEFAULT_FPS) + 1e-6) + 1
+    if moments > most:
+        return _spread(len(times), most)
+    at = [times[0] + moment / (fps or DEFAULT_FPS) for moment in range(moments)]
+    shown = np.searchsorted(np.asarray(times), np.asarray(at) + 1e-3, side="right") - 1
+    return sorted({max(0, int(index)) for index in shown})
+
+
+def _spread(total: int, count: int) -> list[int]:
+    return sorted({int(index) for index in np.linspace(0, total - 1, min(count, total)).round()})
+
+
+def _positive(options: Mapping[str, Any], name: str) -> float | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        raise BadRequest(f"{name} must be a positive number, got {value!r:.40}", param="mm_processor_kwargs")
+    return float(value)
+
+
+def _frame_times(container: av.container.InputContainer, limits: Limits) -> list[float]:
+    """When each frame is shown, in seconds, without decoding any."""
+    if not container.streams.video:
+        raise BadRequest("there are no pictures in the clip")
+    stream = container.streams.video[0]
+    times: list[float] = []
+    for packet in container.demux(stream):
+        if not packet.size:
+            continue
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        times.append(float(stamp * packet.time_base) if stamp is not None and packet.time_base else float(len(times)))
+    if not times:
+        raise BadRequest("there are no frames in the clip")
+    times.sort()
+    if times[-1] - times[0] > limits.seconds:
+        raise BadRequest(f"a clip may last {limits.seconds:g} s, this one lasts {times[-1] - times[0]:.0f} s")
+    return times
+
+
+def _decode(
+    container: av.container.InputContainer, wanted: Sequence[int], times: Sequence[float], limits: Limits
+) -> Clip:
+    stream = container.streams.video[0]
+    stream.thread_type = "NONE"
+    coming = iter(wanted)
+    index = next(coming, None)
+    frames: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    shown: list[float] = []
+    for number, frame in enumerate(container.decode(stream)):
+        check_size(frame.width, frame.height, limits)
+        if number != index:
+            continue
+        pixels = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90) % 4)
+        if frames and pixels.shape != frames[0].shape:
+            raise BadRequest("the clip changes its size in the middle")
+        frames.append(np.ascontiguousarray(pixels))
+        shown.append(times[number] - times[0])
+        index = next(coming, None)
+        if index is None:
+            break
+    if not frames:
+        raise BadRequest("none of the clip's frames can be decoded")
+    return Clip(np.stack(frames), np.asarray(shown, np.float32))
+
+
+def _check_decoded(frames: int, width: int, height: int, limits: Limits) -> None:
+    size = frames * width * height * 3
+    if size > limits.decoded:
+        raise BadRequest(
+            f"{frames} frames of {width} x {height} pixels are {size / (1 << 20):.0f} MiB, over the limit of "
+            f"{limits.decoded / (1 << 20):.0f}: ask for fewer with num_frames, or send a smaller clip"
+        )

@@ -1,0 +1,177 @@
+"""Media of offline prompts, prepared in the caller's own process: the data are theirs, and they are who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from PIL import Image
+
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest
+from lsv.locate import read_config
+from lsv.media import EMBEDDINGS, Array, Modality
+from lsv.media.clips import DEFAULT_FPS
+from lsv.media.options import MODALITIES, MediaOptions
+from lsv.media.orders import Prepare, Prepared
+from lsv.media.parts import Reference, refusal
+from lsv.media.pictures import check_size, pixels_of
+from lsv.media.placing import Placed, find_processor, load_placement, place
+from lsv.media.sounds import mix_sound
+from lsv.media.sources import Encoded, Sources
+from lsv.media.workshop import Workshop
+from lsv.processor import Clip, Content, Picture, Processed
+
+_WHERE = "multi_modal_data"
+
+
+class OfflineMedia:
+    """Reads ``multi_modal_data`` of prompts for one model; see ``place``."""
+
+    def __init__(self, config: EngineConfig, catalog: Catalog, options: MediaOptions) -> None:
+        offer = find_processor(config, catalog)
+        self._modalities = offer.modalities
+        self._options = options
+        self._placement = load_placement(config, offer)
+        self._workshop = Workshop(config, catalog, options.limits)
+        checkpoint = read_config(Path(config.model), config.overrides)
+        text = checkpoint.get("text_config")
+        self._width = (text if isinstance(text, Mapping) else checkpoint).get("hidden_size")
+
+    def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Placed:
+        """A prompt with its placeholders exchanged for ``data``.
+
+        ``data`` holds one item or a list under ``image``, ``audio`` and ``video``: a path, encoded bytes, a URL; a PIL
+        image or uint8 [height, width, 3]; (samples, rate); uint8 [frames, height, width, 3], alone or with the frames'
+        times in seconds. A float array [count, hidden] (or [1, count, hidden]) are embeddings that take the encoder's
+        place; in a mapping, as ``embeddings``, other inputs may stand beside them that the family needs to place them.
+        ``options`` are laid over ``mm_processor_kwargs``. Raises ``BadRequest``.
+        """
+        items = [(modality, item) for modality in MODALITIES for item in _listed(modality, data.get(modality))]
+        for name in data:
+            if name not in MODALITIES:
+                raise BadRequest(f"{_WHERE}: there is no kind of media {name!r}", param=_WHERE)
+        for modality, _ in items:
+            if modality not in self._modalities:
+                raise refusal(Reference(modality, _WHERE), self._modalities)
+        self._options.check_counts([modality for modality, _ in items])
+        chosen = {**self._options.processor, **options}
+        prepared = [self._prepare(modality, item, chosen) for modality, item in items]
+        try:
+            return place(ids, prepared, self._placement)
+        except KeyError as cause:
+            raise BadRequest(f"{_WHERE}: this family needs {cause} beside embeddings", param=_WHERE) from None
+
+    def _prepare(self, modality: Modality, item: Any, options: Mapping[str, Any]) -> Prepared:
+        if isinstance(item, Mapping) or _is_float(item):
+            return self._given(modality, item if isinstance(item, Mapping) else {EMBEDDINGS: item})
+        encoded = self._encoded(modality, item)
+        if encoded is not None:
+            return self._workshop.prepare(Prepare(modality, encoded, options))
+        return self._workshop.finish(modality, self._decoded(modality, item), options)
+
+    def _given(self, modality: Modality, given: Mapping[str, Any]) -> Prepared:
+        """An item whose embeddings the caller has made; the placeholder stands for each of them."""
+        inputs = {name: _numbers(value) for name, value in given.items()}
+        rows = np.asarray(inputs.get(EMBEDDINGS, ()), np.float32)
+        rows = rows[0] if rows.ndim == 3 and len(rows) == 1 else rows
+        if rows.ndim != 2 or not len(rows) or rows.shape[1] != self._width or not np.isfinite(rows).all():
+            raise BadRequest(
+                f"{_WHERE}: embeddings must be finite numbers [count, {self._width}], got {list(rows.shape)}",
+                param=_WHERE,
+            )
+        packed = {name: _pack(array) for name, array in {**inputs, EMBEDDINGS: rows}.items()}
+        digest = hashlib.sha256(msgspec.msgpack.encode([modality, packed], order="sorted")).digest()
+        tokens = (self._placement.placeholders[modality],) * len(rows)
+        return Prepared(modality, digest, Processed(packed, tokens, 0, len(rows)))
+
+    def _encoded(self, modality: Modality, item: Any) -> Encoded | None:
+        """What has to be decoded; None for what is decoded already."""
+        if isinstance(item, Reference):
+            return self._fetch(item)
+        if isinstance(item, str) and item.partition(":")[0].lower() in ("data", "http", "https", "file"):
+            return self._fetch(Reference(modality, _WHERE, url=item))
+        if isinstance(item, str | Path):
+            try:
+                return Encoded(Path(item).expanduser().read_bytes())
+            except OSError as cause:
+                raise BadRequest(f"{_WHERE}: {item} can't be read: {cause.strerror}", param=_WHERE) from None
+        return Encoded(bytes(item)) if isinstance(item, bytes | bytearray | memoryview) else None
+
+    def _fetch(self, reference: Reference) -> Encoded:
+        """In a thread of its own: the caller's may have an event loop that runs."""
+
+        async def read() -> Encoded:
+            sources = Sources(self._options)
+            try:
+                return await sources.read(reference)
+            finally:
+                await sources.close()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, read()).result()
+
+    def _decoded(self, modality: Modality, item: Any) -> Content:
+        if modality == "audio":
+            samples, rate = _pair(item)
+            return mix_sound(samples, int(rate), self._workshop.rate, self._workshop.limits)
+        if modality == "image":
+            pixels = pixels_of(item) if isinstance(item, Image.Image) else _pixels(item, 3)
+            check_size(pixels.shape[1], pixels.shape[0], self._workshop.limits)
+            return Picture(pixels)
+        frames, times = item if isinstance(item, tuple) else (item, None)
+        shown = _pixels(frames, 4)
+        moments = np.arange(len(shown)) / DEFAULT_FPS if times is None else np.asarray(times)
+        if moments.shape != (len(shown),):
+            raise BadRequest(f"{_WHERE}: a clip needs one time for each of its {len(shown)} frames", param=_WHERE)
+        return Clip(shown, moments.astype(np.float32))
+
+
+def _listed(modality: Modality, given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list) else [given]
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if not isinstance(item, tuple) or len(item) != 2:
+        raise BadRequest(f"{_WHERE}: a sound is a path, bytes or (samples, rate)", param=_WHERE)
+    return item
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any]:
+    """An array, or a tensor of any device, as an array here; floats as float32."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() else value
+    array = np.asarray(value)
+    return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _is_float(item: Any) -> bool:
+    return (hasattr(item, "detach") and item.is_floating_point()) or (
+        isinstance(item, np.ndarray) and np.issubdtype(item.dtype, np.floating)
+    )
+
+
+def _pack(array: np.ndarray[Any, Any]) -> Array:
+    return Array(str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes())
+
+
+def _pixels(item: Any, axes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An array of pixels, its last axis red, green and blue."""
+    array = np.asarray(item)
+    if array.dtype != np.uint8 or array.ndim != axes or array.shape[-1] != 3 or not array.size:
+        raise BadRequest(
+            f"{_WHERE}: decoded pictures are uint8 arrays with {axes} axes, the last one of 3 colours, "
+            f"got {array.dtype} {list(array.shape)}",
+            param=_WHERE,
+        )
+    return array

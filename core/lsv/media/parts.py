@@ -1,0 +1,89 @@
+"""Parts of a message's content, as the OpenAI API names them, and the media they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv.media import Modality
+
+
+class MediaLink(msgspec.Struct, kw_only=True):
+    """Where a part's media are: a ``data:``, ``http(s):`` or ``file:`` URL. ``detail`` changes nothing here."""
+
+    url: str
+    detail: str | None = None
+
+
+class InputAudio(msgspec.Struct, kw_only=True):
+    """Sound in base64. ``format`` is not needed: the content tells it."""
+
+    data: str
+    format: str | None = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message's content; ``type`` says which field holds it."""
+
+    type: str
+    text: str | None = None
+    image_url: str | MediaLink | None = None
+    audio_url: str | MediaLink | None = None
+    video_url: str | MediaLink | None = None
+    input_audio: InputAudio | None = None
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """Media that a part refers to: by ``url``, or ``base64`` itself. ``where`` names the part in errors."""
+
+    modality: Modality
+    where: str
+    url: str = ""
+    base64: str = ""
+
+
+_LINKS: Mapping[str, Modality] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
+KNOWN = ("text", *_LINKS, "input_audio")
+
+
+def read_part(part: ContentPart, where: str) -> str | Reference:
+    """A part's text, or the media it refers to. Raises ``BadRequest`` for an unknown type or an empty part."""
+    if part.type not in KNOWN:
+        raise BadRequest(
+            f"{where}.type: there are no parts of type {part.type[:32]!r}; it is one of {', '.join(KNOWN)}",
+            param=f"{where}.type",
+        )
+    value = getattr(part, part.type)
+    if value is None:
+        raise BadRequest(f"{where}.{part.type} is required in a part of that type", param=f"{where}.{part.type}")
+    if part.type == "text":
+        return str(value)
+    if isinstance(value, InputAudio):
+        return Reference("audio", where, base64=value.data)
+    return Reference(_LINKS[part.type], where, url=value if isinstance(value, str) else value.url)
+
+
+def refusal(reference: Reference, modalities: Sequence[Modality]) -> BadRequest:
+    """What is said of media that a model does not take; ``modalities`` are those it does."""
+    takes = ", ".join(("text", *modalities))
+    return BadRequest(
+        f"{reference.where}: this model takes {takes}, but no {reference.modality}", param=reference.where
+    )
+
+
+def convert_part(part: Any, where: str) -> ContentPart:
+    """A part given as a mapping. Raises ``BadRequest``."""
+    try:
+        return msgspec.convert(part, ContentPart)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{where}: {str(error).replace('`', '')}", param=where) from None
+
+
+def template_content(parts: list[str | Reference]) -> str | list[dict[str, str]]:
+    """Content as chat templates know it: one text where there are no media, else a list of typed parts."""
+    if all(isinstance(part, str) for part in parts):
+        return "\n".join(str(part) for part in parts)
+    return [{"type": "text", "text": p} if isinstance(p, str) else {"type": p.modality} for p in parts]

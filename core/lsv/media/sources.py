@@ -1,0 +1,104 @@
+"""From a reference to encoded bytes: inside the request, in a file, or on another host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv.media.fetch import Fetcher
+from lsv.media.options import MediaOptions
+from lsv.media.parts import Reference
+
+_DATA = "data:"
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """An item as it came: a file's bytes, or their ``base64`` text, which whoever decodes the file decodes, too."""
+
+    data: bytes
+    base64: bool = False
+
+
+class Sources:
+    """Reads what references name, as far as the operator allows. One event loop uses it."""
+
+    def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
+        self._options = options
+        self._fetcher = fetcher or Fetcher(options.domains, options.limits.bytes)
+
+    async def read(self, reference: Reference) -> Encoded:
+        """Raises ``BadRequest`` naming the part."""
+        try:
+            return await self._read(reference)
+        except BadRequest as error:
+            raise BadRequest(f"{reference.where}: {error.message}", param=reference.where) from None
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    async def _read(self, reference: Reference) -> Encoded:
+        if reference.base64:
+            return self._inline(reference.base64)
+        scheme = reference.url.partition(":")[0].lower()
+        if scheme == "data":
+            return self._inline(_payload(reference.url))
+        if scheme == "file":
+            return Encoded(await asyncio.to_thread(self._file, reference.url))
+        if scheme in ("http", "https"):
+            seconds = self._options.fetch_seconds[reference.modality]
+            return Encoded(await self._fetcher.fetch(reference.url, seconds))
+        raise BadRequest("the URL must begin with data:, http:, https: or file:")
+
+    def _inline(self, text: str) -> Encoded:
+        self._check_size(len(text) * 3 // 4)
+        if not text.isascii():
+            raise BadRequest("base64 is ASCII text")
+        return Encoded(text.encode("ascii"), base64=True)
+
+    def _file(self, url: str) -> bytes:
+        """A regular file inside the allowed folder, after symbolic links are resolved."""
+        if self._options.folder is None:
+            raise BadRequest("files are not read here: the server was started without --allowed-local-media-path")
+        parts = urlsplit(url)
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or "\0" in path or not path.startswith("/"):
+            raise BadRequest("a file: URL must hold an absolute path, such as file:///srv/media/cat.png")
+        folder = Path(self._options.folder).resolve()
+        try:
+            real = Path(path).resolve(strict=True)
+        except (OSError, RuntimeError):
+            real = None
+        if real is None or not real.is_relative_to(folder):
+            raise BadRequest("there is no such file in the folder of --allowed-local-media-path")
+        return self._read_regular(real)
+
+    def _read_regular(self, path: Path) -> bytes:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise BadRequest("only regular files are read")
+                self._check_size(status.st_size)
+                return file.read(self._options.limits.bytes)
+        except OSError as cause:
+            raise BadRequest(f"the file can't be read: {cause.strerror}") from None
+
+    def _check_size(self, size: int) -> None:
+        limit = self._options.limits.bytes
+        if size > limit:
+            raise BadRequest(f"the item has more than {limit / (1 << 20):g} MiB (--max-media-mb)")
+
+
+def _payload(url: str) -> str:
+    """The base64 text of a data URL (RFC 2397). Its media type counts for nothing: the content tells what it is."""
+    head, comma, text = url[len(_DATA) :].partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise BadRequest("a data: URL must be base64, such as data:image/png;base64,iVBORw0…")
+    return text

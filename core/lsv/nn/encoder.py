@@ -1,0 +1,94 @@
+"""What towers over pictures and sounds are made of: attention without a mask, and no cache.
+
+A tower is small beside its decoder and runs once an item, so every rank holds a whole one: build it at ``w.uncut()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lsv.errors import CheckpointError
+from lsv.nn.linear import Column
+from lsv.nn.mlp import find_activation
+from lsv.nn.weights import Weights
+
+Runs = Sequence[tuple[int, int]]
+"""How tokens fall into spans that see themselves alone, in order: (spans, tokens of each)."""
+
+Turn = Callable[[torch.Tensor], torch.Tensor]
+"""Rotates heads [T, any, dim] by their tokens' places."""
+
+
+def check_placeholder(name: str, token: int, vocab_size: int) -> None:
+    """The token that an item's embeddings take the place of goes through the embedding first, if for nothing.
+
+    Raises ``CheckpointError`` where it has none; ``name`` is its key in config.json.
+    """
+    if not 0 <= token < vocab_size:
+        raise CheckpointError(f"config.json: {name} is {token}, but the vocabulary ends at {vocab_size}")
+
+
+class LayerNorm(nn.Module):
+    """Over the last axis, with a bias (Ba et al. 2016)."""
+
+    def __init__(self, w: Weights, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias = w.take("weight", (size,)), w.take("bias", (size,))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class SelfAttention(nn.Module):
+    """x [T, size] -> [T, size]; every token sees its whole span. ``names`` of q, k and v, or the one of all three."""
+
+    def __init__(self, w: Weights, names: Sequence[str], out: str, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=True)
+        self.out = Column.even(w, (out,), size, size, bias=True)
+
+    def forward(self, x: torch.Tensor, runs: Runs, turn: Turn | None = None) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        if turn is not None:
+            q, k = turn(q), turn(k)
+        return self.out(attend(q, k, v, runs).flatten(1))  # type: ignore[no-any-return]
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, runs: Runs) -> torch.Tensor:
+    """q, k and v [T, heads, dim] -> [T, heads, dim]."""
+    attended, start = [], 0
+    for spans, length in runs:
+        stop = start + spans * length
+        queries, keys, values = (x[start:stop].reshape(spans, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        seen = functional.scaled_dot_product_attention(queries, keys, values)
+        attended.append(seen.transpose(1, 2).flatten(0, 1))
+        start = stop
+    return torch.cat(attended)
+
+
+class FeedForward(nn.Module):
+    """``second(activation(first(x)))``: x [T, inputs] -> [T, outputs]; ``names`` of the two in the checkpoint."""
+
+    def __init__(
+        self,
+        w: Weights,
+        names: tuple[str, str],
+        sizes: tuple[int, int, int],
+        activation: str,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        inputs, inner, outputs = sizes
+        self.first = Column.even(w, names[:1], inputs, inner, bias=bias)
+        self.second = Column.even(w, names[1:], inner, outputs, bias=bias)
+        self.activate = find_activation(activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.activate(self.first(x)))  # type: ignore[no-any-return]

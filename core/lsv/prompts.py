@@ -1,0 +1,98 @@
+"""Prompts of the offline API: every form that is accepted, as token ids with media in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest
+from lsv.media.options import MediaOptions
+from lsv.media.parts import Reference, convert_part, read_part, template_content
+from lsv.media.placing import Placed
+from lsv.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lsv.media.offline import OfflineMedia
+
+Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
+"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``; a mapping may have ``multi_modal_data`` and
+``mm_processor_kwargs``, too: see ``lsv.media.offline``.
+"""
+
+
+class PromptReader:
+    """Reads prompts for one model. What prepares media is loaded when the first prompt shows some."""
+
+    def __init__(self, tokenizer: Tokenizer, config: EngineConfig, catalog: Catalog, options: MediaOptions) -> None:
+        self._tokenizer = tokenizer
+        self._config, self._catalog, self._options = config, catalog, options
+
+    def read(self, prompt: Prompt) -> tuple[str | None, Placed]:
+        """The prompt's text, if it is one, and its token ids. Raises ``BadRequest``."""
+        text, ids = self._read(prompt)
+        data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
+        if not data or not isinstance(prompt, Mapping):
+            return text, Placed(ids)
+        if not isinstance(data, Mapping):
+            raise BadRequest("multi_modal_data must be a mapping from kinds of media", param="multi_modal_data")
+        return text, self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
+
+    @cached_property
+    def _media(self) -> OfflineMedia:
+        from lsv.media.offline import OfflineMedia
+
+        return OfflineMedia(self._config, self._catalog, self._options)
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        if isinstance(prompt, str):
+            return prompt, tuple(self._tokenizer.encode(prompt))
+        if not isinstance(prompt, Mapping):
+            return None, tuple(prompt)
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if ids is not None:
+            return text, tuple(ids)
+        if isinstance(text, str):
+            return text, tuple(self._tokenizer.encode(text))
+        raise BadRequest(
+            "a prompt mapping must have prompt (a text) or prompt_token_ids (a list of integers), "
+            f"got the keys {', '.join(map(str, prompt)) or 'none'}",
+            param="prompt",
+        )
+
+
+def read_conversation(
+    messages: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], dict[str, list[Reference]]]:
+    """Messages as chat templates know them, and their media by kind. Raises ``BadRequest``."""
+    read: list[Mapping[str, Any]] = []
+    media: dict[str, list[Reference]] = {}
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        if isinstance(content, list | tuple):
+            where = f"messages[{index}].content"
+            parts = [read_part(convert_part(part, f"{where}[{n}]"), f"{where}[{n}]") for n, part in enumerate(content)]
+            for part in parts:
+                if isinstance(part, Reference):
+                    media.setdefault(part.modality, []).append(part)
+            message = {**message, "content": template_content(parts)}
+        read.append(message)
+    return read, media
+
+
+def list_prompts(
+    prompts: Prompt | Sequence[Prompt] | None, prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None
+) -> list[Prompt]:
+    """One entry a prompt, from everything that is accepted as prompts. Raises ``BadRequest``."""
+    given: Any = prompts
+    if given is None:
+        if prompt_token_ids is None:
+            raise BadRequest("give prompts or prompt_token_ids", param="prompts")
+        given = prompt_token_ids
+    elif prompt_token_ids is not None:
+        raise BadRequest("give either prompts or prompt_token_ids, not both", param="prompts")
+    if isinstance(given, str | Mapping) or (given and isinstance(given[0], int)):
+        return [given]
+    return list(given)

@@ -1,0 +1,97 @@
+"""Conformance of a model that takes media: with them in its prompts its logits equal the reference's at every position,
+however the work is cut into steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from lsv.catalog import Catalog
+from lsv.config import EngineConfig
+from lsv.media import Array
+from lsv.media.placing import Placed
+from lsv.nn import build
+from lsv.nn.step import Embeddings
+from lsv.testing.model import (
+    SCHEDULES,
+    Comparison,
+    Rows,
+    Sequences,
+    Tokens,
+    check,
+    compare_decoding,
+    compare_logits,
+    load,
+    run_schedule,
+)
+
+
+class ShownSequences(Sequences):
+    """Sequences whose prompts show media; ``shown`` has the prompts by sequence."""
+
+    def __init__(self, declared: build.Declared, shown: Mapping[int, Placed]) -> None:
+        super().__init__(declared)
+        self.shown = shown
+        media = {media.hash: media for placed in shown.values() for media in placed.media}
+        self.seen = {hash: encode(declared.model.encoder, media.inputs) for hash, media in media.items()}
+
+    def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        placed = self.shown[sequence]
+        if placed.positions is None:
+            return super().positions(sequence, start, stop)
+        axes, length = placed.positions.axes, len(placed.ids)
+        prompt = np.frombuffer(placed.positions.data, np.int32).reshape(axes, length)[:, start:stop]
+        behind = np.arange(max(start, length), max(stop, length)) + placed.positions.offset
+        return np.concatenate((prompt, np.tile(behind, (axes, 1))), axis=1).astype(np.int64)
+
+    def embeddings(self, rows: Rows) -> Embeddings | None:
+        places, found, offset = [], [], 0
+        for sequence, count in rows:
+            start = self.computed[sequence]
+            for media in self.shown[sequence].media:
+                first, stop = max(media.start, start), min(media.stop, start + count)
+                if first < stop:
+                    places.append(torch.arange(first, stop) - start + offset)
+                    found.append(self.seen[media.hash][first - media.start : stop - media.start])
+            offset += count
+        return Embeddings(torch.cat(places), torch.cat(found)) if places else None
+
+
+@torch.inference_mode()
+def encode(encoder: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
+    """All parts of an encoder over one item: its embeddings [count, hidden]."""
+    state = encoder.begin(
+        {
+            name: torch.frombuffer(bytearray(array.data), dtype=getattr(torch, array.dtype)).view(array.shape)
+            for name, array in inputs.items()
+        }
+    )
+    for part in range(encoder.parts):
+        state = encoder.advance(state, part)
+    return state  # type: ignore[no-any-return]
+
+
+def check_shown(
+    config: EngineConfig,
+    catalog: Catalog,
+    shown: Mapping[int, Placed],
+    reference: Callable[[int, Tokens], torch.Tensor],
+    *,
+    tolerance: float = 1e-4,
+) -> list[Comparison]:
+    """Run a float32 checkpoint under every schedule, and greedily. ``reference`` gives the logits [length, vocab] of a
+    sequence's prompt with the tokens that came after it; fails where they differ by more than ``tolerance``.
+    """
+    declared = load(config, catalog)
+    prompts = {sequence: placed.ids for sequence, placed in shown.items()}
+    expected = {sequence: reference(sequence, ids) for sequence, ids in prompts.items()}
+    found = [
+        compare_logits(name, run_schedule(ShownSequences(declared, shown), schedule, prompts), expected)
+        for name, schedule in SCHEDULES.items()
+    ]
+    found.append(compare_decoding(ShownSequences(declared, shown), reference, prompts))
+    return check(found, tolerance)

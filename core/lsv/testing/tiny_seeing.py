@@ -1,0 +1,94 @@
+"""What tiny checkpoints of families that see need beside a language model's: a tower, a processor, a template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_TOWER: Mapping[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 7,
+}  # fmt: skip
+_SQUARE: Mapping[str, Any] = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+_TILES = [[28, 56], [56, 28], [56, 56], [28, 84], [84, 28]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """A family's own keys of config.json, its image processor, and how its template writes an item.
+
+    ``specials`` are the tokens behind those of the tiny tokenizer, from id 259 on.
+    """
+
+    config: Mapping[str, Any]
+    processor: str
+    options: Mapping[str, Any]
+    language: str = "llama"
+    text: Mapping[str, Any] = field(default_factory=dict)
+    specials: tuple[str, ...] = ("<image>",)
+    items: Mapping[str, str] = field(default_factory=lambda: {"image": "<image>"})
+
+    @property
+    def template(self) -> str:
+        """Content is a text, or a list of typed parts."""
+        parts = "".join(
+            f"{{% {'el' * (number > 0)}if p['type'] == '{kind}' %}}{text}"
+            for number, (kind, text) in enumerate({"text": "{{ p['text'] }}", **self.items}.items())
+        )
+        content = f"{{% for p in m['content'] %}}{parts}{{% endif %}}{{% endfor %}}"
+        return (
+            "{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}"
+            f"{{% else %}}{content}{{% endif %}}\n{{% endfor %}}"
+            "{% if add_generation_prompt %}assistant: {% endif %}"
+        )
+
+
+_PATCHES = {"depth": 2, "num_heads": 2, "patch_size": 4}
+_PADS = {"vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_id": 261, "video_token_id": 262}
+_QWEN: Mapping[str, Any] = {
+    "language": "qwen2",
+    "text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    "specials": ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    "items": {
+        "image": "<|vision_start|><|image_pad|><|vision_end|>", "video": "<|vision_start|><|video_pad|><|vision_end|>",
+    },
+}  # fmt: skip
+SEEING: Mapping[str, Seeing] = {
+    "qwen2_vl": Seeing(
+        {"vision_config": {**_PATCHES, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}, **_PADS},
+        "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
+    ),
+    "qwen2_5_vl": Seeing(
+        {
+            "vision_config": {
+                **_PATCHES, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "depth": 3,
+                "window_size": 16, "fullatt_block_indexes": [1], "tokens_per_second": 2,
+            },
+            **_PADS,
+        },
+        "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
+    ),
+    "llava": Seeing(
+        {"vision_config": {**_TOWER, "model_type": "clip_vision_model"}, "image_token_index": 259},
+        "CLIPImageProcessor",
+        _SQUARE,
+    ),
+    "llava_next": Seeing(
+        {
+            "vision_config": {**_TOWER, "model_type": "clip_vision_model"},
+            "image_token_index": 259,
+            "image_grid_pinpoints": _TILES,
+        },
+        "LlavaNextImageProcessor",
+        {**_SQUARE, "image_grid_pinpoints": _TILES},
+    ),
+}  # fmt: skip
+
+
+def write_image_processor(seeing: Seeing, path: Path) -> None:
+    """preprocessor_config.json."""
+    import transformers
+
+    getattr(transformers, f"{seeing.processor}Pil")(**seeing.options).save_pretrained(path)

@@ -1,0 +1,191 @@
+"""LLaVA-1.5 and LLaVA-NeXT: a vision tower, a projector, and a language model that is nothing new.
+
+Sources: Liu et al. 2023 (LLaVA-1.5), Liu et al. 2024 (LLaVA-NeXT: tiles at the resolution of the picture).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.errors import CheckpointError
+from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.encoder import FeedForward, check_placeholder
+from lsv.nn.model import Decoder, DecoderLayer
+from lsv.nn.rope import Rope
+from lsv.nn.weights import Weights
+from lsv_models.clip import Tower, TowerConfig
+from lsv_models.llama import LlamaLayer
+from lsv_models.qwen2 import Qwen2Layer
+
+_LANGUAGES: Mapping[str, Callable[[Weights, DecoderConfig, int, Rope], DecoderLayer]] = {
+    "llama": LlamaLayer,
+    "mistral": LlamaLayer,
+    "qwen2": Qwen2Layer,
+}
+# what published files leave out: the sizes of Llama-7B and Mistral-7B
+_LLAMA: Mapping[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "vocab_size": 32000,
+}  # fmt: skip
+_LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {},
+}
+# what only the processor reads, or nobody
+_PROCESSORS = ("image_seq_length", "image_grid_pinpoints", "ignore_index", "use_image_newline_parameter", "vocab_size")
+_RENAMED = (
+    (re.compile(r"^model\.(?=(language_model|vision_tower|multi_modal_projector|image_newline)\b)"), ""),
+    (re.compile(r"^language_model\.(model\.|(?=lm_head\.))"), r"\1"),
+    (re.compile(r"^language_model\."), "model."),
+    (re.compile(r"^vision_tower\.vision_model\."), "vision_tower."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlavaConfig:
+    """The part between the two models: which of the tower's layers are read, and what they go through."""
+
+    tower: TowerConfig
+    layers: tuple[int, ...]
+    drops_first: bool
+    activation: str
+    bias: bool
+    tiles: bool
+
+    @classmethod
+    def read(cls, keys: Keys, tower: TowerConfig, *, tiles: bool) -> LlavaConfig:
+        layers = keys.json.get("vision_feature_layer", -2)
+        keys.take("vision_feature_layer", list if isinstance(layers, list) else int, layers)
+        strategy = keys.take("vision_feature_select_strategy", str, "default")
+        if strategy not in ("default", "full"):
+            raise CheckpointError(
+                f"config.json: vision_feature_select_strategy must be default or full, got {strategy}"
+            )
+        drops_first = strategy == "default"
+        if tiles and drops_first != tower.clip:
+            raise CheckpointError("config.json: tiles need patches alone: strategy default for CLIP, full for SigLIP")
+        return cls(
+            tower=tower,
+            layers=tuple(_layer(index, tower) for index in (layers if isinstance(layers, list) else [layers])),
+            drops_first=drops_first,
+            activation=keys.take("projector_hidden_act", str, "gelu"),
+            bias=keys.take("multimodal_projector_bias", bool, True),
+            tiles=tiles,
+        )
+
+
+def _layer(index: Any, tower: TowerConfig) -> int:
+    """The layer whose output is read, counted from 1; negative ones count from the end."""
+    if not isinstance(index, int) or not -tower.layers <= index <= tower.layers or index == 0:
+        raise CheckpointError(
+            f"config.json: vision_feature_layer must be one of the tower's {tower.layers}, got {index!r}"
+        )
+    return index % (tower.layers + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """A picture on its way: x [tiles * tokens, hidden], the outputs that are kept, and how tiles are laid out."""
+
+    x: torch.Tensor
+    kept: Mapping[int, torch.Tensor]
+    layout: tuple[int, ...]
+
+
+class LlavaEncoder(nn.Module):
+    """Takes ``pixel_values`` [tiles, channels, size, size]; with tiles also ``layout``: the rows and columns they lie
+    in behind the first, which shows all of the picture, and the patches (top, bottom, left, right) that are kept.
+    """
+
+    def __init__(self, w: Weights, c: LlavaConfig, size: int) -> None:
+        super().__init__()
+        self.c = c
+        self.parts = max(c.layers)
+        self.tower = Tower(w / "vision_tower", c.tower, self.parts)
+        sizes = (c.tower.hidden_size * len(c.layers), size, size)
+        place = w / "multi_modal_projector"
+        self.projector = FeedForward(place, ("linear_1", "linear_2"), sizes, c.activation, bias=c.bias)
+        self.newline = w.take("image_newline", (size,)) if c.tiles else None
+
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> Looking:
+        layout = tuple(inputs["layout"].tolist()) if self.c.tiles else ()
+        return Looking(self.tower.embed(inputs["pixel_values"]), {}, layout)
+
+    def advance(self, state: Looking, part: int) -> Looking | torch.Tensor:
+        tokens = self.c.tower.tokens
+        x = self.tower.layers[part](state.x, ((len(state.x) // tokens, tokens),))
+        kept = {**state.kept, part + 1: x} if part + 1 in self.c.layers else state.kept
+        if part + 1 < self.parts:
+            return Looking(x, kept, state.layout)
+        seen = torch.cat([kept[layer] for layer in self.c.layers], dim=-1)
+        seen = seen.view(-1, tokens, seen.shape[-1])
+        seen = self.projector(seen[:, 1:] if self.c.drops_first else seen)
+        return seen.flatten(0, 1) if self.newline is None else lay_out(seen, state.layout, self.newline)
+
+
+def lay_out(seen: torch.Tensor, layout: tuple[int, ...], newline: torch.Tensor) -> torch.Tensor:
+    """seen [1 + tiles, side², size] -> the whole picture, then its tiles row by row of patches, each with ``newline``
+    [size] at its end: [count, size].
+    """
+    rows, columns, top, bottom, left, right = layout
+    side = math.isqrt(seen.shape[1])
+    tiles = seen[1:].view(rows, columns, side, side, -1)
+    patches = tiles.transpose(1, 2).flatten(2, 3).flatten(0, 1)[top:bottom, left:right]
+    lines = torch.cat((patches, newline.expand(len(patches), 1, -1)), dim=1)
+    return torch.cat((seen[0], lines.flatten(0, 1)))
+
+
+class Llava(Decoder):
+    """A picture is as many embeddings as its tiles have patches."""
+
+    tiles = False
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        keys = Keys(config)
+        c, layer = _read_language(keys)
+        tower = TowerConfig.read(keys.take("vision_config", dict))
+        between = LlavaConfig.read(keys, tower, tiles=self.tiles)
+        token = keys.take("image_token_index", int, keys.take("image_token_id", int, 32000))
+        check_placeholder("image_token_index", token, c.vocab_size)
+        for name in _PROCESSORS:
+            keys.maybe(name, object)
+        keys.finish(type(self).__name__)
+        rope = Rope(w, c.rope, max_len)
+        super().__init__(w, c, (layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+        self.encoder = LlavaEncoder(w.uncut(), between, c.hidden_size)
+        unread = "|".join(map(str, range(self.encoder.parts, tower.layers)))
+        self.ignores = (*self.ignores, r"^vision_tower\.(post_layernorm|head|embeddings\.position_ids)\b")
+        self.ignores += (rf"^vision_tower\.encoder\.layers\.({unread})\.",) if unread else ()
+
+    def rename(self, name: str) -> str:
+        """From the names before and since version 4.52 of transformers, and of tower files before version 5."""
+        for pattern, replacement in _RENAMED:
+            name = pattern.sub(replacement, name)
+        return name
+
+
+class LlavaNext(Llava):
+    """A picture is seen whole, and again in tiles at a resolution near its own."""
+
+    tiles = True
+
+
+def _read_language(keys: Keys) -> tuple[DecoderConfig, Callable[[Weights, DecoderConfig, int, Rope], DecoderLayer]]:
+    """The language model's numbers and layers."""
+    text = keys.take("text_config", dict)
+    kind = text.get("model_type", "llama")
+    if kind not in _LANGUAGES:
+        raise CheckpointError(f"config.json: language models are {', '.join(_LANGUAGES)}, got {kind}")
+    tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
+    own = Keys({**_LEFT_OUT[kind], **text, "tie_word_embeddings": tied})
+    c = DecoderConfig.read(own)
+    own.finish(f"the text_config of {kind}")
+    return c, _LANGUAGES[kind]

@@ -1,0 +1,195 @@
+"""Qwen2-VL: pictures and clips at their own resolution, and a Qwen2 whose tokens stand in time, height and width.
+
+Source: Wang et al. 2024 (Qwen2-VL).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.encoder import FeedForward, LayerNorm, Runs, SelfAttention, Turn, check_placeholder
+from lsv.nn.model import Decoder
+from lsv.nn.rope import MRope
+from lsv.nn.weights import Weights
+from lsv_models.qwen2 import Qwen2Layer
+
+_EPS = 1e-6
+_TOKENS = {"image_token_id": 151655, "video_token_id": 151656}
+_OTHER_TOKENS = ("vision_start_token_id", "vision_end_token_id", "vision_token_id")
+_RENAMED = (
+    (re.compile(r"^model\.language_model\."), "model."),
+    (re.compile(r"^model\.visual\."), "visual."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionConfig:
+    """The numbers of a tower. ``merge`` x ``merge`` patches become one embedding of ``outputs`` features."""
+
+    size: int
+    inner: int
+    outputs: int
+    layers: int
+    heads: int
+    patch: tuple[int, int, int, int]
+    merge: int
+    activation: str
+    theta: float
+
+    @classmethod
+    def read(cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str) -> VisionConfig:
+        """Take what both generations have; ``size`` and ``outputs`` are what they call these two."""
+        keys.maybe("spatial_patch_size", int)
+        rope = keys.take("rope_parameters", dict, {})
+        edge = keys.count("patch_size", 14)
+        channels = keys.count("in_channels", keys.take("in_chans", int, 3))
+        return cls(
+            size=keys.count(size),
+            inner=inner,
+            outputs=keys.count(outputs),
+            layers=keys.count("depth", 32),
+            heads=keys.count("num_heads", 16),
+            patch=(channels, keys.count("temporal_patch_size", 2), edge, edge),
+            merge=keys.count("spatial_merge_size", 2),
+            activation=keys.take("hidden_act", str, activation),
+            theta=float(rope.get("rope_theta", 10000.0)),
+        )
+
+
+class VisionLayer(nn.Module):
+    def __init__(self, w: Weights, c: VisionConfig) -> None:
+        super().__init__()
+        self.before_attn, self.before_mlp = (LayerNorm(w / name, c.size, _EPS) for name in ("norm1", "norm2"))
+        self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads)
+        self.mlp: nn.Module = FeedForward(w / "mlp", ("fc1", "fc2"), (c.size, c.inner, c.size), c.activation)
+
+    def forward(self, x: torch.Tensor, runs: Runs, turn: Turn) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), runs, turn)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """An item on its way: x [patches, size], and how its patches fall into frames."""
+
+    x: torch.Tensor
+    turn: Turn
+    frames: Runs
+
+
+class Qwen2VLEncoder(nn.Module):
+    """Takes ``pixel_values`` uint8 [patches, channels, frames, pixels] in blocks of those that are merged, ``levels``
+    float32 [2, channels], the factor and the offset of colours, and ``grid`` int64 [3]: how many patches there are in
+    time, height and width. One frame stands for all that a patch spans. What is at one time sees itself alone.
+    """
+
+    def __init__(self, w: Weights, c: VisionConfig) -> None:
+        super().__init__()
+        self.c, self.parts = c, c.layers
+        self.patches = (w / "patch_embed" / "proj").take("weight", (c.size, *c.patch))
+        self.layers = nn.ModuleList(self.make_layer(w / "blocks" / i, c) for i in range(c.layers))
+        self.before_merger = self.make_norm(w / "merger" / "ln_q", c.size)
+        wide = c.size * c.merge**2
+        self.merger = FeedForward(w / "merger" / "mlp", ("0", "2"), (wide, wide, c.outputs), "gelu")
+
+    def make_layer(self, w: Weights, c: VisionConfig) -> nn.Module:
+        return VisionLayer(w, c)
+
+    def make_norm(self, w: Weights, size: int) -> nn.Module:
+        return LayerNorm(w, size, _EPS)
+
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        frames, height, width = inputs["grid"].tolist()
+        x = self.embed(inputs)
+        places = patch_places(height, width, self.c.merge).to(x.device)
+        return Looking(x, self.turn(places, frames), ((frames, height * width),))
+
+    def advance(self, state: Any, part: int) -> Any:
+        x = self.layers[part](state.x, state.frames, state.turn)
+        return self.merge(x) if part + 1 == self.parts else Looking(x, state.turn, state.frames)
+
+    def embed(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What the first layer gets, [patches, size]."""
+        factor, offset = inputs["levels"][:, :, None, None]
+        pixels = (inputs["pixel_values"] * factor - offset).to(self.patches.dtype)
+        return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
+
+    def turn(self, places: torch.Tensor, frames: int) -> Turn:
+        """The rotation of heads in ``frames`` whose patches stand at ``places`` [patches, 2]."""
+        return axial_turn(places.repeat(frames, 1), self.c.size // self.c.heads, self.c.theta)
+
+    def merge(self, x: torch.Tensor) -> torch.Tensor:
+        """x [patches, size] -> embeddings [patches / merge², outputs]."""
+        return self.merger(self.before_merger(x).unflatten(0, (-1, self.c.merge**2)).flatten(1))  # type: ignore[no-any-return]
+
+
+def patch_places(height: int, width: int, merge: int) -> torch.Tensor:
+    """Rows and columns of a frame's patches, block by block of those that are merged: int64 [patches, 2]."""
+    places = torch.cartesian_prod(torch.arange(height), torch.arange(width))
+    return places.view(height // merge, merge, width // merge, merge, 2).transpose(1, 2).flatten(0, 3)
+
+
+def axial_turn(places: torch.Tensor, head_dim: int, theta: float) -> Turn:
+    """The rotation of heads by row in the first half of their feature pairs, by column in the second; in float32."""
+    inverse = theta ** -(torch.arange(0, head_dim // 2, 2, device=places.device) / (head_dim // 2))
+    angles = (places[..., None] * inverse).flatten(1)
+    cos, sin = angles.cos(), angles.sin()
+    cos, sin = (torch.cat(halves, dim=-1).unsqueeze(1) for halves in ((cos, cos), (-sin, sin)))
+
+    def turn(heads: torch.Tensor) -> torch.Tensor:
+        x = heads.float()
+        return (x * cos + x.roll(head_dim // 2, dims=-1) * sin).to(heads.dtype)
+
+    return turn
+
+
+class Qwen2VL(Decoder):
+    axes = MRope.axes
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        keys = Keys(config)
+        vision = self.make_encoder(w.uncut() / "visual", keys.take("vision_config", dict))
+        c = _read_language(keys)
+        for name, token in _TOKENS.items():
+            check_placeholder(name, keys.take(name, int, token), c.vocab_size)
+        keys.finish(type(self).__name__)
+        rope = MRope(w, c.rope, max_len)
+        super().__init__(w, c, (Qwen2Layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+        self.encoder = vision
+
+    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> nn.Module:
+        keys = Keys(config)
+        inner = keys.take("mlp_ratio", int, 4) * keys.take("embed_dim", int, 1280)
+        c = VisionConfig.read(keys, size="embed_dim", inner=inner, outputs="hidden_size", activation="quick_gelu")
+        keys.finish("Qwen2VL's vision_config")
+        return Qwen2VLEncoder(w, c)
+
+    def rename(self, name: str) -> str:
+        """From the names since version 4.52 of transformers."""
+        for pattern, replacement in _RENAMED:
+            name = pattern.sub(replacement, name)
+        return name
+
+
+def _read_language(keys: Keys) -> DecoderConfig:
+    """The language model's numbers: under ``text_config``, in published files beside everything else."""
+    for name in _OTHER_TOKENS:
+        keys.maybe(name, int)
+    text = keys.maybe("text_config", dict)
+    if text is None:
+        return DecoderConfig.read(keys, rope_theta=1e6)
+    tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
+    own = Keys({**text, "tie_word_embeddings": tied})
+    for name in (*_TOKENS, *_OTHER_TOKENS):
+        own.maybe(name, int)
+    c = DecoderConfig.read(own, rope_theta=1e6)
+    own.finish("the text_config of Qwen2VL")
+    return c

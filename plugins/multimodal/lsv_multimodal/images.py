@@ -1,0 +1,66 @@
+"""transformers' image processors as families use them here: with PIL, one picture at a time, numpy arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.errors import BadRequest, CheckpointError
+from lsv.media import Array
+from lsv.processor import Content, Picture
+
+_THINNEST = 200
+"""A longer side of so many shorter ones is no picture: scaled up to a tower's size it would fill the memory."""
+
+
+def load_image_processor(folder: Path) -> Any:
+    """The image processor a checkpoint names. Raises ``CheckpointError`` where there is none."""
+    from transformers import AutoImageProcessor
+
+    loader: Any = AutoImageProcessor
+    try:
+        return loader.from_pretrained(str(folder), backend="pil", local_files_only=True)
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(f"{folder} has no image processor: preprocessor_config.json is missing") from cause
+
+
+def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.NDArray[Any]]:
+    """The arrays made of one picture. Raises ``BadRequest`` for content or a form that towers can't take."""
+    if not isinstance(content, Picture):
+        raise BadRequest("this model takes pictures, no sounds and no clips")
+    height, width = content.pixels.shape[:2]
+    if max(height, width) > _THINNEST * min(height, width):
+        raise BadRequest(f"a picture of {width} x {height} is too thin: at most {_THINNEST} times as long as wide")
+    made = processor(images=content.pixels, input_data_format="channels_last", return_tensors="np", **options)
+    return dict(made)
+
+
+def read_levels(processor: Any) -> npt.NDArray[np.float32]:
+    """What a pixel from 0 to 255 is multiplied by, and what is then taken from it: float32 [2, channels].
+
+    The encoder does it: bytes travel faster than what they become.
+    """
+    mean, std = np.array(processor.image_mean), np.array(processor.image_std)
+    if not processor.do_normalize:
+        mean, std = np.zeros_like(mean), np.ones_like(std)
+    factor = processor.rescale_factor if processor.do_rescale else 1.0
+    return np.stack((factor / std, mean / std)).astype(np.float32)
+
+
+def check_options(options: Mapping[str, Any], known: tuple[str, ...] = ()) -> None:
+    """Raises ``BadRequest`` for options of the processor that are not known."""
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise BadRequest(
+            f"this model's processor has no option {', '.join(unknown)}: {takes}", param="mm_processor_kwargs"
+        )
+
+
+def pack(array: npt.NDArray[Any]) -> Array:
+    """An array on its way to the encoder."""
+    return Array(str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes())

@@ -1,0 +1,189 @@
+"""Qwen2-VL's and Qwen2.5-VL's pictures and clips: patches at their own resolution, and where they stand in a prompt."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.errors import BadRequest
+from lsv.media import Media, Modality, Positions
+from lsv.processor import Clip, Content, Picture, Processed
+from lsv_multimodal.images import check_options, load_image_processor, pack, read_levels, run
+
+_OPTIONS = ("min_pixels", "max_pixels")
+# these choose a clip's frames before they come here; pictures have no use for them
+_SAMPLING = ("fps", "num_frames")
+# of a frame of a clip, and of all its frames, as Qwen's own preparation of clips has them (qwen-vl-utils)
+_FRAME_TOKENS = (128, 768)
+_CLIP_TOKENS = 115_200
+_SPARE = 1.05
+
+
+class Qwen2VLPlacement:
+    """One token of the prompt for every item. Its embeddings stand at their time, height and width from where the text
+    before it ended; the text behind it goes on after the largest of these (Wang et al. 2024, section 2.1).
+    """
+
+    placeholders: Mapping[Modality, int]
+    _paced = False
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.placeholders = _placeholders(config)
+        self._merge = int(config["vision_config"].get("spatial_merge_size", 2))
+
+    def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
+        if not media:
+            return None
+        parts: list[npt.NDArray[Any]] = []
+        done = place = 0
+        for item in media:
+            parts.append(_in_line(place, item.start - done))
+            place += item.start - done
+            parts.append(self._grid(item) + place)
+            place, done = int(parts[-1].max()) + 1, item.stop
+        parts.append(_in_line(place, len(ids) - done))
+        data = np.concatenate(parts, axis=1).astype(np.int32).tobytes()
+        return Positions(3, data, place - done)
+
+    def _grid(self, item: Media) -> npt.NDArray[Any]:
+        """Times, heights and widths of an item's embeddings, from 0 on: [3, count].
+
+        Raises ``BadRequest`` where embeddings come with a grid that is not theirs, ``KeyError`` without one.
+        """
+        patches = [int(size) for size in _numbers(item, "grid").ravel()]
+        merged = [*patches[:1], *(size // self._merge for size in patches[1:])]
+        if len(merged) != 3 or min(merged) < 1 or math.prod(merged) != item.count:
+            raise BadRequest(f"{item.count} embeddings are no grid of {patches} patches in time, height and width")
+        grid = np.indices(merged).reshape(3, -1)
+        if self._paced and item.modality == "video":
+            # in single precision, as the times were made that models were trained with
+            times = grid[0].astype(np.float32) * _numbers(item, "pace").ravel()[:1].astype(np.float32)
+            _check_times(times, item.count)
+            grid[0] = times.astype(np.int64)
+        return grid
+
+
+class Qwen25VLPlacement(Qwen2VLPlacement):
+    """Pairs of a clip's frames stand as far apart as their ``pace`` says."""
+
+    _paced = True
+
+
+class Qwen2VLProcessor:
+    """``min_pixels`` and ``max_pixels`` bound the size of a picture or frame; nothing may exceed the checkpoint's."""
+
+    rate = 0
+    _tempo: float | None = None
+    """Places in time that a second takes; None counts pairs of frames."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._processor = load_image_processor(folder)
+        self._levels = read_levels(self._processor)
+        self._tokens = _placeholders(config)
+        unit = (self._processor.patch_size * self._processor.merge_size) ** 2
+        size = self._processor.size
+        self._picture = (int(size["shortest_edge"]), int(size["longest_edge"]))
+        self._frame = _read_frame(folder, (_FRAME_TOKENS[0] * unit, _FRAME_TOKENS[1] * unit))
+        self._clip = _CLIP_TOKENS * unit
+
+    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+        check_options(options, _OPTIONS + _SAMPLING)
+        if isinstance(content, Clip):
+            return self._prepare_clip(content, options)
+        least, most = _choose(options, self._picture)
+        pixels, grid = self._run(content, least, most)
+        return self._processed("image", {"pixel_values": pixels[:, :, None], "grid": np.array([1, *grid])})
+
+    def _prepare_clip(self, clip: Clip, options: Mapping[str, Any]) -> Processed:
+        """Frames in pairs, the last one twice where their number is odd."""
+        span = self._processor.temporal_patch_size
+        least, most = _choose(options, self._frame)
+        most = max(min(most, self._clip * span // len(clip.frames)), int(least * _SPARE))
+        made = [self._run(Picture(frame), least, most) for frame in clip.frames]
+        grid = made[0][1]
+        frames = [pixels for pixels, _ in made]
+        frames += [frames[-1]] * (-len(frames) % span)
+        # [pairs, patches, channels, frames of a pair, pixels]
+        pairs = np.stack(frames).reshape(-1, span, *frames[0].shape).transpose(0, 2, 3, 1, 4)
+        inputs = {"pixel_values": pairs.reshape(-1, *pairs.shape[2:]), "grid": np.array([len(pairs), *grid])}
+        if self._tempo is not None:
+            inputs["pace"] = np.array([self._tempo * span * _interval(clip)], np.float32)
+        return self._processed("video", inputs)
+
+    def _run(self, content: Content, least: int, most: int) -> tuple[npt.NDArray[Any], tuple[int, int]]:
+        """Patches uint8 [patches, channels, pixels], and how many in height and width."""
+        size = {"shortest_edge": least, "longest_edge": most}
+        made = run(self._processor, content, size=size, do_rescale=False, do_normalize=False)
+        _, height, width = made["image_grid_thw"][0].tolist()
+        # the image processor shows a picture in all frames of a patch
+        pixels = made["pixel_values"].reshape(height * width, 3, self._processor.temporal_patch_size, -1)
+        return pixels[:, :, 0].astype(np.uint8), (height, width)
+
+    def _processed(self, modality: Modality, inputs: Mapping[str, npt.NDArray[Any]]) -> Processed:
+        count = int(inputs["grid"].prod()) // self._processor.merge_size**2
+        packed = {name: pack(array) for name, array in {**inputs, "levels": self._levels}.items()}
+        return Processed(packed, (self._tokens[modality],) * count, 0, count)
+
+
+class Qwen25VLProcessor(Qwen2VLProcessor):
+    """A clip's times are those of its frames in seconds, ``tokens_per_second`` of the config to each."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(folder, config)
+        self._tempo = float(config["vision_config"].get("tokens_per_second", 4))
+
+
+def _placeholders(config: Mapping[str, Any]) -> dict[Modality, int]:
+    return {"image": int(config.get("image_token_id", 151655)), "video": int(config.get("video_token_id", 151656))}
+
+
+def _numbers(item: Media, name: str) -> npt.NDArray[Any]:
+    array = item.inputs[name]
+    return np.frombuffer(array.data, array.dtype)
+
+
+def _check_times(times: npt.NDArray[Any], count: int) -> None:
+    """No token may stand behind where it would with text alone: nobody has planned for places that far."""
+    if not np.isfinite(times).all() or times.min() < 0 or times.max() >= count:
+        raise BadRequest("the frames of the clip are too small for the time between them: ask for more with fps")
+
+
+def _in_line(start: int, count: int) -> npt.NDArray[Any]:
+    return np.tile(np.arange(start, start + count), (3, 1))
+
+
+def _interval(clip: Clip) -> float:
+    """Seconds from a frame to the next."""
+    steps = len(clip.times) - 1
+    return float(clip.times[-1] - clip.times[0]) / steps if steps else 0.0
+
+
+def _read_frame(folder: Path, default: tuple[int, int]) -> tuple[int, int]:
+    """Least and most pixels of a frame: the checkpoint's, where it has a file about clips."""
+    file = folder / "video_preprocessor_config.json"
+    given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    size = given.get("size") or {}
+    least = given.get("min_pixels") or size.get("shortest_edge") or default[0]
+    most = given.get("max_pixels") or size.get("longest_edge") or default[1]
+    return int(least), int(most)
+
+
+def _choose(options: Mapping[str, Any], own: tuple[int, int]) -> tuple[int, int]:
+    """Least and most pixels. Raises ``BadRequest`` for numbers that are no sizes, or more than ``own``."""
+    for name in _OPTIONS:
+        value = options.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise BadRequest(f"{name} must be a positive whole number, got {value!r:.40}", param="mm_processor_kwargs")
+    most = options.get("max_pixels") or own[1]
+    least = options.get("min_pixels") or min(own[0], most)
+    if most > own[1]:
+        raise BadRequest(f"max_pixels may be at most {own[1]}, got {most}", param="mm_processor_kwargs")
+    if least > most:
+        raise BadRequest(f"min_pixels={least} is more than max_pixels={most}", param="mm_processor_kwargs")
+    return least, most

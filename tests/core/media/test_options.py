@@ -1,0 +1,88 @@
+"""The options of media, as flags, variables and arguments give them; and templates that know parts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv import options
+from lsv.chat_template import ChatTemplates
+from lsv.errors import ConfigError
+from lsv.flags import parse
+from lsv.media.options import Limits, MediaOptions
+from lsv.settings import Declared, gather
+
+DECLARED = Declared(options.for_scope("serve"))
+
+
+def read(*arguments: str) -> MediaOptions:
+    return MediaOptions.from_settings(gather(DECLARED, parse(arguments, DECLARED, options.UNAVAILABLE).given))
+
+
+def test_nothing_is_reachable_by_default() -> None:
+    assert read() == MediaOptions(limits=Limits(bytes=64 << 20))
+    assert (read().folder, read().domains, read().allowed("image")) == (None, (), 16)
+
+
+@pytest.mark.parametrize(
+    "text", ["image=2,audio=0", '{"image": 2, "audio": 0}', "image=2, audio=0", '{"image":"2","audio":0}']
+)
+def test_counts_in_every_spelling(text: str) -> None:
+    found = read("--limit-mm-per-prompt", text)
+    assert (found.allowed("image"), found.allowed("audio"), found.allowed("video")) == (2, 0, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit-mm-per-prompt", "image=x"], "whole numbers by name"),
+        (["--limit-mm-per-prompt", "image"], "whole numbers by name"),
+        (["--limit-mm-per-prompt", "image=-1"], "whole numbers by name"),
+        (["--limit-mm-per-prompt", '{"image": true}'], "whole numbers by name"),
+        (["--limit-mm-per-prompt", "{image"], "JSON"),
+        (["--limit-mm-per-prompt", "smell=1"], "no kind of media 'smell'"),
+        (["--mm-processor-kwargs", "[1]"], "must be a JSON object"),
+        (["--allowed-local-media-path", "/no/such/folder"], "is not a folder"),
+        (["--media-timeout", "0"], "at least 0.1"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(*arguments)
+
+
+def test_flags_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_IMAGE_FETCH_TIMEOUT", "7")
+    found = read(
+        "--allowed-local-media-path", str(tmp_path), "--allowed-media-domains", "A.example,*.b.example",
+        "--mm-processor-kwargs", '{"num_crops": 4}', "--max-media-mb", "1", "--audio-fetch-timeout", "3",
+    )  # fmt: skip
+    assert found.folder == str(tmp_path)
+    assert found.domains == ("a.example", "*.b.example")
+    assert found.processor == {"num_crops": 4}
+    assert found.limits.bytes == 1 << 20
+    assert dict(found.fetch_seconds) == {"image": 7.0, "audio": 3.0, "video": 10.0}
+
+
+PARTS = "{% for m in messages %}{% for p in m['content'] %}{{ p['type'] }}{{ p['text'] }}{% endfor %}{% endfor %}"
+EITHER = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}" + PARTS + "{% endif %}{% endfor %}"
+)
+TEXT = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "expected"),
+    [
+        (PARTS, "hi", "texthi"),
+        (PARTS, [{"type": "text", "text": "hi"}, {"type": "image"}], "texthiimage"),
+        (EITHER, "hi", "hi"),
+        (TEXT, "hi", "hi"),
+        (TEXT, [{"type": "text", "text": "hi"}], "hi"),
+    ],
+)
+def test_content_has_the_form_a_template_knows(template: str, content: Any, expected: str) -> None:
+    messages = [{"role": "user", "content": content}]
+    assert ChatTemplates({"default": template}, {}).render(messages) == expected
