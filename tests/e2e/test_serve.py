@@ -156,7 +156,7 @@ def test_terminal_clients(server):
 
 
 def test_sigterm_lets_a_stream_end(own_server):
-    server = own_server()
+    server = own_server("--drain-timeout", "120")
     server.wait_until_ready()
     stream = client_of(server).completions.create(
         model="lsv-demo", prompt="Mira", max_tokens=300, extra_body={"ignore_eos": True}, stream=True
