@@ -37,10 +37,14 @@ LoadKernel = Callable[["Bindable", OpSpec], Kernel]
 
 
 class Bindable(nn.Module):
-    """A module a kernel may stand in for. ``row_invariant`` says whether the reference obeys the row rule."""
+    """A module a kernel may stand in for. ``row_invariant`` says whether the reference obeys the row rule.
+
+    ``capturable`` says whether a device can capture it: no shape in it depends on values.
+    """
 
     op: ClassVar[str]
     row_invariant: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
     kernel: Kernel | None = None
 
     def spec(self) -> OpSpec:
@@ -154,3 +158,14 @@ def _bind_one(
     why = "; ".join(refusals) or "no kernel offered"
     lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1
     return False
+
+
+def find_uncapturable(module: nn.Module) -> frozenset[str]:
+    """The ops of a bound model that are left to references which no device can capture."""
+    found: frozenset[str] = frozenset()
+    if isinstance(module, Bindable):
+        if module.kernel is not None and not getattr(module.kernel, "composite", False):
+            return found
+        if module.kernel is None and not module.capturable:
+            found = frozenset((module.op,))
+    return found.union(*(find_uncapturable(child) for child in module.children()))

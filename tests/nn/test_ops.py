@@ -5,10 +5,11 @@ import torch
 
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
+from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.weights import Part
 from lsv.offers import KernelOffer
-from lsv.ops import Bindable, bind
+from lsv.ops import Bindable, bind, find_uncapturable
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
 
@@ -72,6 +73,17 @@ def test_modules_below_a_composite_kernel_are_offered_too():
     assert [(line.op, line.implementation) for line in lines][:2] == [("gated_mlp", "composite"), ("linear", "plain")]
     assert isinstance(module.kernel, composite)
     assert isinstance(module.down.linear.kernel, Plain)
+
+
+def test_references_that_no_device_can_capture_are_found():
+    class Sparse(Plain):
+        composite = True
+
+    module = MoE(place(), 8, 12, "silu", experts=2, top=1, normalise=True)
+    model = torch.nn.ModuleList([mlp(), module])
+    assert find_uncapturable(model) == {"moe"}
+    module.use(Sparse(module, module.spec()))
+    assert find_uncapturable(model) == frozenset()
 
 
 def test_the_highest_rank_that_supports_a_module_is_bound():

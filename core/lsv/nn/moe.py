@@ -38,10 +38,12 @@ class Router(nn.Module):
 class MoE(Bindable):
     """x [T, hidden] -> [T, hidden]. Experts are cut over the ranks like a plain block; sums run in expert order.
 
-    ``names`` are gate, up and down of one expert; experts stand at ``experts.<number>``.
+    ``names`` are gate, up and down of one expert; experts stand at ``experts.<number>``. How many tokens an expert gets
+    depends on values, so no device can capture the reference.
     """
 
     op: ClassVar[str] = "moe"
+    capturable: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
 from lsv.nn.step import Embeddings, Step
+from lsv.ops import find_uncapturable
 from lsv.platform import Device, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 
@@ -113,6 +114,10 @@ class Steps:
     def warm_up(self, report: Callable[[int, int], None], *, eager: bool) -> None:
         """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
         expected = self.policy.expected()
+        left = find_uncapturable(self.model)  # type: ignore[arg-type]
+        if left and expected and not eager:
+            log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
+            eager = True
         for done, shape in enumerate(self.policy.warmup(), start=1):
             batch = dummy_batch(shape, len(self.groups), spread=self._padded, axes=self.axes)
             buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
