@@ -1,0 +1,125 @@
+"""A page in front of an API whose engine is a fake, both on real ports; and a browser that opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lsv.engine.client import Service
+from lsv.testing.fake_client import FakeClient, fake_config
+from lsv_api.app import create_app
+from lsv_api.options import ApiOptions
+from lsv_api.server import Server
+from lsv_webui.options import PageOptions
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+ANSWER = "Blue light is **scattered** most."
+KEY = "correct-key"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class ApiThread:
+    """An API server with an event loop of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        self.engine = FakeClient(fake_config("fake", max_model_len=512), answer=ANSWER)
+        self.options = ApiOptions(port=free_port(), **options)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._started.wait(20)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.options.port}"
+
+    async def _run(self) -> None:
+        service = Service({"fake": self.engine})
+        self._server = Server(service, self.options, create_app(service, self.options))
+        self._loop = asyncio.get_running_loop()
+        running = asyncio.create_task(self._server.run())
+        while not self._server.address:
+            await asyncio.sleep(0.005)
+        self._started.set()
+        await running
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(lambda: (self._server.stop(), self._server.stop()))
+        self._thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def api() -> Iterator[ApiThread]:
+    """An API without a key. Its engine's pace and answer are set by tests, and set back by ``calm``."""
+    running = ApiThread()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def calm(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "api" in request.fixturenames:
+        engine = request.getfixturevalue("api").engine
+        engine.pace, engine.answer, engine.failure = 0.0, ANSWER, None
+
+
+@pytest.fixture(scope="session")
+def locked() -> Iterator[ApiThread]:
+    """An API that asks for ``KEY``."""
+    running = ApiThread(api_keys=(KEY,))
+    yield running
+    running.stop()
+
+
+class Pages:
+    """Pages by what they were told; each is started once."""
+
+    def __init__(self) -> None:
+        self._started: dict[tuple[str, str | None], tuple[str, Any]] = {}
+
+    def url(self, server: str, key: str | None = None) -> str:
+        from lsv_webui.page import address, launch
+
+        if (server, key) not in self._started:
+            options = PageOptions(server=server, port=free_port(), api_key=key)
+            self._started[server, key] = address(options.host, options.port), launch(options)
+        return self._started[server, key][0]
+
+    def close(self) -> None:
+        for _, page in self._started.values():
+            page.close(verbose=False)
+
+
+@pytest.fixture(scope="session")
+def pages() -> Iterator[Pages]:
+    opened = Pages()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium. Skips, and says why, where there is none.
+
+    Playwright keeps an event loop running in this thread: a module that uses this has no asynchronous tests.
+    """
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed: make browser installs it")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser does it")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()

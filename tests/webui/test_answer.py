@@ -1,0 +1,121 @@
+"""Answers as they are written, against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
+from lsv_webui.answer import write
+from lsv_webui.api import Abilities, Api
+from lsv_webui.conversation import Message
+
+pytestmark = pytest.mark.xdist_group("webui")
+
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+
+
+async def answered(api: Api, body: dict[str, Any] = BODY, key: str | None = None) -> Message:
+    message = Message(role="assistant")
+    async for _ in write(api, body, message, asyncio.Event(), key):
+        pass
+    return message
+
+
+async def aborted(api, before: int) -> None:
+    """Wait until the engine has aborted one more request."""
+    for _ in range(100):
+        if len(api.engine.aborted) > before:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the request was not aborted")
+
+
+async def test_an_answer_has_its_text_and_figures(api) -> None:
+    api.engine.pace = 0.005
+    message = await answered(Api(api.url))
+    assert message.text == api.engine.answer
+    assert message.error == ""
+    assert message.note.startswith("first token ")
+    assert message.note.endswith(f"tok/s · {len(api.engine.answer) + 1} tokens")
+
+
+async def test_a_cut_answer_says_so(api) -> None:
+    message = await answered(Api(api.url), {**BODY, "max_tokens": 3})
+    assert message.note.endswith("cut at the longest length")
+
+
+async def test_stopping_aborts_the_request(api) -> None:
+    api.engine.pace, api.engine.answer = 0.01, "word " * 500
+    message, stop, before = Message(role="assistant"), asyncio.Event(), len(api.engine.aborted)
+    async for _ in write(Api(api.url), {**BODY, "max_tokens": 400}, message, stop):
+        if message.text:
+            stop.set()
+    assert 0 < len(message.text) < 400
+    assert message.note.endswith(f" · {len(message.text)} tokens · stopped")
+    await aborted(api, before)
+
+
+async def test_stopping_ends_a_wait_for_the_first_token(api) -> None:
+    api.engine.pace = 60.0
+    message, stop, before = Message(role="assistant"), asyncio.Event(), len(api.engine.aborted)
+    asyncio.get_running_loop().call_later(0.1, stop.set)
+    async for _ in write(Api(api.url), BODY, message, stop):
+        pass
+    assert (message.text, message.note, message.error) == ("", "stopped", "")
+    await aborted(api, before)
+
+
+async def test_slow_drawing_does_not_slow_the_figures(api) -> None:
+    api.engine.pace, api.engine.answer = 0.002, "x" * 100
+    message = Message(role="assistant")
+    async for _ in write(Api(api.url), BODY, message, asyncio.Event()):
+        await asyncio.sleep(0.3)
+    speed = float(message.note.split(" · ")[1].split()[0])
+    assert 30 < speed < 600
+
+
+async def test_errors_are_plain(api, locked) -> None:
+    wrong = await answered(Api(locked.url, "wrong"))
+    assert wrong.error == "The server asks for another API key. Enter yours under Settings."
+    long = await answered(Api(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
+    assert long.error.startswith("This conversation is too long for the model.")
+    assert "512" in long.error
+    api.engine.failure = LsvError("the row was not finite")
+    broken = await answered(Api(api.url))
+    assert "not finite" in broken.error
+
+
+async def test_a_visitors_key_stands_in_for_the_pages(locked) -> None:
+    with pytest.raises(Unauthorized):
+        await Api(locked.url).models()
+    assert await Api(locked.url, "wrong").models("correct-key") == ["fake"]
+
+
+async def test_nobody_there() -> None:
+    with pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9\. Start one with: lsv serve"):
+        await Api("http://127.0.0.1:9").models()
+
+
+async def test_media_are_refused_plainly(api) -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    message = await answered(Api(api.url), {"messages": [{"role": "user", "content": [part]}]})
+    assert message.error
+    assert "{" not in message.error
+
+
+async def test_what_the_server_can_do(api) -> None:
+    document = {"paths": {"/v1/audio/transcriptions": {}}, "components": {"schemas": {"ChatRequest": {}}}}
+    assert Abilities(document).transcribes
+    assert not Abilities(document).structures
+    assert not Abilities({}).transcribes
+    assert isinstance((await Api(api.url).abilities()).structures, bool)
+
+
+async def test_a_body_that_is_no_error() -> None:
+    from lsv_webui.api import refusal
+
+    assert str(refusal(502, b"<html>bad gateway")) == "<html>bad gateway"
+    assert isinstance(refusal(502, b""), BadRequest)

@@ -1,0 +1,83 @@
+"""How the page is started: flags, the key it is lent, what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from lsv.cli.context import CommandContext
+from lsv.errors import ConfigError
+from lsv_webui.frontend import page_options
+from lsv_webui.options import PageOptions, require_gradio, server_address
+from lsv_webui.page import check_address
+
+
+def served(*arguments: str) -> dict[str, Any]:
+    settings = CommandContext.open(arguments).settings(arguments, scope="serve")
+    return dict(settings)
+
+
+def test_the_switch() -> None:
+    assert served()["webui.enabled"] is False
+    assert served("--webui")["webui.enabled"] is True
+
+
+def test_the_page_is_lent_the_key_where_only_this_machine_opens_it() -> None:
+    assert page_options(served("--api-key", "a,b", "--port", "81")) == PageOptions(
+        server="http://127.0.0.1:81", api_key="a"
+    )
+    for host in ("0.0.0.0", "10.0.0.3", "127.example.org"):
+        assert page_options(served("--api-key", "a", "--webui-host", host)).api_key is None
+    shared = served("--api-key", "a", "--webui-host", "0.0.0.0", "--webui-api-key", "b")
+    assert page_options(shared).api_key == "b"
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000"), ("10.0.0.3", "http://10.0.0.3:8000")],
+)
+def test_the_page_reaches_its_server(host: str, server: str) -> None:
+    assert page_options(served("--host", host)).server == server
+
+
+def test_what_the_page_can_not_follow() -> None:
+    with pytest.raises(ConfigError, match="certificate"):
+        page_options(served("--ssl-certfile", "a", "--ssl-keyfile", "b"))
+    with pytest.raises(ConfigError, match="port"):
+        page_options(served("--port", "0"))
+
+
+@pytest.mark.parametrize("given", ["http://h:1", "http://h:1/", "http://h:1/v1", "h:1", "http://h:1/v1/"])
+def test_addresses(given: str) -> None:
+    assert server_address(given) == "http://h:1"
+
+
+def test_an_address_of_another_kind() -> None:
+    with pytest.raises(ConfigError, match="http or https"):
+        server_address("ftp://h")
+
+
+def test_a_missing_gradio_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'pip install "lsv\[webui\]"'):
+        require_gradio()
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="can't listen on"):
+            check_address("127.0.0.1", port)
+
+
+def test_starting_costs_no_gradio() -> None:
+    script = (
+        "import sys, lsv_webui.plugin, lsv_webui.frontend, lsv_webui.command, lsv_webui.page\n"
+        "assert 'gradio' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

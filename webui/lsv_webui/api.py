@@ -1,0 +1,124 @@
+"""The server's HTTP API as the page uses it, with errors in words for the person in front of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from lsv.cli.openai_api import async_events, headers
+from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
+
+_ANSWER_SECONDS = 3600.0
+_STATUS_SECONDS = 5.0
+
+
+class Abilities:
+    """What a server says of itself in ``/openapi.json``."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        paths = document.get("paths", {})
+        schemas = document.get("components", {}).get("schemas", {})
+        self.transcribes = "/v1/audio/transcriptions" in paths
+        self.structures = "response_format" in schemas.get("ChatRequest", {}).get("properties", {})
+
+
+class Api:
+    """Calls to one server. All take a visitor's own key, which stands in for the page's."""
+
+    def __init__(self, server: str, api_key: str | None = None) -> None:
+        self.server = server
+        self._key = api_key
+        # Straight to the server: a proxy in the environment is for the world outside, which the page never calls.
+        self._http = httpx2.AsyncClient(base_url=server, timeout=_STATUS_SECONDS, trust_env=False)
+
+    async def models(self, key: str | None = None) -> list[str]:
+        """Names the server answers to."""
+        found = await self._get("/v1/models", key)
+        return [model["id"] for model in found.json()["data"]]
+
+    async def abilities(self, key: str | None = None) -> Abilities:
+        return Abilities((await self._get("/openapi.json", key)).json())
+
+    async def health(self, key: str | None = None) -> dict[str, Any]:
+        """The state of the server and its models; a server that is loading answers, too."""
+        found: dict[str, Any] = (await self._get("/health", key, accepted=(200, 503))).json()
+        return found
+
+    async def metrics(self, key: str | None = None) -> str:
+        """The metrics in Prometheus text format."""
+        return (await self._get("/metrics", key)).text
+
+    async def chat(self, body: Mapping[str, Any], key: str | None = None) -> AsyncGenerator[dict[str, Any], None]:
+        """Events of a streamed answer, each with the usage so far.
+
+        Closing the iterator closes the connection, which aborts the request.
+        """
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        body = {**body, "stream": True, "stream_options": usage}
+        with self._in_words():
+            async with self._http.stream(
+                "POST", "/v1/chat/completions", json=body, headers=self._headers(key), timeout=_answering()
+            ) as response:
+                if response.status_code != 200:
+                    raise refusal(response.status_code, await response.aread())
+                async for event in async_events(response.aiter_lines()):
+                    yield event
+
+    async def transcribe(self, path: Path, model: str | None, key: str | None = None) -> str:
+        """The words in a sound."""
+        form = {"response_format": "json", **({"model": model} if model else {})}
+        with self._in_words():
+            response = await self._http.post(
+                "/v1/audio/transcriptions",
+                data=form,
+                files={"file": (path.name, path.read_bytes())},
+                headers=self._headers(key),
+                timeout=_answering(),
+            )
+        if response.status_code != 200:
+            raise refusal(response.status_code, response.content)
+        return str(response.json()["text"])
+
+    async def _get(self, path: str, key: str | None, accepted: tuple[int, ...] = (200,)) -> httpx2.Response:
+        with self._in_words():
+            response = await self._http.get(path, headers=self._headers(key))
+        if response.status_code not in accepted:
+            raise refusal(response.status_code, response.content)
+        return response
+
+    def _headers(self, key: str | None) -> dict[str, str]:
+        return headers(key or self._key)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.TimeoutException:
+            raise Unavailable(f"The server at {self.server} does not answer in time. Is it busy or stopped?") from None
+        except httpx2.TransportError:
+            raise Unavailable(f"No server answers at {self.server}. Start one with: lsv serve") from None
+
+
+def refusal(status: int, body: bytes) -> LsvError:
+    """The error a server answered with."""
+    try:
+        error = json.loads(body)["error"]
+        message, code, param = str(error["message"]), error.get("code"), error.get("param")
+    except (ValueError, KeyError, TypeError):
+        message, code, param = body[:200].decode("utf-8", "replace"), None, None
+    if status == 401:
+        return Unauthorized("The server asks for another API key. Enter yours under Settings.")
+    if code == "context_length_exceeded":
+        return BadRequest(f"This conversation is too long for the model. {message}")
+    # A visitor wrote no field of a request, so its name says nothing to them.
+    message = message.removeprefix(f"{param}: ")
+    return BadRequest(f"{message[:1].upper()}{message[1:]}" or f"The server answered with status {status}.")
+
+
+def _answering() -> httpx2.Timeout:
+    return httpx2.Timeout(_ANSWER_SECONDS, connect=_STATUS_SECONDS)

@@ -1,0 +1,113 @@
+"""The page: a list of conversations, tabs, settings; and what happens when it opens."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import gradio as gr
+from gradio.events import api as endpoint
+
+from lsv.errors import LsvError
+from lsv_webui.api import Api
+from lsv_webui.chat import ChatTab
+from lsv_webui.controls import Controls
+from lsv_webui.dashboard import Dashboard
+from lsv_webui.endpoint import chat_endpoint
+from lsv_webui.options import PageOptions
+from lsv_webui.theme import OPENED, TOGGLE_MODE
+from lsv_webui.transcription import Transcription
+from lsv_webui.view import QUIET
+
+STATUS_SECONDS = 10.0
+
+UPLOADS_KEPT = (3600, 7 * 86400)
+"""Seconds: how often old uploads are looked for, and when they are old."""
+
+BRAND = '<div class="lsv-brand"><b>lsv</b><span>your models, answering</span></div>'
+
+
+def build(options: PageOptions) -> gr.Blocks:
+    """The page in front of a server, not yet listening."""
+    return Page(Api(options.server, options.api_key)).build()
+
+
+class Page:
+    """One page for all visitors."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._chat = ChatTab(api)
+        self._controls = Controls()
+
+    def build(self) -> gr.Blocks:
+        page: gr.Blocks
+        with gr.Blocks(
+            title="lsv", fill_height=True, fill_width=True, analytics_enabled=False, delete_cache=UPLOADS_KEPT
+        ) as page:
+            with gr.Sidebar(width=280, elem_id="lsv-side"):
+                gr.HTML(BRAND)
+                self._chat.render_list()
+                mode = gr.Button("Light / dark", size="sm", elem_id="lsv-mode")
+            with gr.Sidebar(position="right", width=320, open=False, elem_id="lsv-settings"):
+                self._controls.render()
+            with gr.Row(elem_id="lsv-top"):
+                self._controls.render_model()
+                self._status = gr.HTML(elem_id="lsv-status")
+            with gr.Tabs(elem_id="lsv-tabs"):
+                with gr.Tab("Chat", elem_id="lsv-chat-tab") as chatting:
+                    self._chat.render()
+                with gr.Tab("Dashboard") as watching:
+                    clock = Dashboard(self._api).render(watching, self._controls.key)
+                with gr.Tab("Transcribe", visible=False) as self._transcribing:
+                    Transcription(self._api).render(self._controls.model, self._controls.key)
+            mode.click(None, js=TOGGLE_MODE, **QUIET)
+            self._wire(page)
+            for tab, active in ((watching, True), (chatting, False), (self._transcribing, False)):
+                tab.select(_clock, gr.State(active), clock, **QUIET)
+            endpoint(chat_endpoint(self._api), api_name="chat")
+        return page
+
+    def _wire(self, page: gr.Blocks) -> None:
+        self._chat.wire(page, self._controls)
+        page.load(None, js=OPENED, **QUIET)
+        looked = {
+            "fn": self.look,
+            "inputs": [self._controls.model, self._controls.key],
+            "outputs": [self._status, self._controls.model, self._controls.structured, self._transcribing],
+            **QUIET,
+        }
+        self._controls.restore(page).then(**looked)
+        self._controls.key.change(**looked)
+        gr.Timer(STATUS_SECONDS).tick(**looked)
+
+    async def look(self, model: str | None, key: str) -> tuple[Any, ...]:
+        """How the server is, which models it has, what it can do."""
+        try:
+            health, models = await self._api.health(key), await self._api.models(key)
+            abilities = await self._api.abilities(key)
+        except LsvError as error:
+            return _pill("down", error.message), gr.skip(), gr.skip(), gr.skip()
+        return (
+            _health_pill(health),
+            gr.update(choices=models, value=model if model in models else models[0]),
+            self._controls.show_abilities(abilities),
+            gr.update(visible=abilities.transcribes),
+        )
+
+
+def _clock(active: bool) -> Any:
+    return gr.Timer(active=active)
+
+
+def _health_pill(health: dict[str, Any]) -> str:
+    state = health["status"]
+    if state == "loading":
+        stages = [f"{model['stage']} {model['done']} of {model['total']}" for model in health["models"]]
+        return _pill("loading", f"Loading: {', '.join(stages)}")
+    words = {"ready": "Ready", "draining": "Stopping", "dead": "The engine has stopped"}
+    return _pill("ready" if state == "ready" else "down", words.get(state, state))
+
+
+def _pill(state: str, text: str) -> str:
+    return f'<span class="lsv-pill {state}" role="status"><i></i>{escape(text)}</span>'

@@ -1,0 +1,25 @@
+"""``lsv webui --api URL``: the page on its own, in front of a server that runs already."""
+
+from __future__ import annotations
+
+from lsv.cli.context import CommandContext
+from lsv.settings import Setting
+from lsv_webui.options import SETTINGS, PageOptions, require_gradio, server_address
+
+API = Setting(name="api", default="http://localhost:8000", help="address of the server", scope="all")
+
+
+def run(arguments: list[str], context: CommandContext) -> int:
+    """Show the page until a signal ends it."""
+    settings = context.settings(arguments, scope="webui", extra=(API, *SETTINGS))
+    options = PageOptions(
+        server=server_address(settings["api"]),
+        host=settings["webui.host"],
+        port=settings["webui.port"],
+        api_key=settings["webui.api_key"],
+    )
+    require_gradio()
+    from lsv_webui.page import show
+
+    show(options)
+    return 0

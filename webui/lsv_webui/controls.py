@@ -1,0 +1,82 @@
+"""The settings of a visitor: model, system prompt, sampling, key; kept in the browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from lsv_webui.api import Abilities
+from lsv_webui.view import QUIET
+from lsv_webui.wishes import NUMBERS, Number
+
+_REMEMBERED = 3 + len(NUMBERS)
+
+
+class Controls:
+    """The components of the settings; ``inputs`` is what handlers take, for ``Wishes.of``."""
+
+    model: gr.Dropdown
+    key: gr.Textbox
+    system: gr.Textbox
+    structured: gr.Accordion
+    schema: gr.Textbox
+    numbers: tuple[gr.Textbox, ...]
+
+    def render(self) -> None:
+        self._kept = gr.BrowserState([], storage_key="lsv.settings", secret="lsv")
+        gr.Markdown("### Settings")
+        self.system = gr.Textbox(
+            label="System prompt", placeholder="How the model should answer", lines=3, max_lines=10
+        )
+        with gr.Row(elem_id="lsv-sampling"):
+            self.numbers = tuple(map(_number, NUMBERS))
+        with gr.Accordion("Structured output", open=False, visible=False) as self.structured:
+            self.schema = gr.Textbox(label="JSON schema", lines=6, placeholder='{"type": "object", …}')
+        self.key = gr.Textbox(
+            label="API key", type="password", placeholder="only if the server asks for one", elem_id="lsv-key"
+        )
+        reset = gr.Button("Back to defaults", size="sm")
+        for component in self._remembered:
+            component.change(_remember, self._remembered, self._kept, queue=False, **QUIET)
+        reset.click(lambda: [""] * _REMEMBERED, None, self._remembered, **QUIET)
+
+    def render_model(self) -> None:
+        self.model = gr.Dropdown(
+            [],
+            show_label=False,
+            label="Model",
+            container=False,
+            interactive=True,
+            elem_id="lsv-model",
+            filterable=False,
+        )
+
+    @property
+    def inputs(self) -> list[Any]:
+        return [self.model, *self._remembered]
+
+    @property
+    def _remembered(self) -> list[Any]:
+        return [self.key, self.system, self.schema, *self.numbers]
+
+    def restore(self, page: gr.Blocks) -> Any:
+        """When the page opens, fill in what the browser kept; gives the event, to go on from."""
+        return page.load(_restore, self._kept, self._remembered, **QUIET)
+
+    def show_abilities(self, abilities: Abilities) -> dict[str, Any]:
+        """The panel for structured output is there where the server has it."""
+        return gr.update(visible=abilities.structures)
+
+
+def _number(number: Number) -> gr.Textbox:
+    return gr.Textbox(label=number.label, placeholder="default", max_lines=1, min_width=120)
+
+
+def _remember(*values: str | None) -> list[str]:
+    return [value or "" for value in values]
+
+
+def _restore(kept: Any) -> list[Any]:
+    fits = isinstance(kept, list) and len(kept) == _REMEMBERED and all(isinstance(value, str) for value in kept)
+    return list(kept) if fits else [gr.skip()] * _REMEMBERED

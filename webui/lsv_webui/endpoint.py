@@ -1,0 +1,44 @@
+"""The page's own endpoint for ``gradio_client``; Gradio reads its form from the annotations, so they are no strings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import gradio as gr
+
+from lsv.errors import LsvError
+from lsv_webui.api import Api
+from lsv_webui.conversation import new_chat
+from lsv_webui.parts import request_messages
+
+
+def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
+    """What ``/chat`` does."""
+
+    async def chat(
+        message: str,
+        files: list[gr.FileData] | None = None,
+        system_prompt: str = "",
+        model: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        api_key: str | None = None,
+    ) -> AsyncIterator[str]:
+        """Answer one message; streams the answer so far."""
+        asked = new_chat()
+        asked.ask(message, [dict(file)["path"] for file in files or ()])
+        given = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+        text = ""
+        try:
+            body = {name: value for name, value in given.items() if value is not None}
+            messages = await asyncio.to_thread(request_messages, asked, system_prompt)
+            async with aclosing(api.chat({**body, "messages": messages}, api_key)) as events:
+                async for event in events:
+                    for choice in event.get("choices", ()):
+                        if piece := choice["delta"].get("content"):
+                            text += piece
+                            yield text
+        except LsvError as error:
+            raise gr.Error(error.message, print_exception=False) from None
+
+    return chat

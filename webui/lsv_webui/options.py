@@ -1,0 +1,68 @@
+"""What the page is told: where it listens, and which server it stands in front of."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+
+import msgspec
+
+from lsv.errors import ConfigError
+from lsv.settings import Setting
+
+SETTINGS = (
+    Setting(
+        name="webui.host",
+        default="127.0.0.1",
+        help="address the web page listens on; 0.0.0.0 is every interface",
+        scope="serve",
+    ),
+    Setting(
+        name="webui.port",
+        type="int",
+        default=7860,
+        low=1,
+        high=65535,
+        help="port the web page listens on",
+        scope="serve",
+    ),
+    Setting(
+        name="webui.api_key",
+        help="key of the server that the page uses for everybody who can open it",
+        scope="serve",
+    ),
+)
+"""The settings that ``lsv serve --webui`` and ``lsv webui`` share."""
+
+
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``server`` is the API's address without ``/v1``; ``api_key`` serves visitors who enter none of their own."""
+
+    server: str
+    host: str = "127.0.0.1"
+    port: int = 7860
+    api_key: str | None = None
+
+
+def require_gradio() -> None:
+    """Raises ``ConfigError`` where the library the page is made with is missing. Imports nothing."""
+    if importlib.util.find_spec("gradio") is None:
+        raise ConfigError('the web page needs gradio, which is not installed: pip install "lsv[webui]"')
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def server_address(url: str) -> str:
+    """An API's address as people give it, with or without scheme and ``/v1``. Raises ``ConfigError``."""
+    address = url.rstrip("/").removesuffix("/v1")
+    if "://" not in address:
+        address = f"http://{address}"
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"--api must be an http or https address, got {url!r}", param="api")
+    return address

@@ -1,0 +1,107 @@
+"""The page as a process: ``python -m lsv_webui.page PARENT`` reads its options from standard input and shows it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lsv.errors import ConfigError, LsvError
+from lsv.lifeline import die_with
+from lsv.settings import export
+from lsv_webui.options import PageOptions
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+MAX_FILE_SIZE = "45mb"
+"""In base64 it stays under what a server takes by default, 64 MiB."""
+
+
+def show(options: PageOptions) -> None:
+    """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used."""
+    with tempfile.TemporaryDirectory(prefix="lsv-webui-") as uploads:
+        export({"GRADIO_TEMP_DIR": uploads})  # a folder that only this user can enter
+        page = launch(options)
+        # A line other programs wait for: on standard output, whatever logging is set to.
+        print(f"lsv's web page is on {address(options.host, options.port)}", flush=True)
+        _wait_for_signal()
+        page.close(verbose=False)
+
+
+def launch(options: PageOptions) -> gr.Blocks:
+    """Serve the page from threads of its own. Raises ``ConfigError`` when the address can't be used."""
+    check_address(options.host, options.port)
+    quieten()
+    from lsv_webui.app import build
+    from lsv_webui.theme import HEAD, theme
+
+    page = build(options)
+    page.queue(default_concurrency_limit=None)
+    page.launch(
+        server_name=options.host,
+        server_port=options.port,
+        theme=theme(),
+        head=HEAD,
+        share=False,
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        enable_monitoring=False,
+        quiet=True,
+        inbrowser=False,
+        prevent_thread_lock=True,
+        footer_links=[],
+        max_file_size=MAX_FILE_SIZE,
+    )
+    return page
+
+
+def quieten() -> None:
+    """Before Gradio is imported: it shall not count its users, look for newer versions, or share pages."""
+    export({"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}, replace=True)
+    for name in ("httpx", "httpx2", "httpcore", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises ``ConfigError`` when nothing can listen there."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise ConfigError(
+            f"the web page can't listen on {host}:{port}: {error}; choose another --webui-host or --webui-port",
+            param="webui.port",
+        ) from None
+
+
+def address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _wait_for_signal() -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()
+
+
+def main() -> int:
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    die_with(int(sys.argv[1]))
+    try:
+        show(msgspec.json.decode(sys.stdin.buffer.read(), type=PageOptions))
+    except LsvError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""From uploads and messages to what the API takes: content parts with data URLs."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from pathlib import Path
+from typing import Any
+
+from lsv.errors import BadRequest
+from lsv_webui.conversation import Chat, Message
+
+
+def upload(path: str) -> Path:
+    """An uploaded file. Raises ``BadRequest`` for any other: paths come back from browsers, which may say anything."""
+    from gradio.utils import get_upload_folder
+
+    found, folder = Path(path).resolve(), Path(get_upload_folder()).resolve()
+    if folder not in found.parents or not found.is_file():
+        raise BadRequest(f"{Path(path).name} is no longer on the server. Attach it again.")
+    return found
+
+
+def kind(path: str | Path) -> str:
+    """``"image"``, ``"audio"`` or ``"video"``. Raises ``BadRequest`` for other files."""
+    found = _type(path).partition("/")[0]
+    if found not in ("image", "audio", "video"):
+        raise BadRequest(f"{Path(path).name} is neither a picture nor a sound nor a video.")
+    return found
+
+
+def content_part(path: str) -> dict[str, Any]:
+    """A file as a part of a message's content. Raises ``BadRequest``."""
+    file, modality = upload(path), kind(path)
+    data = base64.b64encode(file.read_bytes()).decode("ascii")
+    if modality == "audio":
+        return {"type": "input_audio", "input_audio": {"data": data, "format": file.suffix[1:].lower() or "wav"}}
+    name = f"{modality}_url"
+    return {"type": name, name: {"url": f"data:{_type(path)};base64,{data}"}}
+
+
+def request_messages(chat: Chat, system: str = "") -> list[dict[str, Any]]:
+    """The conversation as the API takes it, without questions that got no answer but the last.
+
+    Files of earlier questions that are lost are left out, as the chat shows; raises ``BadRequest`` for the last one's.
+    """
+    told = [{"role": "system", "content": system}] if system.strip() else []
+    followed = zip(chat.messages, [*chat.messages[1:], None], strict=True)
+    kept = [message for message, following in followed if _is_sent(message, following)]
+    return [*told, *(_request_message(message, last=message is kept[-1]) for message in kept)]
+
+
+def _is_sent(message: Message, following: Message | None) -> bool:
+    if message.role == "assistant":
+        return bool(message.text)
+    return following is None or (following.role == "assistant" and bool(following.text))
+
+
+def _request_message(message: Message, *, last: bool) -> dict[str, Any]:
+    files = [path for path in message.files if last or _is_there(path)]
+    if not files:
+        return {"role": message.role, "content": message.text}
+    text = [{"type": "text", "text": message.text}] if message.text else []
+    return {"role": message.role, "content": [*map(content_part, files), *text]}
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return upload(path).is_file()
+    except BadRequest:
+        return False
+
+
+def _type(path: str | Path) -> str:
+    return mimetypes.guess_type(str(path))[0] or ""

@@ -1,0 +1,82 @@
+"""How the page looks: a quiet theme, fonts of the visitor's own system, one style sheet."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import gradio as gr
+
+_STYLE = files("lsv_webui").joinpath("style.css").read_text(encoding="utf-8")
+
+_POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
+"""What a model writes may name pictures anywhere; the browser is told to load nothing from elsewhere."""
+
+HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<style>{_STYLE}</style>"""
+"""The style sheet stands here as it is: Gradio rewrites what it takes as ``css``, so that media queries lose in it."""
+
+OPENED = """() => {
+  const mode = localStorage.getItem('lsv.mode');
+  if (mode) document.body.classList.toggle('dark', mode === 'dark');
+  const side = document.querySelector('#lsv-side.open');
+  if (side && innerWidth <= 768) side.querySelector('.toggle-button').click();
+}"""
+"""Runs when the page opens: the visitor's choice stands over the system's, and a phone shows the chat first."""
+
+TUCK = """() => {
+  const side = document.querySelector('#lsv-side.open');
+  if (side && innerWidth <= 768) side.querySelector('.toggle-button').click();
+}"""
+"""Runs when a conversation was chosen: on a phone the list makes room for it."""
+
+TOGGLE_MODE = """() => {
+  const dark = document.body.classList.toggle('dark');
+  localStorage.setItem('lsv.mode', dark ? 'dark' : 'light');
+}"""
+
+_SANS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
+
+_PAPER, _INK = "#faf9f6", "#17181a"
+
+
+def theme() -> gr.themes.Base:
+    """Warm paper by day, near black by night, one accent."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.stone,
+        radius_size=gr.themes.sizes.radius_lg,
+        font=_SANS,
+        font_mono=_MONO,
+    ).set(
+        body_background_fill=_PAPER,
+        body_background_fill_dark=_INK,
+        background_fill_primary="#ffffff",
+        background_fill_primary_dark="#1f2123",
+        background_fill_secondary="#f3f1ec",
+        background_fill_secondary_dark="#1b1c1e",
+        block_background_fill="transparent",
+        block_background_fill_dark="transparent",
+        block_border_width="0px",
+        block_shadow="none",
+        block_label_background_fill="transparent",
+        block_label_background_fill_dark="transparent",
+        border_color_primary="#e4e1da",
+        border_color_primary_dark="#303336",
+        input_background_fill="#ffffff",
+        input_background_fill_dark="#1f2123",
+        input_border_width="1px",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_background_fill_hover_dark="*primary_500",
+        button_primary_text_color="#ffffff",
+        button_primary_border_color="transparent",
+        button_primary_border_color_dark="transparent",
+        button_secondary_background_fill="transparent",
+        button_secondary_background_fill_dark="transparent",
+        button_secondary_border_color="#d9d5cc",
+        button_secondary_border_color_dark="#3a3d40",
+    )
