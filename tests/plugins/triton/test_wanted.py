@@ -1,0 +1,46 @@
+"""Which kernels a configuration wants: none in emulation unless asked for, the plain product only for the row rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lsv.flags import parse
+from lsv.options import for_scope
+from lsv.plugins import load
+from lsv.resolve import resolve
+from lsv.settings import Declared, gather
+from lsv.testing.tiny import tiny
+from lsv.worker.survey import bound_ops
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("llama", tmp_path_factory.mktemp("wanted"))
+
+
+def bound(checkpoint: Path, *flags: str) -> dict[str, tuple[str, str]]:
+    plugins = load()
+    declared = Declared(for_scope("engine", plugins.settings()))
+    line = parse([f"--model={checkpoint}", "--platform=cuda", "--emulate", "--dtype=float32", *flags], declared, {})
+    config = resolve(gather(declared, line.given), plugins)
+    return {one.op: (one.implementation, one.why) for one in bound_ops(config, plugins.catalog)}
+
+
+def test_an_emulated_platform_runs_plain_torch(checkpoint: Path) -> None:
+    ops = bound(checkpoint)
+    assert {implementation for implementation, _ in ops.values()} == {"reference"}
+    assert "--triton-interpret" in ops["rms_norm"][1]
+
+
+def test_the_interpreter_may_be_asked_for(checkpoint: Path, device: object) -> None:
+    ops = bound(checkpoint, "--triton-interpret")
+    assert ops["layer"][0] == "lsv_triton.layer:FusedLayer"
+    assert ops["linear"] == ("reference", ops["linear"][1])
+    assert "--triton-row-invariant" in ops["linear"][1]
+
+
+def test_products_that_obey_the_row_rule_may_be_asked_for(checkpoint: Path, device: object) -> None:
+    ops = bound(checkpoint, "--triton-interpret", "--triton-row-invariant")
+    assert ops["linear"][0] == "lsv_triton.linear:TritonLinear"
