@@ -106,8 +106,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def plain(checkpoint: str) -> dict[bool, Scored]:
-    """The plain path on this machine's own platform, in plain torch; by whether the weights are quantised."""
-    options = {**PLAIN, "reference_ops": True, "attention_backend": "torch-paged"}
+    """The plain path on the cpu platform, in plain torch; by whether the weights are quantised."""
+    options = {**PLAIN, "platform": "cpu", "emulate": False}
+    options |= {"reference_ops": True, "attention_backend": "torch-paged"}
     return {False: ask(checkpoint, options), True: ask(checkpoint, options | FEATURES["quantised"])}
 
 
