@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core"
 FILES = sorted((CORE / "lsv").rglob("*.py"))
-PLUGIN_FOLDERS = sorted(folder for folder in (ROOT / "plugins").iterdir() if folder.is_dir())
+PLUGIN_FOLDERS = sorted(folder for folder in (*(ROOT / "plugins").iterdir(), ROOT / "webui") if folder.is_dir())
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,9 @@ def test_plugins_know_lsv_only(folder: Path) -> None:
     assert private == []
 
 
-def test_the_api_knows_clients_not_models() -> None:
-    files = sorted((ROOT / "plugins" / "api").rglob("*.py"))
+@pytest.mark.parametrize("folder", ["plugins/api", "webui"])
+def test_frontends_know_clients_not_models(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
     assert offences(files, r"lsv\.(nn|worker|scheduler|ops|attention)(?!\.plan$)(\..*)?|torch(\..*)?") == []
 
 
