@@ -182,12 +182,13 @@ def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None
     """Two ranks in threads; the error of each, or None."""
     store = dist.HashStore()
     errors: list[Exception | None] = [None, None]
+    connected: list[Any] = []
 
     def rank(number: int) -> None:
         group = Group("tp", (0, 1), number, "127.0.0.1:0")
         links = Links(vendors[number], number, group, {oneccl.PEER_ACCESS: asked})
         try:
-            links.connect(store, number, 2, timedelta(seconds=20)).shutdown()
+            connected.append(links.connect(store, number, 2, timedelta(seconds=20)))
         except ConfigError as error:
             errors[number] = error
 
@@ -196,6 +197,8 @@ def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None
         thread.start()
     for thread in threads:
         thread.join(60)
+    for backend in connected:  # not before both are connected
+        backend.shutdown()
     return errors
 
 
