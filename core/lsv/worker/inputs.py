@@ -61,13 +61,14 @@ def build_batch(
     if single and not ahead:
         ids, last = _singles(rows, slots), np.arange(len(slots))
     else:
-        ids, last = _spans(rows, slots, count, context)
+        ids, last = _spans(rows, slots, count, context, lacking=int(ahead))
     if axes > 1:
         spans = zip(slots, rows.start, context.tolist(), strict=True)
         placed = [np.broadcast_to(slot.positions(first, stop), (axes, stop - first)) for slot, first, stop in spans]
         positions = np.concatenate(placed, axis=1).astype(np.int64)
     else:
         positions = (start if single else np.arange(len(ids)) + np.repeat(start - (last + 1 - count), count))[None]
+    width = -(-int(context.max()) // block_size)
     numbers = np.array(rows.slot, np.int64)
     late = _late(slots, context) if ahead else _nowhere()
     return Batch(
@@ -76,7 +77,7 @@ def build_batch(
         layout=BatchLayout(
             query=count.astype(np.int32),
             context=context.astype(np.int32),
-            tables=tuple(table.rows(numbers, -(-int(context.max()) // block_size)) for table in tables),
+            tables=tuple(table.rows(numbers, width) for table in tables),
         ),
         last=last,
         unknown=last[late],
@@ -96,13 +97,15 @@ def _singles(rows: Rows, slots: Sequence[Slot]) -> Int64s:
     return np.array(ids, np.int64)
 
 
-def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s) -> tuple[Int64s, Int64s]:
-    """Ids and ``last`` of any rows."""
+def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *, lacking: int) -> tuple[Int64s, Int64s]:
+    """Ids and ``last`` of any rows; a slot may be ``lacking`` so many of the row's last tokens."""
     end = np.cumsum(count)
     ids = np.zeros(end[-1], np.int64)
-    for slot, first, last, stop in zip(slots, rows.start, context.tolist(), end.tolist(), strict=True):
+    begin = (end - count).tolist()
+    for slot, first, last, place in zip(slots, rows.start, context.tolist(), begin, strict=True):
         known = slot.ids[first:last]
-        ids[stop - (last - first) : stop - (last - first) + len(known)] = known
+        assert len(known) >= last - first - lacking, "a row computes tokens that its slot does not hold"
+        ids[place : place + len(known)] = known
     return ids, end - 1
 
 
