@@ -6,45 +6,21 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
-from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer
+from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, later
 from lsv.settings import Setting
 from lsv_cpu.machine import Machine
 
 api = 1
 
+_NATIVE = later("lsv_cpu.kernels:why_not_native")
+_PANELS = later("lsv_cpu.linear:why_not_panels")
+_GATED = later("lsv_cpu.linear:why_not_gated")
+_FUSED = later("lsv_cpu.layer:why_not_fused")
+_TIED = later("lsv_cpu.embed:why_not_tied")
+
 
 def probe() -> tuple[DeviceInfo, ...]:
     return (Machine().device_info(),)
-
-
-def _native(spec: OpSpec) -> str | None:
-    from lsv_cpu.kernels import why_not_native
-
-    return why_not_native(spec)
-
-
-def _panels(spec: OpSpec) -> str | None:
-    from lsv_cpu.linear import why_not_panels
-
-    return why_not_panels(spec)
-
-
-def _gated(spec: OpSpec) -> str | None:
-    from lsv_cpu.linear import why_not_gated
-
-    return why_not_gated(spec)
-
-
-def _fused(spec: OpSpec) -> str | None:
-    from lsv_cpu.layer import why_not_fused
-
-    return why_not_fused(spec)
-
-
-def _tied(spec: OpSpec) -> str | None:
-    from lsv_cpu.embed import why_not_tied
-
-    return why_not_tied(spec)
 
 
 @hookimpl
@@ -59,18 +35,18 @@ def lsv_attention() -> Iterable[AttentionOffer]:
 
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
-    yield KernelOffer("layer", "cpu", "lsv_cpu.layer:FusedLayer", _fused, row_invariant=True)
-    yield KernelOffer("linear", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
-    yield KernelOffer("linear.int8", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
-    yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
-    yield KernelOffer("linear.coded", "cpu", "lsv_cpu.linear:PanelLinear", _panels, row_invariant=True)
-    yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _gated, row_invariant=True)
-    yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _tied, row_invariant=True)
-    yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _native, row_invariant=True)
-    yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _native, row_invariant=True)
-    yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _native, row_invariant=True)
-    yield KernelOffer("sample", "cpu", "lsv_cpu.sampling:NativeChoose", _native, row_invariant=True)
-    yield KernelOffer("logprobs", "cpu", "lsv_cpu.sampling:NativeDescribe", _native, row_invariant=True)
+    yield KernelOffer("layer", "cpu", "lsv_cpu.layer:FusedLayer", _FUSED, row_invariant=True)
+    yield KernelOffer("linear", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
+    yield KernelOffer("linear.int8", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
+    yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
+    yield KernelOffer("linear.coded", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
+    yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _GATED, row_invariant=True)
+    yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _TIED, row_invariant=True)
+    yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _NATIVE, row_invariant=True)
+    yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _NATIVE, row_invariant=True)
+    yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _NATIVE, row_invariant=True)
+    yield KernelOffer("sample", "cpu", "lsv_cpu.sampling:NativeChoose", _NATIVE, row_invariant=True)
+    yield KernelOffer("logprobs", "cpu", "lsv_cpu.sampling:NativeDescribe", _NATIVE, row_invariant=True)
 
 
 @hookimpl

@@ -7,12 +7,16 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer
+from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer, later
 from lsv.settings import Setting
 from lsv_hpu import inc, settings
 from lsv_hpu.devices import Prober
 
 api = 1
+
+_MIXED = later("lsv_hpu.kernels:why_not_mixed")
+_FP8 = later("lsv_hpu.fp8:why_not_fp8")
+_INT4 = later("lsv_hpu.int4:why_not_int4")
 
 
 def probe() -> tuple[DeviceInfo, ...]:
@@ -47,31 +51,13 @@ def _any(spec: OpSpec) -> str | None:
     return None
 
 
-def _mixed(spec: OpSpec) -> str | None:
-    from lsv_hpu.kernels import why_not_mixed
-
-    return why_not_mixed(spec)
-
-
-def _fp8(spec: OpSpec) -> str | None:
-    from lsv_hpu.fp8 import why_not_fp8
-
-    return why_not_fp8(spec)
-
-
-def _int4(spec: OpSpec) -> str | None:
-    from lsv_hpu.int4 import why_not_int4
-
-    return why_not_int4(spec)
-
-
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("rms_norm", "hpu", "lsv_hpu.kernels:RmsNorm", _any)
-    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:MixedExperts", _mixed, rank=1)
+    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
     yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:EveryExpert", _any)
-    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.fp8:DynamicFp8", _fp8)
-    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.int4:EvenInt4", _int4)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.fp8:DynamicFp8", _FP8)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.int4:EvenInt4", _INT4)
     yield KernelOffer("linear.fp8_static", "hpu", "lsv_hpu.inc_linear:StaticFp8Gemm", _any)
 
 

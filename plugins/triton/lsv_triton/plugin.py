@@ -7,25 +7,16 @@ from pathlib import Path
 
 from lsv import hookimpl
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, OpSpec
+from lsv.offers import AttentionOffer, KernelOffer, later
 from lsv.settings import Setting
 
 api = 1
 
+_FLOATS = later("lsv_triton.availability:why_not_floats")
+_WEIGHTS = later("lsv_triton.gemm_weights:why_not_weights")
+
 PLATFORMS = ("cuda", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128)
-
-
-def _floats(spec: OpSpec) -> str | None:
-    from lsv_triton.availability import why_not_floats
-
-    return why_not_floats(spec)
-
-
-def _weights(spec: OpSpec) -> str | None:
-    from lsv_triton.gemm_weights import why_not_weights
-
-    return why_not_weights(spec)
 
 
 def _missing() -> str | None:
@@ -86,17 +77,17 @@ def lsv_kernels() -> Iterable[KernelOffer]:
         for op, load, supports in _KERNELS:
             yield KernelOffer(op, platform, load, supports, row_invariant=True, unwanted=_interpreted)
         plain = "lsv_triton.linear:TritonLinear"
-        yield KernelOffer("linear", platform, plain, _weights, row_invariant=True, rank=-1, unwanted=_invariant)
+        yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)
 
 
 _GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _KERNELS = (
-    ("layer", "lsv_triton.layer:FusedLayer", _floats),
-    ("rms_norm", "lsv_triton.norm:RmsNorm", _floats),
-    ("rope", "lsv_triton.rope:Rotate", _floats),
-    ("sample", "lsv_triton.sampling:DeviceChoose", _floats),
-    ("logprobs", "lsv_triton.sampling:DeviceDescribe", _floats),
-    *((op, "lsv_triton.linear:TritonLinear", _weights) for op in ("linear.coded", "linear.int8", "linear.int4")),
-    ("moe", "lsv_triton.moe:GroupedExperts", _weights),
-    *((f"{name}_mul", "lsv_triton.activation:GatedProduct", _floats) for name in _GATED),
+    ("layer", "lsv_triton.layer:FusedLayer", _FLOATS),
+    ("rms_norm", "lsv_triton.norm:RmsNorm", _FLOATS),
+    ("rope", "lsv_triton.rope:Rotate", _FLOATS),
+    ("sample", "lsv_triton.sampling:DeviceChoose", _FLOATS),
+    ("logprobs", "lsv_triton.sampling:DeviceDescribe", _FLOATS),
+    *((op, "lsv_triton.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
+    ("moe", "lsv_triton.moe:GroupedExperts", _WEIGHTS),
+    *((f"{name}_mul", "lsv_triton.activation:GatedProduct", _FLOATS) for name in _GATED),
 )

@@ -7,13 +7,20 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer
+from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, later
 from lsv.settings import Setting
 from lsv_xpu import libraries, oneccl
 from lsv_xpu.devices_table import Family, family_of
 from lsv_xpu.probe import Prober
 
 api = 1
+
+_VLLM = later("lsv_xpu.vllm_ops:why_not_vllm")
+_VLLM_INT4 = later("lsv_xpu.vllm_ops:why_not_vllm_int4")
+_VLLM_FLOAT8 = later("lsv_xpu.vllm_ops:why_not_vllm_float8")
+_VLLM_EXPERTS = later("lsv_xpu.vllm_moe:why_not_grouped")
+_TORCH_INT4 = later("lsv_xpu.torch_int4:why_not_torch_int4")
+_IPEX = later("lsv_xpu.ipex_ops:why_not_ipex")
 
 
 def probe() -> tuple[DeviceInfo, ...]:
@@ -35,42 +42,6 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         emulation="lsv_xpu.emulation:EmulatedXpuPlatform",
         tools=(("xpu-smi", "discovery"), ("sycl-ls",)),
     )
-
-
-def _vllm(spec: OpSpec) -> str | None:
-    from lsv_xpu.vllm_ops import why_not_vllm
-
-    return why_not_vllm(spec)
-
-
-def _vllm_int4(spec: OpSpec) -> str | None:
-    from lsv_xpu.vllm_ops import why_not_vllm_int4
-
-    return why_not_vllm_int4(spec)
-
-
-def _vllm_float8(spec: OpSpec) -> str | None:
-    from lsv_xpu.vllm_ops import why_not_vllm_float8
-
-    return why_not_vllm_float8(spec)
-
-
-def _vllm_experts(spec: OpSpec) -> str | None:
-    from lsv_xpu.vllm_moe import why_not_grouped
-
-    return why_not_grouped(spec)
-
-
-def _torch_int4(spec: OpSpec) -> str | None:
-    from lsv_xpu.torch_int4 import why_not_torch_int4
-
-    return why_not_torch_int4(spec)
-
-
-def _ipex(spec: OpSpec) -> str | None:
-    from lsv_xpu.ipex_ops import why_not_ipex
-
-    return why_not_ipex(spec)
 
 
 def _missing_flash() -> str | None:
@@ -98,19 +69,19 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     row's bits are the same in other company.
     """
     gates = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh")
-    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.vllm_ops:RmsNorm", _vllm, rank=40)
-    yield KernelOffer("rope", "xpu", "lsv_xpu.vllm_ops:Rotate", _vllm, rank=40)
+    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.vllm_ops:RmsNorm", _VLLM, rank=40)
+    yield KernelOffer("rope", "xpu", "lsv_xpu.vllm_ops:Rotate", _VLLM, rank=40)
     for name in gates:
-        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.vllm_ops:GatedProduct", _vllm, rank=40)
+        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.vllm_ops:GatedProduct", _VLLM, rank=40)
     for op in ("linear.int4", "linear.coded"):
-        yield KernelOffer(op, "xpu", "lsv_xpu.vllm_ops:VllmInt4Linear", _vllm_int4, rank=40)
-        yield KernelOffer(op, "xpu", "lsv_xpu.torch_int4:TorchInt4Linear", _torch_int4, rank=30)
-    yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm_ops:Fp8Linear", _vllm_float8, rank=40)
-    yield KernelOffer("moe", "xpu", "lsv_xpu.vllm_moe:GroupedExperts", _vllm_experts, rank=40)
-    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.ipex_ops:RmsNorm", _ipex, rank=20)
-    yield KernelOffer("rope", "xpu", "lsv_xpu.ipex_ops:Rotate", _ipex, rank=20)
+        yield KernelOffer(op, "xpu", "lsv_xpu.vllm_ops:VllmInt4Linear", _VLLM_INT4, rank=40)
+        yield KernelOffer(op, "xpu", "lsv_xpu.torch_int4:TorchInt4Linear", _TORCH_INT4, rank=30)
+    yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm_ops:Fp8Linear", _VLLM_FLOAT8, rank=40)
+    yield KernelOffer("moe", "xpu", "lsv_xpu.vllm_moe:GroupedExperts", _VLLM_EXPERTS, rank=40)
+    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.ipex_ops:RmsNorm", _IPEX, rank=20)
+    yield KernelOffer("rope", "xpu", "lsv_xpu.ipex_ops:Rotate", _IPEX, rank=20)
     for name in gates:
-        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.ipex_ops:GatedProduct", _ipex, rank=20)
+        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.ipex_ops:GatedProduct", _IPEX, rank=20)
 
 
 @hookimpl
