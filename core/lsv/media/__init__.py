@@ -28,7 +28,8 @@ class Media(msgspec.Struct, frozen=True):
     """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on.
 
     ``inputs`` are what the model's encoder takes, by name. ``hash`` (32 bytes) names the embeddings: it covers
-    the content, how it was prepared and for which model.
+    the content, how it was prepared and for which model. A ``cross`` item has no place in the prompt: the layers of
+    kind "cross" attend to its ``count`` embeddings from every token, and ``start`` is 0.
     """
 
     hash: bytes
@@ -36,6 +37,7 @@ class Media(msgspec.Struct, frozen=True):
     start: int
     count: int
     inputs: Mapping[str, Array] = {}
+    cross: bool = False
 
     @property
     def stop(self) -> int:
