@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -58,15 +59,25 @@ class Runtime(Protocol):
     def reset_peak_memory_stats(self, index: int, /) -> None: ...
     def empty_cache(self) -> None: ...
     def synchronize(self, index: int, /) -> None: ...
-    def graph(self, graph: Any, /, *, pool: Any = None) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Recordings of a device's work, which it replays at the cost of one launch.
+
+    ``make`` gives an empty one; what runs inside ``capture(graph, pool=…)`` is recorded in it, with memory from the
+    pool of an earlier one, or of its own where that is None.
+    """
+
+    make: Callable[[], Any]
+    capture: Callable[..., AbstractContextManager[Any]]
 
 
 class Accelerator(Device):
     """A device behind a torch ``runtime``. Work given to it runs beside the host, in the order it was given.
 
     ``gpu_memory_utilization`` is a share of all its memory, for weights, activations and cache together; 0.9 unless the
-    user says otherwise. ``make_graph`` makes an empty graph for ``runtime.graph`` to capture into; without one, or with
-    ``graph_rows`` 0, every step is launched op by op.
+    user says otherwise. Without ``graphs``, or with ``graph_rows`` 0, every step is launched op by op.
     """
 
     def __init__(
@@ -75,13 +86,13 @@ class Accelerator(Device):
         torch_device: torch.device,
         runtime: Runtime,
         *,
-        make_graph: Callable[[], Any] | None = None,
+        graphs: Graphs | None = None,
         graph_rows: int = 0,
     ) -> None:
         runtime.set_device(info.index)
         self.info, self.torch_device = info, torch_device
         self.pinned = not torch.empty(0, device=torch_device).is_cpu
-        self._runtime, self._make_graph, self._graph_rows = runtime, make_graph, graph_rows
+        self._runtime, self._graphs, self._graph_rows = runtime, graphs, graph_rows
         self._graph_pool: Any = None
 
     def memory(self) -> Memory:
@@ -101,18 +112,18 @@ class Accelerator(Device):
         self._runtime.empty_cache()
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        if self._make_graph is None or not self._graph_rows:
+        if self._graphs is None or not self._graph_rows:
             return ShapePolicy(limits)
         return DecodePolicy(limits, self._graph_rows)
 
     def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
         """A captured graph of the step; all graphs share one pool of memory, since only one runs at a time."""
-        if eager or self._make_graph is None:
+        if eager or self._graphs is None:
             return step
         step()  # libraries set themselves up on their first call, which must not be captured
         self.synchronize()
-        graph = self._make_graph()
-        with self._runtime.graph(graph, pool=self._graph_pool):
+        graph = self._graphs.make()
+        with self._graphs.capture(graph, pool=self._graph_pool):
             result = step()
         self._graph_pool = self._graph_pool or graph.pool()
 

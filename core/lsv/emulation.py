@@ -42,16 +42,14 @@ class StrictFake:
 class FakeRuntime(StrictFake):
     """Answers what ``lsv.accelerator.Runtime`` asks, for one process with one current device of ``count``.
 
-    Each has ``total`` bytes, of which nothing on the host takes any. While a graph is captured, calls that wait for the
-    device raise ``RuntimeError``, and so does work that can't be captured (``lsv.recording``).
+    Each has ``total`` bytes, of which nothing on the host takes any; a subclass may say what else does, by ``_taken``.
     """
 
     def __init__(self, count: int, total: int) -> None:
         super().__init__()
         self._count, self._total = count, total
         self._device: int | None = None
-        self._capturing = False
-        self._pools: set[int] = set()
+        self._taken = 0
 
     def device_count(self) -> int:
         self.record("device_count")
@@ -63,7 +61,7 @@ class FakeRuntime(StrictFake):
 
     def mem_get_info(self, index: int, /) -> tuple[int, int]:
         self._check("mem_get_info", index)
-        return self._total, self._total
+        return max(0, self._total - self._taken), self._total
 
     def memory_allocated(self, index: int, /) -> int:
         self._check("memory_allocated", index)
@@ -90,6 +88,29 @@ class FakeRuntime(StrictFake):
     def Event(self) -> FakeEvent:
         self.record("Event")
         return FakeEvent(self)
+
+    def _check(self, call: str, *indices: int) -> None:
+        self.record(call, *indices)
+        for index in indices:
+            if not 0 <= index < self._count:
+                raise RuntimeError(f"{call}: there is no device {index} of {self._count}")
+
+    def _wait(self, call: str) -> None:
+        """Record a call that waits for the device."""
+        self.record(call)
+
+
+class FakeCapturing(FakeRuntime):
+    """A runtime that captures graphs.
+
+    While a graph is captured, calls that wait for the device raise ``RuntimeError``, and so does work that can't be
+    captured (``lsv.recording``).
+    """
+
+    def __init__(self, count: int, total: int) -> None:
+        super().__init__(count, total)
+        self._capturing = False
+        self._pools: set[int] = set()
 
     @contextmanager
     def graph(self, graph: FakeGraph, /, *, pool: int | None = None) -> Iterator[None]:
@@ -119,15 +140,8 @@ class FakeRuntime(StrictFake):
         """Methods that compute without torch, to be remembered as a whole."""
         return ()
 
-    def _check(self, call: str, *indices: int) -> None:
-        self.record(call, *indices)
-        for index in indices:
-            if not 0 <= index < self._count:
-                raise RuntimeError(f"{call}: there is no device {index} of {self._count}")
-
     def _wait(self, call: str) -> None:
-        """Record a call that waits for the device, which it can't while it captures."""
-        self.record(call)
+        super()._wait(call)
         if self._capturing:
             raise RuntimeError(f"{call}: operation not permitted when stream is capturing")
 
@@ -151,7 +165,7 @@ class FakeEvent:
 class FakeGraph:
     """Replays by carrying out again what was captured, on the same memory and nothing else."""
 
-    def __init__(self, runtime: FakeRuntime) -> None:
+    def __init__(self, runtime: FakeCapturing) -> None:
         self._runtime = runtime
         self._pool: int | None = None
         self.recording: Any = None

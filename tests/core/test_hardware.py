@@ -10,7 +10,7 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
-from lsv.emulation import FakeRuntime, UnknownCall
+from lsv.emulation import FakeCapturing, UnknownCall
 from lsv.errors import ConfigError
 from lsv.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
 from lsv.offers import AttentionOffer, PlatformOffer
@@ -154,7 +154,7 @@ def test_pairs_are_refused_by_name() -> None:
 
 
 def test_a_fake_refuses_what_it_does_not_know() -> None:
-    fake = FakeRuntime(2, 100)
+    fake = FakeCapturing(2, 100)
     fake.set_device(1)
     assert fake.mem_get_info(1) == (100, 100)
     assert fake.log == [("set_device", (1,)), ("mem_get_info", (1,))]

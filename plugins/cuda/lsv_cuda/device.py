@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lsv.accelerator import Accelerator
+from lsv.accelerator import Accelerator, Graphs
 from lsv.capabilities import DeviceInfo
 from lsv.collectives import BackendCommunicator
 from lsv.errors import ConfigError
@@ -22,7 +22,8 @@ class CudaDevice(Accelerator):
     def __init__(self, info: DeviceInfo, vendor: Vendor, *, graph_rows: int) -> None:
         kind = vendor.device_type
         where = torch.device(kind) if kind == "cpu" else torch.device(kind, info.index)
-        super().__init__(info, where, vendor.runtime, make_graph=vendor.runtime.CUDAGraph, graph_rows=graph_rows)
+        graphs = Graphs(vendor.runtime.CUDAGraph, vendor.runtime.graph)
+        super().__init__(info, where, vendor.runtime, graphs=graphs, graph_rows=graph_rows)
         self._connect = vendor.connect
 
     def communicator(self, group: Group) -> Communicator | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import FakeGraph, FakeRuntime
+from lsv.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform, Vendor
@@ -51,7 +51,7 @@ class EmulatedCudaPlatform(CudaPlatform):
         return Vendor(FakeCuda(), "cpu", gloo)
 
 
-class FakeCuda(FakeRuntime):
+class FakeCuda(FakeCapturing):
     """Answers as ``torch.cuda`` of torch 2.13 does."""
 
     library = "torch.cuda"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from lsv.accelerator import Accelerator, Runtime
+from lsv.accelerator import Accelerator
 from lsv.capabilities import DeviceInfo
 from lsv.collectives import BackendCommunicator
 from lsv.errors import ConfigError
@@ -38,7 +38,7 @@ class HpuDevice(Accelerator):
         self, info: DeviceInfo, torch_device: torch.device, vendor: Vendor, ops: VendorOps, options: HpuOptions
     ) -> None:
         # Graphs are wrapped by the vendor, never captured by the base.
-        super().__init__(info, torch_device, cast(Runtime, vendor))
+        super().__init__(info, torch_device, vendor)
         if vendor.is_lazy() != options.lazy_mode:
             raise ConfigError(
                 f"hpu.lazy_mode is {str(options.lazy_mode).lower()}, but the Gaudi software was loaded with the "

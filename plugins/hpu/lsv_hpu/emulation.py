@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import StrictFake
+from lsv.emulation import FakeRuntime
 from lsv.platform import Device, StepFn
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
@@ -54,8 +54,8 @@ def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
     return describe(index, card)
 
 
-class FakeHabana(StrictFake):
-    """Answers as the Gaudi software does for one process with one device of ``total`` bytes.
+class FakeHabana(FakeRuntime):
+    """Answers as the Gaudi software does for one process, with devices of ``total`` bytes.
 
     Nothing on the host is counted as device memory but graphs. ``compilations`` counts, by name of the call, what was
     compiled; lazy calls without lazy mode raise ``RuntimeError``, and so does compiling once it is forbidden.
@@ -64,41 +64,9 @@ class FakeHabana(StrictFake):
     library = "habana_frameworks"
 
     def __init__(self, total: int, *, lazy: bool = False) -> None:
-        super().__init__()
+        super().__init__(DEVICES, total)
         self.compilations: Counter[str] = Counter()
-        self._total, self._lazy, self._graphs, self._sealed = total, lazy, 0, False
-
-    def set_device(self, index: int, /) -> None:
-        self.record("set_device", index)
-
-    def mem_get_info(self, index: int, /) -> tuple[int, int]:
-        self.record("mem_get_info", index)
-        return max(0, self._total - self._graphs * _GRAPH_BYTES), self._total
-
-    def memory_allocated(self, index: int, /) -> int:
-        self.record("memory_allocated", index)
-        return 0
-
-    def memory_reserved(self, index: int, /) -> int:
-        self.record("memory_reserved", index)
-        return 0
-
-    def max_memory_allocated(self, index: int, /) -> int:
-        self.record("max_memory_allocated", index)
-        return 0
-
-    def reset_peak_memory_stats(self, index: int, /) -> None:
-        self.record("reset_peak_memory_stats", index)
-
-    def empty_cache(self) -> None:
-        self.record("empty_cache")
-
-    def synchronize(self, index: int, /) -> None:
-        self.record("synchronize", index)
-
-    def Event(self) -> FakeEvent:
-        self.record("Event")
-        return FakeEvent(self)
+        self._lazy, self._sealed = lazy, False
 
     def is_lazy(self) -> bool:
         self.record("is_lazy")
@@ -134,27 +102,11 @@ class FakeHabana(StrictFake):
         if self._sealed:
             raise RuntimeError("Recompilation triggered with fail_on_recompile stance")
         self.compilations[what] += 1
-        self._graphs += what == "graph"
+        self._taken += _GRAPH_BYTES * (what == "graph")
 
     def _require_lazy(self, call: str) -> None:
         if not self._lazy:
             raise RuntimeError(f"{call} needs lazy mode (PT_HPU_LAZY_MODE=1)")
-
-
-class FakeEvent:
-    """As ``torch.hpu.Event``: waiting for one that was never recorded is an error here."""
-
-    def __init__(self, habana: FakeHabana) -> None:
-        self._habana, self._recorded = habana, False
-
-    def record(self) -> None:
-        self._habana.record("Event.record")
-        self._recorded = True
-
-    def synchronize(self) -> None:
-        self._habana.record("Event.synchronize")
-        if not self._recorded:
-            raise RuntimeError("an event is waited for that was never recorded")
 
 
 class _Compiled:

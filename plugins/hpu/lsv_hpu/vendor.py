@@ -10,33 +10,18 @@ from typing import Any, Protocol
 
 import torch
 
+from lsv.accelerator import Runtime
 from lsv.errors import ConfigError
 from lsv.platform import StepFn
 
 _SHAPES = 8192
 
 
-class Vendor(Protocol):
-    """What the platform needs of the software: ``lsv.accelerator.Runtime``, and how to run a step.
+class Vendor(Runtime, Protocol):
+    """What the platform needs of the software: the functions of a runtime, and how to run a step.
 
     Bytes and counts are plain integers. ``index`` is taken for the sake of the protocol: a process has one device.
     """
-
-    def Event(self) -> Any:
-        """A mark to ``record`` behind the work given so far, and to ``synchronize`` with."""
-        ...
-
-    def set_device(self, index: int, /) -> None: ...
-    def mem_get_info(self, index: int, /) -> tuple[int, int]:
-        """(free, total) bytes of the device."""
-        ...
-
-    def memory_allocated(self, index: int, /) -> int: ...
-    def memory_reserved(self, index: int, /) -> int: ...
-    def max_memory_allocated(self, index: int, /) -> int: ...
-    def reset_peak_memory_stats(self, index: int, /) -> None: ...
-    def empty_cache(self) -> None: ...
-    def synchronize(self, index: int, /) -> None: ...
 
     def is_lazy(self) -> bool:
         """Whether ops are gathered into graphs instead of run at once (``PT_HPU_LAZY_MODE=1``)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lsv.accelerator import Accelerator
+from lsv.accelerator import Accelerator, Graphs
 from lsv.capabilities import DeviceInfo
 from lsv.collectives import BackendCommunicator
 from lsv.config import OptionValue
@@ -35,15 +35,14 @@ class XpuDevice(Accelerator):
         self._graph = str(options.get("xpu.graph") or "auto")
         if self._graph == "1" and vendor.make_graph is None:
             raise ConfigError(f"xpu.graph=1, but torch {torch.__version__} has no XPUGraph", param="xpu.graph")
-        rows = options.get("xpu.graph_rows")
+        rows, make = options.get("xpu.graph_rows"), None if self._graph == "0" else vendor.make_graph
         super().__init__(
             info,
             vendor.torch_device(info.index),
             vendor.runtime,
-            make_graph=None if self._graph == "0" else vendor.make_graph,
+            graphs=None if make is None else Graphs(make, vendor.runtime.graph),
             graph_rows=64 if rows is None else int(rows),
         )
-        self.pinned = self.torch_device.type != "cpu"
         self._counts_free = True
 
     def memory(self) -> Memory:
@@ -66,9 +65,9 @@ class XpuDevice(Accelerator):
                 "leave xpu.graph at auto",
                 param="xpu.graph",
             )
-        if self._make_graph is not None:
+        if self._graphs is not None:
             log.info("no graphs with %d devices: oneCCL's collectives are not captured dependably", group.size)
-            self._make_graph = None
+            self._graphs = None
         links = Links(self._vendor, self.info.index, group, self._options)
         return BackendCommunicator(group, links.connect, self.torch_device)
 
@@ -93,7 +92,7 @@ class XpuDevice(Accelerator):
         if self._graph == "1":
             raise ConfigError(f"xpu.graph=1, but {why}: leave xpu.graph at auto", param="xpu.graph")
         log.warning("no graphs on %s: %s", self.info.name, why)
-        self._make_graph = None
+        self._graphs = None
 
 
 def _difference(right: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:

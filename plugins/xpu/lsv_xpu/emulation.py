@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import FakeGraph, FakeRuntime
+from lsv.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device, Group
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name
@@ -105,7 +105,7 @@ class FakeVendor:
         return None
 
 
-class FakeXpu(FakeRuntime):
+class FakeXpu(FakeCapturing):
     """Answers as ``torch.xpu`` of torch 2.13 does."""
 
     library = "torch.xpu"

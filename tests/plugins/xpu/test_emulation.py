@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
+from lsv.accelerator import Graphs
 from lsv.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Group, Shape
@@ -132,7 +133,7 @@ def test_a_graph_that_replays_other_values_is_dropped(
 ) -> None:
     for graph in ("auto", "1"):
         device, fake = open_device(graph=graph)
-        monkeypatch.setattr(device, "_make_graph", lambda fake=fake: Garbled(fake))
+        monkeypatch.setattr(device, "_graphs", Graphs(lambda fake=fake: Garbled(fake), fake.graph))
         Garbled.buffer = out = torch.ones(3)
 
         def step(out: torch.Tensor = out) -> torch.Tensor:
