@@ -84,8 +84,9 @@ _MEMORY = _grouped(
         "checkpoint was made for it",
     ),
     Setting(
-        name="encoder_cache_tokens", type="int", default=16384, low=1,
-        help="tokens of pictures, sounds and clips whose embeddings are kept",
+        name="encoder_cache_tokens", type="int", low=1,
+        help="tokens of pictures, sounds and clips whose embeddings are kept, at least those of the largest item "
+        "(default: max-model-len, but 16384 to 32768)",
     ),
     Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
     Setting(

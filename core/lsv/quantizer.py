@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
+from lsv.naming import Prefixes, spellings
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
@@ -30,7 +31,7 @@ class LinearLayer:
 
     ``parts`` are the full names of what is fused, in order; of a layer that is not, its own. ``reads`` = (start, stop)
     are its inputs among all that are stored, None where it has them all. ``stored_bias`` says that a checkpoint has a
-    bias there, be it that somebody else adds it.
+    bias there, be it that somebody else adds it. ``prefixes`` are those that checkpoints have instead of the model's.
     """
 
     name: str
@@ -42,6 +43,7 @@ class LinearLayer:
     parts: tuple[str, ...] = ()
     reads: tuple[int, int] | None = None
     stored_bias: bool = False
+    prefixes: Prefixes = ()
 
     @property
     def width(self) -> int:
@@ -52,6 +54,10 @@ class LinearLayer:
     def part_names(self) -> tuple[str, ...]:
         """``parts``, which a layer that is not fused may leave to its name."""
         return self.parts or (self.name,)
+
+    def spellings(self, part: str) -> tuple[str, ...]:
+        """All full names of a part that a checkpoint's configuration may mean it by, the model's own first."""
+        return spellings(part, self.prefixes)
 
     def tensor_name(self, suffix: str) -> str:
         """What a stored tensor is called in the checkpoint, for a message; of a fused layer, those of all parts."""
@@ -166,12 +172,15 @@ class ByLayer(ABC):
         return self.choose(layer).build(layer, tensors)
 
 
-def of_parts(layer: LinearLayer, choose: Callable[[str], T]) -> T:
-    """What ``choose`` makes of a layer's parts by their names. Raises ``CheckpointError`` where that differs."""
+def of_parts(layer: LinearLayer, choose: Callable[[Sequence[str]], T]) -> T:
+    """What ``choose`` makes of a layer's parts by all spellings of their names, the model's own first.
+
+    Raises ``CheckpointError`` where that differs.
+    """
     first, *others = layer.part_names
-    chosen = choose(first)
+    chosen = choose(layer.spellings(first))
     for other in others:
-        if choose(other) != chosen:
+        if choose(layer.spellings(other)) != chosen:
             raise CheckpointError(
                 f"{first} and {other} are quantised differently, and both are computed as one layer: "
                 "quantise all of its parts alike, or none"
@@ -192,13 +201,14 @@ class Skipping(ByLayer):
 
 def is_skipped(layer: LinearLayer, names: Iterable[str]) -> bool:
     """Whether one of ``names`` means the layer: its full name, some of its components in a row (``lm_head``,
-    ``mlp.gate``, ``model.layers.0``), or ``re:`` and a regular expression that its full name begins with.
+    ``mlp.gate``, ``model.layers.0``), or ``re:`` and a regular expression that its full name begins with; in any of the
+    spellings that checkpoints of its family have.
 
     Raises ``CheckpointError`` where only some of a fused layer's parts are meant.
     """
     names = tuple(names)
     parts = layer.part_names
-    meant = [part for part in parts if any(_means(name, part) for name in names)]
+    meant = [part for part in parts if any(_means(name, one) for name in names for one in layer.spellings(part))]
     if meant and len(meant) < len(parts):
         rest = ", ".join(part for part in parts if part not in meant)
         raise CheckpointError(

@@ -27,7 +27,13 @@ _DTYPES = {
     "float32": "float32",
 }
 _FP8_CACHE = "fp8_e4m3"
-_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+_LEAST_ENCODED, _MOST_ENCODED = 16384, 32768
+"""Embeddings of media that are kept: those of the largest item that fits a prompt, as far as that takes no more memory
+than a few gigabytes while it is encoded. 64 frames, the most taken unasked, are up to 24,576."""
+_LENGTH_KEYS = (
+    "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
+    "max_target_positions",
+)  # fmt: skip
 
 
 def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
@@ -83,7 +89,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         memory_share=settings["gpu_memory_utilization"],
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
-        encoder_cache_tokens=settings["encoder_cache_tokens"],
+        encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],
         step_timeout=settings["step_timeout"],
         reference_ops=settings["reference_ops"],

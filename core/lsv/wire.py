@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 30
+LONGEST = 1 << 30
+"""Bytes of the longest frame."""
 
 Message = TypeVar("Message")
 Sent = TypeVar("Sent")
@@ -21,10 +22,18 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_frame(message: object) -> bytearray:
-    """The frame of a message. Written in one piece: pictures make it long."""
+    """The frame of a message. Written in one piece: pictures make it long.
+
+    Raises ``ValueError`` for one that is longer than a reader takes.
+    """
     frame = bytearray(_LENGTH.size)
     _encoder.encode_into(message, frame, _LENGTH.size)
-    _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+    length = len(frame) - _LENGTH.size
+    if length > LONGEST:
+        raise ValueError(
+            f"a message {type(message).__name__} of {length} bytes is over the limit of {LONGEST} for a frame"
+        )
+    _LENGTH.pack_into(frame, 0, length)
     return frame
 
 
@@ -35,14 +44,19 @@ class FrameReader(Generic[Message]):
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a frame has come in part."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[Message]:
         """Messages that are complete with ``data``. Raises ``ValueError`` for what is no message of the type."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > _LONGEST:
-                raise ValueError(f"a frame of {length} bytes is over the limit of {_LONGEST}")
+            if length > LONGEST:
+                raise ValueError(f"a frame of {length} bytes is over the limit of {LONGEST}")
             body = start + _LENGTH.size
             if len(self._buffer) < body + length:
                 break

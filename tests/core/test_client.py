@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lsv import hookimpl
+from lsv import hookimpl, wire
 from lsv.engine.admission import Door, derive_seed, encode_bad_words, make_submits
 from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
@@ -160,8 +160,18 @@ def test_frames_survive_any_cut():
     for size in (1, 3, 7, 64, len(data)):
         reader: FrameReader[Update] = FrameReader(Update)
         assert [u for at in range(0, len(data), size) for u in reader.feed(data[at : at + size])] == updates
+        assert not reader.is_inside
+    assert list(reader.feed(data[:7])) == []
+    assert reader.is_inside
     with pytest.raises(ValueError, match="over the limit"):
         list(FrameReader(Update).feed(b"\xff" * 8))
+
+
+def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):
+    update = Update(id=1, vector=bytes(1000))
+    monkeypatch.setattr(wire, "LONGEST", len(encode_frame(update)) - 5)
+    with pytest.raises(ValueError, match=r"a message Update of \d+ bytes is over the limit"):
+        encode_frame(update)
 
 
 def test_seeds_of_candidates():

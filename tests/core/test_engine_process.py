@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from lsv.engine import socket_client
 from lsv.engine.messages import Abort, Control, Finish, Hello, Submit
 from lsv.engine.process import EngineProcess
 from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
+from lsv.media import Array, Media
 from lsv.request import FinishReason, PoolingParams, Request, SamplingParams
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import engine_config, install_plugin
@@ -44,9 +46,9 @@ async def start(plugin: None) -> AsyncIterator[Start]:
     """Start clients with engines: ``await start(restarts=1, max_queue=…, options={…})``."""
     clients: list[SocketClient] = []
 
-    async def start_client(*, wait: bool = True, restarts: int = 0, **changes: Any) -> SocketClient:
+    async def start_client(*, wait: bool = True, restarts: int = 0, intake: Any = None, **changes: Any) -> SocketClient:
         process = EngineProcess(engine_config(**changes), log_level="DEBUG", restarts=restarts)
-        client = SocketClient(process, TOKENIZER)
+        client = SocketClient(process, TOKENIZER, intake=intake)
         clients.append(client)
         await client.start()
         if wait:
@@ -207,6 +209,36 @@ async def test_refusals_come_before_anything_is_sent(start: Start):
     assert len(await answer(client, [1] * 250, greedy(None))) == 6
 
 
+async def test_media_may_weigh_so_much(start: Start, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(socket_client, "_MOST_MEDIA", 3 << 20)
+    client = await start()
+    media = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (1 << 20,), bytes(1 << 20))})
+
+    async def show(*shown: Media, **params: Any) -> None:
+        async for _ in client.generate([1, 2], greedy(2, **params), request_id="r", media=shown):
+            pass
+
+    with pytest.raises(BadRequest, match=r"are 4 MiB once prepared, and at most 3 MiB are taken: send fewer"):
+        await show(*[media] * 4)
+    with pytest.raises(BadRequest, match=r"are 4 MiB once prepared for n=2 answers"):
+        await show(media, media, n=2, temperature=1.0)
+    with pytest.raises(BadRequest, match="the encoder keeps 0"):  # it weighs little enough for the engine to hear of it
+        await show(*[media] * 3)
+    assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
+
+
+async def test_a_long_message_does_not_take_a_step_for_each_piece_of_it(start: Start):
+    """A socket holds about 200 KB: fifteen pieces, each of which would wait for a step of its own."""
+    client = await start(options={"fake.delay": 0.05})
+    media = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (3 << 20,), bytes(3 << 20))})
+    async with aclosing(client.generate([1], greedy(200), request_id="stream")) as stream:
+        await anext(stream)
+        began = time.monotonic()
+        with pytest.raises(BadRequest, match="the encoder keeps 0"):
+            await anext(client.generate([1, 2], greedy(2), request_id="r", media=(media,)))
+        assert time.monotonic() - began < 0.4
+
+
 async def test_a_full_queue_is_refused_by_the_engine(start: Start):
     client = await start(max_num_seqs=1, max_queue=1, options={"fake.delay": 0.05})
     tasks = [asyncio.create_task(collect(client, [number], greedy(2))) for number in range(4)]
@@ -266,6 +298,42 @@ async def test_restart(start: Start):
     await wait_for(lambda: client.status.state == "dead")
     await asyncio.sleep(0.1)
     assert not client._process.running
+
+
+class Processing:
+    """An intake whose processor is loaded when ``loaded`` is set, or can't be."""
+
+    def __init__(self, error: PluginError | None = None) -> None:
+        self.loaded = asyncio.Event()
+        self._error = error
+
+    async def ready(self) -> None:
+        await self.loaded.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def close(self) -> None:
+        self.loaded.set()
+
+
+async def test_who_takes_media_is_ready_with_the_processor(start: Start):
+    intake = Processing()
+    client = await start(wait=False, intake=intake)
+    await wait_for(lambda: client.status.stage == "processor", 20)
+    with pytest.raises(Unavailable, match="loading processor"):
+        await answer(client, [1], greedy())
+    intake.loaded.set()
+    await client.ready()
+    assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
+
+
+async def test_a_processor_that_can_not_be_loaded_fails_the_start(start: Start):
+    intake = Processing(PluginError("the processor is broken"))
+    intake.loaded.set()
+    client = await start(wait=False, intake=intake)
+    with pytest.raises(PluginError, match="the processor is broken"):
+        await client.ready()
+    assert isinstance(client.failure, PluginError)
 
 
 async def test_progress_while_loading(start: Start):

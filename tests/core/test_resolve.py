@@ -142,6 +142,14 @@ def test_no_limit_between_tokens_unless_asked_for(configure):
     assert configure("--max-itl-ms", "0").max_itl_ms is configure().max_itl_ms is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "length", "kept"),
+    [((), 2048, 16384), ((), 24_000, 24_000), ((), 131_072, 32768), (("--encoder-cache-tokens", "64"), 2048, 64)],
+)
+def test_the_largest_item_that_fits_a_prompt_can_be_encoded(configure, flags, length, kept):
+    assert configure(*flags, max_position_embeddings=length).encoder_cache_tokens == kept
+
+
 def test_resolving_imports_no_torch():
     import subprocess
 

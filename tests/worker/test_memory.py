@@ -84,6 +84,16 @@ def test_windowed_layers_need_blocks_for_their_window_and_one_step() -> None:
     assert longest_length(64 + 24, groups, 16, 256) == 63 * 16
 
 
+def test_items_across_need_their_blocks_beside_the_tokens() -> None:
+    specs = [KVSpec(0, "full", 8), KVSpec(1, "cross", 8, source=1500)]
+    page = 8 * 64
+    fit = plan(specs, (1 + 10 * (7 + 24)) * page, max_model_len=448)
+    assert fit.num_blocks == 310
+    assert fit.kv_tokens == 10 * 448, "ten requests of seven blocks, and 24 for what each attends to"
+    with pytest.raises(ConfigError, match="estimated maximum model length is 384"):
+        plan(specs, (7 + 24) * page, max_model_len=448)
+
+
 def test_the_largest_group_sets_the_page() -> None:
     windowed = [KVSpec(layer, "window", 8, window=4) for layer in (2, 3, 4)]
     specs = [KVSpec(0, "full", 8), KVSpec(1, "full", 8), *windowed]

@@ -44,6 +44,9 @@ def run(arguments: list[str], context: CommandContext) -> int:
     for name in ("architecture", "platform", "dtype", "quantization", "attention", "block_size", "max_model_len"):
         table.add_row(name, str(getattr(config, name) or "none"), why.get(name) or _asked(settings, name))
     table.add_row("weights", f"{fit.weight_bytes / _GIB:.2f} GiB", "")
+    for reason in fit.reasons:
+        if reason.name == "encoder_cache_bytes":
+            table.add_row("media", f"{int(reason.value) / _GIB:.2f} GiB", reason.why)
     table.add_row("KV cache", f"{fit.kv_bytes / _GIB:.2f} GiB", why.get("kv_bytes", ""))
     table.add_row("KV cache size", f"{fit.kv_tokens:,} tokens", f"{fit.num_blocks:,} blocks of {fit.block_size}")
     concurrency = fit.kv_tokens / config.max_model_len

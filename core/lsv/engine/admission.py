@@ -14,6 +14,8 @@ from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
 from lsv.tokenizer import Tokenizer
 
+_MIB = 1 << 20
+
 
 class Door(msgspec.Struct, frozen=True):
     """What requests are checked against: lengths in tokens, ids below ``vocab_size``."""
@@ -82,6 +84,18 @@ class Door(msgspec.Struct, frozen=True):
                 raise BadRequest(
                     f"{name}: {token!r} is not a token id of this model (0 to {self.vocab_size - 1})", param=name
                 )
+
+
+def check_weight(submits: Sequence[Submit], most: int) -> None:
+    """Raises ``BadRequest`` for media that are more than ``most`` bytes, sent along for each candidate."""
+    size = sum(media.size for submit in submits for media in submit.media)
+    if size > most:
+        times = f" for n={len(submits)} answers" if len(submits) > 1 else ""
+        raise BadRequest(
+            f"the media of this request are {size / _MIB:.0f} MiB once prepared{times}, and at most {most >> 20} MiB "
+            "are taken: send fewer, smaller ones, or shorter clips",
+            param="messages",
+        )
 
 
 def make_submits(

@@ -35,6 +35,11 @@ class Connection:
         """Whether something waits until the client reads on."""
         return bool(self._outgoing)
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a message has arrived in part."""
+        return self._reader.is_inside
+
     def receive(self) -> Sequence[ClientMessage]:
         """The messages that have come. Raises ``ConnectionLost``."""
         try:

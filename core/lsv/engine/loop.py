@@ -12,6 +12,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.01
 """Seconds between looks at requests that wait for something else than a step."""
+_WHOLE_MESSAGE = 0.002
+"""Seconds that a step may wait for the rest of a message."""
 _LAST_WORDS = 0.5
 """Seconds a slow reader gets to hear of the end."""
 
@@ -89,6 +92,7 @@ class EngineLoop:
         """Step while there is work, sleep while there is none. Raises ``EngineDied``."""
         while not self._stopped:
             self._look(self._patience())
+            self._hear_out()
             changed, self._stale = self._stale, False
             if self._engine.has_work:
                 self._deliver(self._engine.step())
@@ -126,6 +130,15 @@ class EngineLoop:
         """See to the sockets: new clients, messages, readers that are ready for more."""
         for key, _ in self._selector.select(wait):
             key.data(key.fileobj)
+
+    def _hear_out(self) -> None:
+        """Let clients end messages they are in the middle of: a picture is more than a socket holds at a time."""
+        ends = time.monotonic() + _WHOLE_MESSAGE
+        while any(connection.is_receiving for connection in self._connections.values()):
+            left = ends - time.monotonic()
+            if left <= 0:
+                break
+            self._look(left)
 
     def _accept(self, _: object) -> None:
         try:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lsv.config import Fit
+from lsv.engine.admission import check_weight
 from lsv.engine.client import Status
 from lsv.engine.front import Front, read_vector
 from lsv.engine.mailbox import Mailbox
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ = 1 << 18
+_MOST_MEDIA = 512 << 20
+"""Bytes of prepared media that a request may send: well below what a frame holds, so that one reaches all ranks."""
 _EXPLAIN_SECONDS = 0.5
 """How long a lost engine's requests may wait to hear why it ended."""
 
@@ -105,6 +108,7 @@ class SocketClient:
         self._failure: LsvError | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect to the process, which is started if it does not run; returns while the model is loading."""
@@ -163,6 +167,7 @@ class SocketClient:
             salt=salt,
             trace=trace,
         )
+        check_weight(stream.submits, _MOST_MEDIA)
         inbox = Inbox()
         try:
             self._submit(stream.submits, inbox)
@@ -289,6 +294,8 @@ class SocketClient:
                     self._hear(message)
         finally:
             self._writer.close()
+            if self._opening is not None:
+                self._opening.cancel()
 
     def _hear(self, message: EngineMessage) -> None:
         if isinstance(message, Tokens):
@@ -301,11 +308,26 @@ class SocketClient:
             self._become(Status(state="loading", stage=message.stage, done=message.done, total=message.total))
         elif isinstance(message, Ready):
             self._front.fit = message.fit
-            self._become(Status(state="ready"))
+            if self.intake is None:
+                self._become(Status(state="ready"))
+            else:
+                self._become(Status(state="loading", stage="processor"))
+                self._opening = asyncio.create_task(self._await_processor(self.intake))
         elif isinstance(message, Failed):
             self._failure = from_record(message.error)
         elif isinstance(message, Controlled):
             self._conclude(message)
+
+    async def _await_processor(self, intake: Intake) -> None:
+        """The engine is ready; so is the client, once media can be prepared."""
+        try:
+            await intake.ready()
+        except LsvError as error:
+            self._failure = error
+            self._become(Status(state="dead", error=error.message))
+        else:
+            if self._status.state == "loading":
+                self._become(Status(state="ready"))
 
     def _conclude(self, message: Controlled) -> None:
         done = self._orders.get(message.id)

@@ -10,13 +10,10 @@ import av.container
 import numpy as np
 
 from lsv.errors import BadRequest
-from lsv.media.options import Limits
+from lsv.media.options import SAMPLING, Limits
 from lsv.media.pictures import check_size
 from lsv.media.streams import opened
 from lsv.processor import Clip
-
-SAMPLING = ("fps", "num_frames")
-"""Options that say which frames are taken; the processor does not see them."""
 
 DEFAULT_FPS = 2.0
 DEFAULT_FRAMES = 64

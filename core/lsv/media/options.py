@@ -14,6 +14,9 @@ from lsv.media import Modality
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
+SAMPLING = ("fps", "num_frames")
+"""Options that say which frames of a clip are taken; the processor does not see them."""
+
 PER_PROMPT = 16
 """Items of a modality that a prompt may hold unless ``--limit-mm-per-prompt`` says otherwise."""
 

@@ -8,21 +8,14 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from lsv.errors import BadRequest
 from lsv.media.fetch import Fetcher
 from lsv.media.options import MediaOptions
-from lsv.media.parts import Reference
+from lsv.media.parts import Encoded, Reference
 
 _DATA = "data:"
-
-
-class Encoded(msgspec.Struct, frozen=True):
-    """An item as it came: a file's bytes, or their ``base64`` text, which whoever decodes the file decodes, too."""
-
-    data: bytes
-    base64: bool = False
+_HEAD = 1024
+"""Characters in which a URL's scheme and a media type end; pictures follow that nobody wants to copy for that."""
 
 
 class Sources:
@@ -45,7 +38,7 @@ class Sources:
     async def _read(self, reference: Reference) -> Encoded:
         if reference.base64:
             return self._inline(reference.base64)
-        scheme = reference.url.partition(":")[0].lower()
+        scheme = reference.url[:_HEAD].partition(":")[0].lower()
         if scheme == "data":
             return self._inline(_payload(reference.url))
         if scheme == "file":
@@ -98,7 +91,7 @@ class Sources:
 
 def _payload(url: str) -> str:
     """The base64 text of a data URL (RFC 2397). Its media type counts for nothing: the content tells what it is."""
-    head, comma, text = url[len(_DATA) :].partition(",")
+    head, comma, _ = url[len(_DATA) : _HEAD].partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise BadRequest("a data: URL must be base64, such as data:image/png;base64,iVBORw0…")
-    return text
+    return url[len(_DATA) + len(head) + 1 :]

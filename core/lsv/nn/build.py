@@ -70,8 +70,9 @@ def declare(
     dtype: torch.dtype = getattr(torch, config.dtype)
     shard = Shard(communicator.group.rank, communicator.group.size) if communicator else Shard()
     quantizer = _make_quantizer(config, json, catalog)
-    declaration = Declaration(dtype, torch.device(torch_device), quantizer, shard, communicator)
     build = catalog.load(catalog.find(ModelOffer, config.model_offer))
+    prefixes = getattr(build, "prefixes", ())
+    declaration = Declaration(dtype, torch.device(torch_device), quantizer, shard, communicator, prefixes)
     model: Model = build(Weights(declaration), json, config.max_model_len)
     kv_dtype = cache_dtype(config.kv_dtype, dtype)
     specs = tuple(_spec(layer, kv_dtype) for layer in model.attention_layers())
@@ -152,8 +153,8 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
 
 
 def _spec(layer: AttentionLayer, dtype: torch.dtype) -> KVSpec:
-    kind: KVKind = "full" if layer.window is None else "window"
-    return KVSpec(layer.index, kind, token_bytes(layer, dtype), window=layer.window)
+    kind: KVKind = "cross" if layer.source is not None else "full" if layer.window is None else "window"
+    return KVSpec(layer.index, kind, token_bytes(layer, dtype), window=layer.window, source=layer.source)
 
 
 def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from lsv.attention import AttentionLayer
-from lsv.nn.attention import Attention
+from lsv.naming import Prefixes, rename
+from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.embed import Embed, Head
 from lsv.nn.norm import RMSNorm
@@ -25,7 +26,8 @@ class Model(Protocol):
 
     A model is an ``nn.Module``; ``config`` is config.json, ``max_len`` the longest input. ``ignores`` are regular
     expressions of checkpoint tensors that are known not to be needed. ``norm`` takes the layers' output rows. One that
-    has an ``encoder`` (``Encoder``) takes media; one whose tokens stand in several dimensions says so by ``axes``.
+    has an ``encoder`` (``Encoder``) takes media; one whose tokens stand in several dimensions says so by ``axes``. A
+    class may name in ``prefixes`` (``lsv.naming``) what checkpoints write instead of its names' beginnings.
     """
 
     vocab_size: int
@@ -70,6 +72,12 @@ class Encoder(Protocol):
         """What the next part works on; after the last one the embeddings [count, hidden]."""
         ...
 
+    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
+        """Inputs of the item that takes most memory among those of at most ``most`` embeddings, on the CPU; what they
+        show does not matter. Asked for only where a device measures memory; who leaves it out is not measured.
+        """
+        ...
+
 
 class DecoderLayer(Bindable):
     """A pre-norm block: ``x + attn(norm(x))``, then ``x + mlp(norm(x))``."""
@@ -92,9 +100,25 @@ class DecoderLayer(Bindable):
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
-class Decoder(nn.Module):
+class Attending(nn.Module):
+    """Models made of the attention modules of ``lsv.nn.attention``."""
+
+    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+        return tuple(attention.layer for attention in self._attentions())
+
+    def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
+        for attention, layer in zip(self._attentions(), layers, strict=True):
+            attention.layer = layer
+
+    def _attentions(self) -> list[Attention | CrossAttention]:
+        found = [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
+        return sorted(found, key=lambda attention: attention.layer.index)
+
+
+class Decoder(Attending):
     """A decoder-only transformer with the tensor names that Llama made common."""
 
+    prefixes: ClassVar[Prefixes] = ()
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
 
     def __init__(self, w: Weights, c: DecoderConfig, layers: Iterable[DecoderLayer]) -> None:
@@ -108,17 +132,7 @@ class Decoder(nn.Module):
             self.ignores = (*self.ignores, r"^lm_head\.weight$")
 
     def rename(self, name: str) -> str:
-        return name
-
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
-        return tuple(attention.layer for attention in self._attentions())
-
-    def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
-        for attention, layer in zip(self._attentions(), layers, strict=True):
-            attention.layer = layer
-
-    def _attentions(self) -> list[Attention]:
-        return [module for module in self.modules() if isinstance(module, Attention)]
+        return rename(name, self.prefixes)
 
 
 @torch.inference_mode()
@@ -130,3 +144,11 @@ def run(model: Model, step: Step) -> torch.Tensor:
     for layer in model.layers:
         x = layer(x, step)
     return model.norm(x.index_select(0, step.logits_rows))  # type: ignore[no-any-return]
+
+
+@torch.inference_mode()
+def write_item(model: nn.Module, item: torch.Tensor, step: Step) -> None:
+    """What all cross layers keep of an item's embeddings [count, hidden], which are the tokens of ``step``."""
+    for module in model.modules():
+        if isinstance(module, CrossAttention):
+            module.write(item, step)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from lsv.errors import ConfigError
+from lsv.naming import Prefixes
 from lsv.platform import Communicator
 from lsv.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, StoredTensor
 
@@ -86,12 +87,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the projections a linear layer fuses: outputs ``[start, stop)`` of the ``total`` stored under ``name``."""
+    """One of the projections a linear layer fuses: outputs ``[start, stop)`` of the ``total`` stored under ``name``.
+
+    Where the layer has a bias and this part is not ``biased``, its bias is zero.
+    """
 
     name: str
     total: int
     start: int
     stop: int
+    biased: bool = True
 
     @property
     def width(self) -> int:
@@ -107,6 +112,7 @@ class Declaration:
     quantizer: Quantizer
     shard: Shard = Shard()
     communicator: Communicator | None = None
+    prefixes: Prefixes = ()
     slots: list[Slot] = field(default_factory=list)
 
 
@@ -197,7 +203,10 @@ class Weights:
         name = (self / parts[0].name).name if len(parts) == 1 else self.name
         names = tuple((self / part.name).name for part in parts)
         outputs, cut = tuple(part.width for part in parts), None if stop - start == inputs else (start, stop)
-        layer = LinearLayer(name, role, stop - start, outputs, bias, self.dtype, names, cut, bias or stored_bias)
+        prefixes = self.declaration.prefixes
+        layer = LinearLayer(
+            name, role, stop - start, outputs, bias, self.dtype, names, cut, bias or stored_bias, prefixes
+        )
         stored = self.declaration.quantizer.stored(layer) + ((BIAS,) if bias else ())
         tensors = {tensor.suffix: self.take_stored(tensor, parts, inputs, (start, stop)) for tensor in stored}
         return self.declaration.quantizer.build(layer, tensors)
@@ -219,12 +228,16 @@ class Weights:
                 target[tensor.output_axis] = slice(offset, offset + width)
                 offset += width
             index = number if tensor.output_axis is None and len(parts) > 1 else None
-            pieces.append(Piece(name, whole, region, tuple(target), index))
+            if tensor is not BIAS or part.biased:
+                pieces.append(Piece(name, whole, region, tuple(target), index))
         if tensor.output_axis is not None:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        return self.declare(shape, pieces, dtype=tensor.dtype, optional=tensor.optional, uniform=tensor.uniform)
+        padded = len(pieces) < len(parts)
+        return self.declare(
+            shape, pieces, dtype=tensor.dtype, padded=padded, optional=tensor.optional, uniform=tensor.uniform
+        )
 
 
 def _stored_region(

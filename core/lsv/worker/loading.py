@@ -18,10 +18,11 @@ from lsv.errors import ConfigError
 from lsv.nn import build
 from lsv.nn.build import Declared
 from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.model import Encoder
 from lsv.offers import AttentionOffer
 from lsv.platform import BatchLimits, Communicator, Device, Group, Shape, ShapePolicy, load_platform
 from lsv.worker.inputs import dummy_batch
-from lsv.worker.memory import after_weights, plan_memory
+from lsv.worker.memory import after_weights, plan_embeddings, plan_memory
 from lsv.worker.steps import Steps
 
 
@@ -97,9 +98,7 @@ def prepare(
 
 def plan_fit(prepared: Prepared, config: EngineConfig, device: Device) -> Fit:
     """How one rank's memory would be used. Raises ``ConfigError`` when no request of full length fits."""
-    memory = after_weights(device.memory(), prepared.declared.weight_bytes)
-    fit = plan_memory(prepared.declared, prepared.backend, device.budget(memory, config.memory_share), config)
-    return msgspec.structs.replace(fit, ops=prepared.ops)
+    return _plan(prepared, config, device, weights=prepared.declared.weight_bytes)
 
 
 def plan_again(fit: Fit, prepared: Prepared, config: EngineConfig, device: Device) -> Fit:
@@ -107,11 +106,50 @@ def plan_again(fit: Fit, prepared: Prepared, config: EngineConfig, device: Devic
     peak = device.measure_peak(lambda: run_largest(prepared, config, device))
     if not peak:
         return fit
+    peaks = [Reason("activations", str(peak), "measured with the largest step")]
+    encoder = _encoder(prepared)
+    if encoder is not None:
+        peak, why = 0, "not measured: the encoder does not tell its largest item"
+        if hasattr(encoder, "largest"):
+            peak = device.measure_peak(lambda: encode_largest(encoder, config, device))
+            why = "measured with the largest item of media"
+        peaks.append(Reason("encoder_activations", str(peak), why))
     device.release_cache()
-    memory = after_weights(device.memory(), peak)
-    planned = plan_memory(prepared.declared, prepared.backend, device.budget(memory, config.memory_share), config)
-    peaks = Reason("activations", str(peak), "measured with the largest step")
-    return msgspec.structs.replace(planned, ops=fit.ops, reasons=(*planned.reasons, peaks))
+    return _plan(prepared, config, device, *peaks)
+
+
+def _plan(prepared: Prepared, config: EngineConfig, device: Device, *taken: Reason, weights: int = 0) -> Fit:
+    """The plan for what is left once weights to come, the bytes of ``taken`` and embeddings of media are gone."""
+    declared = prepared.declared
+    if _encoder(prepared) is not None:
+        width: int = next(declared.model.norm.parameters()).shape[-1]
+        taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
+    memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
+    fit = plan_memory(declared, prepared.backend, device.budget(memory, config.memory_share), config)
+    return msgspec.structs.replace(fit, ops=prepared.ops, reasons=(*fit.reasons, *taken))
+
+
+def _encoder(prepared: Prepared) -> Encoder | None:
+    return getattr(prepared.declared.model, "encoder", None)
+
+
+def encode_largest(encoder: Encoder, config: EngineConfig, device: Device) -> None:
+    """An item of as many embeddings as one may have, through all parts of the encoder.
+
+    Raises ``ConfigError`` when the device has no memory for it.
+    """
+    most = config.encoder_cache_tokens
+    try:
+        inputs = encoder.largest(most)
+        state = encoder.begin({name: tensor.to(device.torch_device) for name, tensor in inputs.items()})
+        for part in range(encoder.parts):
+            state = encoder.advance(state, part)
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"there is no memory to encode the largest item of media, {most} embeddings, beside the weights: "
+            "lower encoder_cache_tokens",
+            param="encoder_cache_tokens",
+        ) from None
 
 
 def run_largest(prepared: Prepared, config: EngineConfig, device: Device) -> None:
@@ -121,7 +159,7 @@ def run_largest(prepared: Prepared, config: EngineConfig, device: Device) -> Non
     shape = Shape("prefill", 1, tokens, 0)
     spread = config.layout == "padded"
     steps = Steps(declared.model, prepared.backend, declared.groups, None, device, ShapePolicy(batch_limits(config, 0)))
-    batch = dummy_batch(shape, len(declared.groups), spread=spread, axes=steps.axes)
+    batch = dummy_batch(shape, declared.groups, config.block_size, spread=spread, axes=steps.axes)
     steps.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
 

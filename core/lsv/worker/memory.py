@@ -55,6 +55,13 @@ def plan_memory(declared: Needs, backend: AttentionBackend, budget: Budget, conf
     )
 
 
+def plan_embeddings(width: int, itemsize: int, config: EngineConfig) -> Reason:
+    """The bytes that kept embeddings of media take: ``width`` numbers of ``itemsize`` bytes a token."""
+    size = config.encoder_cache_tokens * width * itemsize
+    why = f"embeddings of media: encoder_cache_tokens={config.encoder_cache_tokens} of {width} numbers"
+    return Reason("encoder_cache_bytes", str(size), why)
+
+
 def page_bytes(groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int) -> int:
     """Bytes of one page: a block of every layer in the largest group. 0 for a model without a cache."""
     of_layer = {spec.layer: backend.page_bytes(spec, block_size) for spec in specs}

@@ -6,7 +6,6 @@ Sources: Liu et al. 2023 (LLaVA-1.5), Liu et al. 2024 (LLaVA-NeXT: tiles at the 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,8 @@ from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig, Keys
-from lsv.nn.encoder import FeedForward, check_placeholder
+from lsv.nn.encoder import check_placeholder
+from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.rope import Rope
 from lsv.nn.weights import Weights
@@ -40,13 +40,8 @@ _LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {},
 }
 # what only the processor reads, or nobody
-_PROCESSORS = ("image_seq_length", "image_grid_pinpoints", "ignore_index", "use_image_newline_parameter", "vocab_size")
-_RENAMED = (
-    (re.compile(r"^model\.(?=(language_model|vision_tower|multi_modal_projector|image_newline)\b)"), ""),
-    (re.compile(r"^language_model\.(model\.|(?=lm_head\.))"), r"\1"),
-    (re.compile(r"^language_model\."), "model."),
-    (re.compile(r"^vision_tower\.vision_model\."), "vision_tower."),
-)
+_PROCESSORS = ("image_seq_length", "ignore_index", "use_image_newline_parameter", "vocab_size")
+_PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +54,8 @@ class LlavaConfig:
     activation: str
     bias: bool
     tiles: bool
+    most: tuple[int, int]
+    """Rows and columns of tiles in the largest picture."""
 
     @classmethod
     def read(cls, keys: Keys, tower: TowerConfig, *, tiles: bool) -> LlavaConfig:
@@ -72,6 +69,7 @@ class LlavaConfig:
         drops_first = strategy == "default"
         if tiles and drops_first != tower.clip:
             raise CheckpointError("config.json: tiles need patches alone: strategy default for CLIP, full for SigLIP")
+        height, width = max(keys.take("image_grid_pinpoints", list, _PINPOINTS), key=math.prod)
         return cls(
             tower=tower,
             layers=tuple(_layer(index, tower) for index in (layers if isinstance(layers, list) else [layers])),
@@ -79,6 +77,7 @@ class LlavaConfig:
             activation=keys.take("projector_hidden_act", str, "gelu"),
             bias=keys.take("multimodal_projector_bias", bool, True),
             tiles=tiles,
+            most=(height // tower.image_size, width // tower.image_size),
         )
 
 
@@ -119,6 +118,13 @@ class LlavaEncoder(nn.Module):
         layout = tuple(inputs["layout"].tolist()) if self.c.tiles else ()
         return Looking(self.tower.embed(inputs["pixel_values"]), {}, layout)
 
+    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
+        rows, columns = self.c.most if self.c.tiles else (0, 0)
+        tower = self.c.tower
+        pixels = torch.zeros(1 + rows * columns, tower.channels, tower.image_size, tower.image_size)
+        layout = (rows, columns, 0, rows * tower.side, 0, columns * tower.side)
+        return {"pixel_values": pixels, "layout": torch.tensor(layout)}
+
     def advance(self, state: Looking, part: int) -> Looking | torch.Tensor:
         tokens = self.c.tower.tokens
         x = self.tower.layers[part](state.x, ((len(state.x) // tokens, tokens),))
@@ -147,6 +153,18 @@ class Llava(Decoder):
     """A picture is as many embeddings as its tiles have patches."""
 
     tiles = False
+    # since version 4.52 of transformers, and before it; towers before version 5
+    prefixes = (
+        ("model.language_model", "model"),
+        ("model.vision_tower.vision_model", "vision_tower"),
+        ("model.vision_tower", "vision_tower"),
+        ("model.multi_modal_projector", "multi_modal_projector"),
+        ("model.image_newline", "image_newline"),
+        ("language_model.model", "model"),
+        ("language_model.lm_head", "lm_head"),
+        ("language_model", "model"),
+        ("vision_tower.vision_model", "vision_tower"),
+    )
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
@@ -164,12 +182,6 @@ class Llava(Decoder):
         unread = "|".join(map(str, range(self.encoder.parts, tower.layers)))
         self.ignores = (*self.ignores, r"^vision_tower\.(post_layernorm|head|embeddings\.position_ids)\b")
         self.ignores += (rf"^vision_tower\.encoder\.layers\.({unread})\.",) if unread else ()
-
-    def rename(self, name: str) -> str:
-        """From the names before and since version 4.52 of transformers, and of tower files before version 5."""
-        for pattern, replacement in _RENAMED:
-            name = pattern.sub(replacement, name)
-        return name
 
 
 class LlavaNext(Llava):

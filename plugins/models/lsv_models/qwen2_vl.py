@@ -5,7 +5,7 @@ Source: Wang et al. 2024 (Qwen2-VL).
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +15,19 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig, Keys
-from lsv.nn.encoder import FeedForward, LayerNorm, Runs, SelfAttention, Turn, check_placeholder
+from lsv.nn.encoder import Runs, SelfAttention, Turn, check_placeholder
+from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder
+from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import MRope
 from lsv.nn.weights import Weights
 from lsv_models.qwen2 import Qwen2Layer
 
 _EPS = 1e-6
+_FRAME = 32
+"""Embeddings along the edge of a frame that memory is measured with."""
 _TOKENS = {"image_token_id": 151655, "video_token_id": 151656}
 _OTHER_TOKENS = ("vision_start_token_id", "vision_end_token_id", "vision_token_id")
-_RENAMED = (
-    (re.compile(r"^model\.language_model\."), "model."),
-    (re.compile(r"^model\.visual\."), "visual."),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,17 @@ class Qwen2VLEncoder(nn.Module):
         x = self.layers[part](state.x, state.frames, state.turn)
         return self.merge(x) if part + 1 == self.parts else Looking(x, state.turn, state.frames)
 
+    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
+        """A clip of small frames: memory follows the number of patches, however they are shown."""
+        edge = min(_FRAME, math.isqrt(most))
+        grid = (most // edge**2, edge * self.c.merge, edge * self.c.merge)
+        channels, frames, *pixels = self.c.patch
+        return {
+            "pixel_values": torch.zeros(math.prod(grid), channels, frames, math.prod(pixels), dtype=torch.uint8),
+            "levels": torch.ones(2, channels),
+            "grid": torch.tensor(grid),
+        }
+
     def embed(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What the first layer gets, [patches, size]."""
         factor, offset = inputs["levels"][:, :, None, None]
@@ -153,6 +164,8 @@ def axial_turn(places: torch.Tensor, head_dim: int, theta: float) -> Turn:
 
 class Qwen2VL(Decoder):
     axes = MRope.axes
+    # since version 4.52 of transformers
+    prefixes = (("model.language_model", "model"), ("model.visual", "visual"))
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
@@ -171,12 +184,6 @@ class Qwen2VL(Decoder):
         c = VisionConfig.read(keys, size="embed_dim", inner=inner, outputs="hidden_size", activation="quick_gelu")
         keys.finish("Qwen2VL's vision_config")
         return Qwen2VLEncoder(w, c)
-
-    def rename(self, name: str) -> str:
-        """From the names since version 4.52 of transformers."""
-        for pattern, replacement in _RENAMED:
-            name = pattern.sub(replacement, name)
-        return name
 
 
 def _read_language(keys: Keys) -> DecoderConfig:

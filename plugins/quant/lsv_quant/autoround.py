@@ -5,7 +5,7 @@ each layer may differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,16 +102,19 @@ class AutoRoundLayers:
     blocks: tuple[str, ...]
     overrides: Mapping[str, Packing | None]
 
-    def __call__(self, part: str, role: Role) -> Packing | None:
-        key = part if part in self.overrides else next((key for key in self.overrides if _means(key, part)), None)
+    def __call__(self, names: Sequence[str], role: Role) -> Packing | None:
+        exact = (key for key in self.overrides if key in names)
+        key = next(exact, None) or next((key for key in self.overrides if _means(key, names)), None)
         if key is not None:
             return self.overrides[key]
         if role == "head":
             return self.packing if self.head else None
-        inside = not self.blocks or any(f"{part}.".startswith(f"{block}.") for block in self.blocks)
+        inside = not self.blocks or any(f"{name}.".startswith(f"{one}.") for one in self.blocks for name in names)
         return self.packing if inside else None
 
 
-def _means(key: str, part: str) -> bool:
+def _means(key: str, names: Sequence[str]) -> bool:
     """Whether a key means a layer: as components of its name, or as a regular expression if it is more than words."""
-    return within(key, part) if _WORDS.fullmatch(key) else re.search(key, part) is not None
+    if _WORDS.fullmatch(key):
+        return any(within(key, name) for name in names)
+    return any(re.search(key, name) for name in names)

@@ -6,7 +6,7 @@ eight codes of a word are those of outputs 0, 2, 4, 6, 1, 3, 5 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ def make(quantization_config: Mapping[str, Any]) -> Skipping:
     scheme.pass_over(*_DESCRIBED)
     scheme.finish()
 
-    def packings(part: str, role: Role) -> AwqPacking | None:
+    def packings(names: Sequence[str], role: Role) -> AwqPacking | None:
         return packing if head or role != "head" else None
 
     return Skipping(PackedWeights("awq", packings), skipped)

@@ -49,13 +49,14 @@ class CompressedTensors(ByLayer):
     def choose(self, layer: LinearLayer) -> Quantizer:
         return of_parts(layer, self._of_part)
 
-    def _of_part(self, name: str) -> Quantizer:
-        if any(_rank(target, name) is not None for target in self._ignored):
+    def _of_part(self, names: Sequence[str]) -> Quantizer:
+        if any(_rank(target, name) is not None for target in self._ignored for name in names):
             return _PLAIN
         found = [
             (rank, target, number)
             for number, group in enumerate(self._groups)
             for target in group.targets
+            for name in names
             if (rank := _rank(target, name)) is not None
         ]
         return self._groups[min(found)[-1]].quantizer if found else _PLAIN

@@ -8,7 +8,7 @@ qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,11 +104,12 @@ class GptqLayers:
     only: tuple[str, ...]
     overrides: tuple[tuple[re.Pattern[str], GptqPacking | None], ...]
 
-    def __call__(self, part: str, role: Role) -> GptqPacking | None:
-        named = any(within(name, part) for name in self.only) or not self.only
+    def __call__(self, names: Sequence[str], role: Role) -> GptqPacking | None:
+        named = any(within(wanted, name) for wanted in self.only for name in names) or not self.only
         if not (self.head if role == "head" else named):
             return None
-        return next((packing for pattern, packing in self.overrides if pattern.match(part)), self.packing)
+        meant = (packing for pattern, packing in self.overrides if any(map(pattern.match, names)))
+        return next(meant, self.packing)
 
 
 def make(quantization_config: Mapping[str, Any]) -> PackedWeights:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,8 +92,8 @@ class Packing(ABC):
         """qzeros -> zero points uint8 [groups, outputs]."""
 
 
-Packings = Callable[[str, Role], Packing | None]
-"""How the projection of a full name is packed; None leaves it plain."""
+Packings = Callable[[Sequence[str], Role], Packing | None]
+"""How a projection is packed, by all spellings of its full name; None leaves it plain."""
 
 
 class PackedWeights(ByLayer):
@@ -103,7 +103,7 @@ class PackedWeights(ByLayer):
         self.name, self._packings = name, packings
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        packing = of_parts(layer, lambda part: self._packings(part, layer.role))
+        packing = of_parts(layer, lambda names: self._packings(names, layer.role))
         return Unquantised() if packing is None else packing
 
 

@@ -18,8 +18,8 @@ from lsv.errors import BadRequest
 from lsv.media.addresses import Resolver, is_public
 from lsv.media.fetch import Fetcher
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.parts import Reference
-from lsv.media.sources import Encoded, Sources
+from lsv.media.parts import Encoded, Reference
+from lsv.media.sources import Sources
 
 PUBLIC = "93.184.216.34"
 NAMES = {

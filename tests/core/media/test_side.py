@@ -23,9 +23,8 @@ from lsv.errors import BadRequest, ConfigError, LsvError, PluginError, RequestFa
 from lsv.media.intake import Intake, Memory, open_intake
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.orders import Equip, Prepare, Prepared
-from lsv.media.parts import Reference
+from lsv.media.parts import Encoded, Reference
 from lsv.media.pool import Pool, Side
-from lsv.media.sources import Encoded
 from lsv.media.workshop import Workshop
 from lsv.plugins import Plugins
 from lsv.processor import Processed
@@ -81,21 +80,18 @@ def test_faults_fail_one_item(side: Side) -> None:
     assert values(side.prepare(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
 
 
-def test_what_takes_too_long_is_killed(side: Side) -> None:
+def test_what_takes_too_long_or_breaks_its_process_is_refused(side: Side) -> None:
     side.prepare(picture(solid(1, 2, 3)), 20)
     began = time.monotonic()
     with pytest.raises(BadRequest, match=r"took more than 0.2 s \(--media-timeout\)"):
         side.prepare(picture(solid(1, 2, 3), sleep=60), 0.2)
     assert time.monotonic() - began < 5
     assert not side.running
-
-
-def test_what_breaks_its_process_is_refused(side: Side) -> None:
+    side.start()
+    assert values(side.prepare(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
     with pytest.raises(BadRequest, match="it broke the process that tried"):
         side.prepare(picture(solid(1, 2, 3), crash=True), 20)
     assert not side.running
-    side.start()
-    assert values(side.prepare(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
 
 
 def test_side_processes_step_back_and_end_with_their_parent(config: EngineConfig, tmp_path: Path) -> None:
@@ -199,11 +195,11 @@ async def test_who_goes_away_frees_the_process_when_its_work_is_done(pool: Pool)
 
 
 @MODULE
-async def test_a_pool_replaces_what_was_killed(config: EngineConfig) -> None:
-    pool = Pool(Equip(config, Limits()), seconds=20, size=1)
+async def test_a_pool_replaces_what_was_killed(pool: Pool) -> None:
     with pytest.raises(BadRequest, match="broke the process"):
         await pool.prepare(picture(solid(1, 1, 1), crash=True))
-    assert values(await pool.prepare(picture(solid(3, 3, 3)))) == [3, 3, 3]
+    items = await asyncio.gather(*(pool.prepare(picture(solid(n, n, n), sleep=0.05)) for n in range(2)))
+    assert [values(item) for item in items] == [[0] * 3, [1] * 3]
     busy = asyncio.create_task(pool.prepare(picture(solid(1, 1, 1), sleep=60)))
     await asyncio.sleep(0.05)
     pool.close()
@@ -286,6 +282,25 @@ async def test_counts_are_limited_before_anything_is_read(intake: Intake) -> Non
         await intake.prepare([Reference("image", "x", url="nothing")] * 4, {})
     with pytest.raises(BadRequest, match="may hold 0 items of kind video"):
         await intake.prepare([Reference("video", "x", url="nothing")], {})
+
+
+@MODULE
+async def test_items_that_no_encoder_takes_are_refused_by_both_numbers(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert intake._most == 16384
+    monkeypatch.setattr(intake, "_most", 2)
+    with pytest.raises(BadRequest, match=r"content\[0\]: the image becomes 3 embeddings, and at most 2 are taken"):
+        await intake.prepare([shown(1, 2, 3)], {})
+
+
+@MODULE
+async def test_an_intake_is_ready_with_its_processor(config: EngineConfig, family: Plugins, intake: Intake) -> None:
+    await intake.ready()
+    broken = Intake(msgspec.structs.replace(config, architecture="MiniBroken"), family.catalog, MediaOptions())
+    with pytest.raises(PluginError, match=r"'mini-broken' of plugin mini can't be loaded"):
+        await broken.ready()
+    await broken.close()
 
 
 @MODULE

@@ -24,7 +24,7 @@ class GgufWeights(ByLayer):
         self._forms = forms
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        form = of_parts(layer, self._forms.get)
+        form = of_parts(layer, lambda names: self._forms.get(names[0]))
         if form is None:
             return Unquantised()
         codes = StoredTensor("codes", torch.uint8, output_axis=0, input_axis=1, per_input=8 // form.bits)
