@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -42,6 +42,16 @@ class Media(msgspec.Struct, frozen=True):
     @property
     def stop(self) -> int:
         return self.start + self.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the inputs."""
+        return sum(len(array.data) for array in self.inputs.values())
+
+
+def across(media: Iterable[Media]) -> Media | None:
+    """The item that cross layers attend to, if there is one."""
+    return next((item for item in media if item.cross), None)
 
 
 class Positions(msgspec.Struct, frozen=True):

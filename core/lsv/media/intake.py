@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -15,11 +16,11 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError
 from lsv.media import Modality
 from lsv.media.options import MediaOptions
-from lsv.media.orders import Equip, Prepare, Prepared
-from lsv.media.parts import Reference, refusal
-from lsv.media.placing import Placed, find_processor, load_placement, place
+from lsv.media.orders import Cut, Equip, Prepare, Prepared, Window
+from lsv.media.parts import Encoded, Reference, refusal
+from lsv.media.placing import Placed, find_processor, load_placement, load_transcriber, place
 from lsv.media.pool import Pool
-from lsv.media.sources import Encoded, Sources
+from lsv.media.sources import Sources
 from lsv.offers import ProcessorOffer
 
 _REMEMBERED_BYTES = 256 << 20
@@ -62,8 +63,8 @@ class Job:
 class Intake:
     """Takes the media of requests for one model. One event loop uses it.
 
-    ``modalities`` are what the model takes. Raises ``ConfigError`` for a model that takes text only, ``PluginError``
-    for a placement that can't be imported.
+    ``modalities`` are what the model takes, ``transcriber`` is there for one that writes down what is said. Raises
+    ``ConfigError`` for a model that takes text only, ``PluginError`` for what can't be imported.
     """
 
     def __init__(
@@ -72,15 +73,29 @@ class Intake:
         offer = find_processor(config, catalog)
         self.modalities: tuple[Modality, ...] = offer.modalities
         self.options = options
+        self.transcriber = load_transcriber(config, offer)
         self._placement = load_placement(config, offer)
         self._sources = sources or Sources(options)
         self._pool = Pool(Equip(config, options.limits), seconds=options.side_seconds)
         self._memory = Memory()
+        self._most = config.encoder_cache_tokens
+        self._loaded = False
         self._jobs: dict[bytes, Job] = {}
+
+    @property
+    def allowed(self) -> tuple[Modality, ...]:
+        """What the model takes and the operator has not switched off."""
+        return tuple(modality for modality in self.modalities if self.options.allowed(modality))
 
     def warm(self) -> None:
         """Have a side process ready before the first item comes."""
         self._pool.warm()
+
+    async def ready(self) -> None:
+        """Wait until the processor has been loaded once. Raises why it can't be."""
+        if not self._loaded:
+            await self._pool.equip()
+            self._loaded = True
 
     def check(self, references: Sequence[Reference]) -> None:
         """Raises ``BadRequest`` for media that the model does not take, or more than a prompt may hold."""
@@ -104,6 +119,15 @@ class Intake:
         """The templated prompt with its items in place. Raises ``BadRequest`` where they do not match."""
         return place(ids, items, self._placement)
 
+    async def cut(self, sound: Encoded, seconds: float) -> AsyncGenerator[Window, None]:
+        """A sound in pieces of at most ``seconds``, which come as they are ready. Raises ``BadRequest``.
+
+        They are not remembered: whoever sends a long sound again is rare, and it would take the place of much else.
+        """
+        async with aclosing(self._pool.cut(Cut(sound, seconds, self.options.processor))) as windows:
+            async for window in windows:
+                yield window
+
     async def close(self) -> None:
         self._pool.close()
         await self._sources.close()
@@ -118,6 +142,12 @@ class Intake:
             except BadRequest as error:
                 raise _located(error, reference) from None
             self._memory.put(key, found)
+        if found.processed.count > self._most:
+            raise BadRequest(
+                f"{reference.where}: the {reference.modality} becomes {found.processed.count} embeddings, and at most "
+                f"{self._most} are taken: send a smaller one, or a shorter clip (--encoder-cache-tokens)",
+                param=reference.where,
+            )
         return found
 
     async def _share(self, key: bytes, order: Prepare) -> Prepared:

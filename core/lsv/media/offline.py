@@ -21,11 +21,11 @@ from lsv.media import EMBEDDINGS, Array, Modality
 from lsv.media.clips import DEFAULT_FPS
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.orders import Prepare, Prepared
-from lsv.media.parts import Reference, refusal
+from lsv.media.parts import Encoded, Reference, refusal
 from lsv.media.pictures import check_size, pixels_of
 from lsv.media.placing import Placed, find_processor, load_placement, place
 from lsv.media.sounds import mix_sound
-from lsv.media.sources import Encoded, Sources
+from lsv.media.sources import Sources
 from lsv.media.workshop import Workshop
 from lsv.processor import Clip, Content, Picture, Processed
 
@@ -43,7 +43,13 @@ class OfflineMedia:
         self._workshop = Workshop(config, catalog, options.limits)
         checkpoint = read_config(Path(config.model), config.overrides)
         text = checkpoint.get("text_config")
-        self._width = (text if isinstance(text, Mapping) else checkpoint).get("hidden_size")
+        sizes = text if isinstance(text, Mapping) else checkpoint
+        self._width = sizes.get("hidden_size", sizes.get("d_model"))
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether items have places in the prompt."""
+        return bool(self._placement.placeholders)
 
     def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Placed:
         """A prompt with its placeholders exchanged for ``data``.
@@ -78,7 +84,7 @@ class OfflineMedia:
         return self._workshop.finish(modality, self._decoded(modality, item), options)
 
     def _given(self, modality: Modality, given: Mapping[str, Any]) -> Prepared:
-        """An item whose embeddings the caller has made; the placeholder stands for each of them."""
+        """An item whose embeddings the caller has made; the placeholder, if there is one, stands for each of them."""
         inputs = {name: _numbers(value) for name, value in given.items()}
         rows = np.asarray(inputs.get(EMBEDDINGS, ()), np.float32)
         rows = rows[0] if rows.ndim == 3 and len(rows) == 1 else rows
@@ -88,9 +94,10 @@ class OfflineMedia:
                 param=_WHERE,
             )
         packed = {name: _pack(array) for name, array in {**inputs, EMBEDDINGS: rows}.items()}
+        placeholder = self._placement.placeholders.get(modality)
         digest = hashlib.sha256(msgspec.msgpack.encode([modality, packed], order="sorted")).digest()
-        tokens = (self._placement.placeholders[modality],) * len(rows)
-        return Prepared(modality, digest, Processed(packed, tokens, 0, len(rows)))
+        tokens = () if placeholder is None else (placeholder,) * len(rows)
+        return Prepared(modality, digest, Processed(packed, tokens, 0, len(rows), cross=placeholder is None))
 
     def _encoded(self, modality: Modality, item: Any) -> Encoded | None:
         """What has to be decoded; None for what is decoded already."""

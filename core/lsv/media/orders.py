@@ -11,7 +11,7 @@ from lsv.config import EngineConfig
 from lsv.errors import ErrorRecord
 from lsv.media import Modality
 from lsv.media.options import Limits
-from lsv.media.sources import Encoded
+from lsv.media.parts import Encoded
 from lsv.processor import Processed
 
 
@@ -30,6 +30,14 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     options: Mapping[str, Any] = {}
 
 
+class Cut(msgspec.Struct, frozen=True, tag=True):
+    """Decode a sound and prepare it in pieces of at most ``seconds``, each as soon as it is ready."""
+
+    item: Encoded
+    seconds: float
+    options: Mapping[str, Any] = {}
+
+
 class Equipped(msgspec.Struct, frozen=True, tag=True):
     """The processor is loaded."""
 
@@ -42,11 +50,24 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
     processed: Processed
 
 
+class Window(msgspec.Struct, frozen=True, tag=True):
+    """A piece of a sound: what is heard from ``start`` to ``stop``, in seconds, of ``total``."""
+
+    start: float
+    stop: float
+    total: float
+    item: Prepared
+
+    @property
+    def last(self) -> bool:
+        return self.stop == self.total
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """Nothing came of the order; the next one is welcome, except after ``Equip``."""
 
     error: ErrorRecord
 
 
-Order = Equip | Prepare
-Answer = Equipped | Prepared | Refused
+Order = Equip | Prepare | Cut
+Answer = Equipped | Prepared | Window | Refused

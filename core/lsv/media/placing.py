@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from lsv.media import Media, Modality, Positions
 from lsv.media.orders import Prepared
 from lsv.offers import ProcessorOffer, load_object
 from lsv.processor import Placement, expand
+from lsv.transcriber import Transcriber
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -38,12 +40,19 @@ def find_processor(config: EngineConfig, catalog: Catalog) -> ProcessorOffer:
 
 def load_placement(config: EngineConfig, offer: ProcessorOffer) -> Placement:
     """Raises ``PluginError`` when it can't be imported."""
-    try:
-        make = load_object(offer.place)
-    except Exception as cause:
-        raise PluginError(f"processor {offer.name!r} can't be loaded from {offer.place}: {cause}") from cause
+    make = _import(offer, offer.place)
     placement: Placement = make(read_config(Path(config.model), config.overrides))
     return placement
+
+
+def load_transcriber(config: EngineConfig, offer: ProcessorOffer) -> Transcriber | None:
+    """None for a family that does not write down what is said. Raises ``PluginError`` when it can't be imported."""
+    if offer.transcribe is None:
+        return None
+    make = _import(offer, offer.transcribe)
+    folder = Path(config.model)
+    transcriber: Transcriber = make(folder, read_config(folder, config.overrides))
+    return transcriber
 
 
 def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> Placed:
@@ -57,6 +66,13 @@ def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -
     except ValueError as cause:
         raise BadRequest(f"the media do not fit the prompt: {cause}", param="messages") from None
     return Placed(expanded, media, placement.positions(expanded, media))
+
+
+def _import(offer: ProcessorOffer, target: str) -> Any:
+    try:
+        return load_object(target)
+    except Exception as cause:
+        raise PluginError(f"processor {offer.name!r} can't be loaded from {target}: {cause}") from cause
 
 
 def _in_order(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> list[Prepared]:

@@ -8,11 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, from_record
-from lsv.media.orders import Answer, Equip, Prepare, Prepared, Refused
+from lsv.media import Modality
+from lsv.media.orders import Answer, Cut, Equip, Prepare, Prepared, Refused, Window
 from lsv.wire import FrameReader, encode_frame
 
 _EQUIP_SECONDS = 120.0
@@ -20,9 +24,11 @@ _EQUIP_SECONDS = 120.0
 
 _READ = 1 << 20
 
+Made = TypeVar("Made")
+
 
 class Side:
-    """One side process. ``start`` and ``end`` are quick, ``prepare`` blocks and belongs into a thread.
+    """One side process. ``start`` and ``end`` are quick, all else blocks and belongs into a thread.
 
     It dies with the thread that called ``start``.
     """
@@ -31,6 +37,8 @@ class Side:
         self._equip = equip
         self._child: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
+        self._reader: FrameReader[Answer] = FrameReader(Answer)
+        self._arrived: deque[Answer] = deque()
         self._equipped = False
 
     @property
@@ -40,6 +48,7 @@ class Side:
     def start(self) -> None:
         self.end()
         self._end, theirs = socket.socketpair()
+        self._reader, self._arrived = FrameReader(Answer), deque()
         self._equipped = False
         with theirs:
             self._child = subprocess.Popen(
@@ -51,26 +60,41 @@ class Side:
         with suppress(OSError):  # it died at once; whoever wants something prepared finds out
             self._end.sendall(encode_frame(self._equip))
 
-    def prepare(self, order: Prepare, seconds: float) -> Prepared:
-        """An item, prepared within ``seconds``, else the process is killed. Raises what the process refuses it with."""
+    def equip(self) -> None:
+        """Wait until the processor is loaded. Raises why it can't be; the process has ended then."""
+        if self._equipped:
+            return
         try:
-            if not self._equipped:
-                self._await_equipped()
-            answer = self._ask(order, seconds)
-            assert isinstance(answer, Prepared), "an item is prepared or refused"
-            return answer
+            self._receive(_EQUIP_SECONDS)
+        except LsvError:
+            self.end()
+            raise
         except TimeoutError:
             self.end()
-            if not self._equipped:
-                raise PluginError(f"the model's processor was not loaded within {_EQUIP_SECONDS:g} s") from None
-            raise BadRequest(
-                f"decoding and preparing the {order.modality} took more than {seconds:g} s (--media-timeout)"
-            ) from None
+            raise PluginError(f"the model's processor was not loaded within {_EQUIP_SECONDS:g} s") from None
         except (EOFError, OSError, ValueError):
             self.end()
-            if not self._equipped:
-                raise RequestFailed("the process that prepares media ended before it was ready") from None
-            raise BadRequest(f"the {order.modality} can't be decoded: it broke the process that tried") from None
+            raise RequestFailed("the process that prepares media ended before it was ready") from None
+        self._equipped = True
+
+    def prepare(self, order: Prepare, seconds: float) -> Prepared:
+        """An item, prepared within ``seconds``, else the process is killed. Raises what the process refuses it with."""
+        with self._watched(order.modality, seconds):
+            self._send(order, seconds)
+            answer = self._receive(seconds)
+            assert isinstance(answer, Prepared), "an item is prepared or refused"
+            return answer
+
+    def cut(self, order: Cut, take: Callable[[Window], object], seconds: float) -> None:
+        """Have ``take`` get the pieces of a sound, each within ``seconds`` of the one before; else as ``prepare``."""
+        with self._watched("audio", seconds):
+            self._send(order, seconds)
+            last = False
+            while not last:
+                answer = self._receive(seconds)
+                assert isinstance(answer, Window), "a sound is cut or refused"
+                take(answer)
+                last = answer.last
 
     def kill(self) -> None:
         """Kill the process, if there is one; a ``prepare`` that waits for it hears of that."""
@@ -85,34 +109,42 @@ class Side:
             self._end.close()
         self._child = self._end = None
 
-    def _await_equipped(self) -> None:
-        """Wait until the processor is loaded; a process that can't load it ends."""
+    @contextmanager
+    def _watched(self, modality: Modality, seconds: float) -> Iterator[None]:
+        """Wait until the processor is loaded, then say what it means when an order comes to nothing."""
+        self.equip()
         try:
-            self._ask(None, _EQUIP_SECONDS)
-        except LsvError:
+            yield
+        except TimeoutError:
             self.end()
-            raise
-        self._equipped = True
+            raise BadRequest(
+                f"decoding and preparing the {modality} took more than {seconds:g} s (--media-timeout)"
+            ) from None
+        except (EOFError, OSError, ValueError):
+            self.end()
+            raise BadRequest(f"the {modality} can't be decoded: it broke the process that tried") from None
 
-    def _ask(self, order: Prepare | None, seconds: float) -> Answer:
-        """Send an order and wait for the answer, without one only wait. Raises what was refused, ``TimeoutError`` …"""
-        end = self._end
-        if end is None:
+    def _send(self, order: Prepare | Cut, seconds: float) -> None:
+        if self._end is None:
             raise EOFError
+        self._end.settimeout(seconds)
+        self._end.sendall(encode_frame(order))
+
+    def _receive(self, seconds: float) -> Answer:
+        """The next answer. Raises what was refused, ``TimeoutError`` …"""
         deadline = time.monotonic() + seconds
-        if order is not None:
-            end.settimeout(seconds)
-            end.sendall(encode_frame(order))
-        reader: FrameReader[Answer] = FrameReader(Answer)
-        while True:
-            end.settimeout(max(0.001, deadline - time.monotonic()))
-            data = end.recv(_READ)
+        while not self._arrived:
+            if self._end is None:
+                raise EOFError
+            self._end.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self._end.recv(_READ)
             if not data:
                 raise EOFError
-            for answer in reader.feed(data):
-                if isinstance(answer, Refused):
-                    raise from_record(answer.error)
-                return answer
+            self._arrived.extend(self._reader.feed(data))
+        answer = self._arrived.popleft()
+        if isinstance(answer, Refused):
+            raise from_record(answer.error)
+        return answer
 
 
 class Pool:
@@ -128,20 +160,35 @@ class Pool:
         self._busy: set[Side] = set()
         self._slots = asyncio.Semaphore(self._size)
         self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="media")
-        self._work: set[asyncio.Task[Prepared]] = set()
+        self._work: set[asyncio.Task[object]] = set()
 
     def warm(self) -> None:
         """Start the first process, so that the first item does not wait for its imports."""
         if not self._idle[-1].running:
             self._idle[-1].start()
 
+    async def equip(self) -> None:
+        """Wait until the first process has loaded the processor; raises as ``Side.equip``."""
+        await asyncio.shield(await self._begin(Side.equip))
+
     async def prepare(self, order: Prepare) -> Prepared:
         """An item prepared, as ``Side.prepare``. Whoever is cancelled leaves the process to end its work alone."""
-        await self._slots.acquire()
-        work = asyncio.create_task(self._run(order))
-        self._work.add(work)
-        work.add_done_callback(self._finish)
+        work = await self._begin(lambda side: side.prepare(order, self._seconds))
         return await asyncio.shield(work)
+
+    async def cut(self, order: Cut) -> AsyncGenerator[Window, None]:
+        """The pieces of a sound as they come, as ``Side.cut``. Whoever leaves early leaves the process to its work."""
+        arrived: asyncio.Queue[Window | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def take(window: Window) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, window)
+
+        work = await self._begin(lambda side: side.cut(order, take, self._seconds))
+        work.add_done_callback(lambda _: arrived.put_nowait(None))
+        while (window := await arrived.get()) is not None:
+            yield window
+        await work
 
     def close(self) -> None:
         """Kill all processes; what is under way fails."""
@@ -151,18 +198,26 @@ class Pool:
             side.kill()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, order: Prepare) -> Prepared:
+    async def _begin(self, act: Callable[[Side], Made]) -> asyncio.Task[Made]:
+        """Have a side process act as soon as one is free."""
+        await self._slots.acquire()
+        work = asyncio.create_task(self._run(act))
+        self._work.add(work)
+        work.add_done_callback(self._finish)
+        return work
+
+    async def _run(self, act: Callable[[Side], Made]) -> Made:
         side = self._idle.pop()
         self._busy.add(side)
         try:
             if not side.running:
                 side.start()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, side.prepare, order, self._seconds)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, act, side)
         finally:
             self._busy.discard(side)
             self._idle.append(side)
 
-    def _finish(self, work: asyncio.Task[Prepared]) -> None:
+    def _finish(self, work: asyncio.Task[Made]) -> None:
         self._slots.release()
         self._work.discard(work)
         if not work.cancelled():

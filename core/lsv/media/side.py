@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from lsv import plugins, settings
 from lsv.errors import LsvError, PluginError, RequestFailed
 from lsv.lifeline import die_with
-from lsv.media.orders import Answer, Equip, Equipped, Order, Prepare, Refused
+from lsv.media.orders import Answer, Cut, Equip, Equipped, Order, Prepare, Refused
 from lsv.media.workshop import Workshop
 from lsv.wire import Channel
 
@@ -58,19 +59,24 @@ def serve(channel: Channel[Answer, Order]) -> None:
     channel.send(Equipped())
     while True:
         order = channel.receive()
-        assert isinstance(order, Prepare), "an equipped side process takes items only"
-        channel.send(answer(workshop, order))
+        assert not isinstance(order, Equip), "a side process is equipped once"
+        for answer in carry_out(workshop, order):
+            channel.send(answer)
 
 
-def answer(workshop: Workshop, order: Prepare) -> Answer:
-    """What came of an order; a fault of the processor's fails the one item."""
+def carry_out(workshop: Workshop, order: Prepare | Cut) -> Iterator[Answer]:
+    """What comes of an order; a fault of the processor's fails the one item."""
+    modality = "audio" if isinstance(order, Cut) else order.modality
     try:
-        return workshop.prepare(order)
+        if isinstance(order, Cut):
+            yield from workshop.cut(order)
+        else:
+            yield workshop.prepare(order)
     except LsvError as error:
-        return Refused(error.record())
+        yield Refused(error.record())
     except Exception as cause:
-        _log.exception("an item of kind %s could not be prepared", order.modality)
-        return Refused(RequestFailed(f"the {order.modality} could not be prepared ({type(cause).__name__})").record())
+        _log.exception("an item of kind %s could not be prepared", modality)
+        yield Refused(RequestFailed(f"the {modality} could not be prepared ({type(cause).__name__})").record())
 
 
 def _named(cause: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.locate import read_config
 from lsv.media import Modality
-from lsv.media.clips import SAMPLING, decode_clip
-from lsv.media.options import Limits
-from lsv.media.orders import Prepare, Prepared
-from lsv.media.pictures import decode_picture
+from lsv.media.options import SAMPLING, Limits
+from lsv.media.orders import Cut, Prepare, Prepared, Window
+from lsv.media.parts import Encoded
 from lsv.media.placing import find_processor
-from lsv.media.sounds import decode_sound
-from lsv.media.sources import Encoded
-from lsv.processor import Clip, Content, Picture, Processor
+from lsv.media.windows import cut_sound
+from lsv.processor import Clip, Content, Picture, Processor, Sound
 
 
 class Workshop:
@@ -49,6 +47,15 @@ class Workshop:
         """Raises ``BadRequest`` for what can't be decoded and what the processor can't take."""
         return self.finish(order.modality, self._decode(order), order.options)
 
+    def cut(self, order: Cut) -> Iterator[Window]:
+        """The pieces of a sound, in order. Raises ``BadRequest``."""
+        sound = self._decode_sound(_plain(order.item))
+        total = len(sound.samples) / sound.rate
+        for first, last in cut_sound(sound, order.seconds):
+            piece = Sound(sound.samples[first:last], sound.rate)
+            prepared = self.finish("audio", piece, order.options)
+            yield Window(first / sound.rate, last / sound.rate, total, prepared)
+
     def finish(self, modality: Modality, content: Content, options: Mapping[str, Any]) -> Prepared:
         """What becomes of content that is decoded already. Raises ``BadRequest``."""
         left = {name: value for name, value in options.items() if modality != "video" or name not in SAMPLING}
@@ -59,12 +66,22 @@ class Workshop:
         return Prepared(modality, digest.digest(), self._processor.prepare(content, left))
 
     def _decode(self, order: Prepare) -> Content:
+        # decoders are large, and most models take one kind of media
         data = _plain(order.item)
         if order.modality == "image":
+            from lsv.media.pictures import decode_picture
+
             return decode_picture(data, self.limits)
         if order.modality == "audio":
-            return decode_sound(data, self.rate, self.limits)
+            return self._decode_sound(data)
+        from lsv.media.clips import decode_clip
+
         return decode_clip(data, order.options, self.limits)
+
+    def _decode_sound(self, data: bytes) -> Sound:
+        from lsv.media.sounds import decode_sound
+
+        return decode_sound(data, self.rate, self.limits)
 
 
 def _plain(item: Encoded) -> bytes:

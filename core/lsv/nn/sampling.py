@@ -48,12 +48,15 @@ _ROWS_AT_ONCE = 4
 
 
 class Kind(enum.IntEnum):
-    """What an edit does. Of one kind a row has at most one edit a token, and its edits stand in this order."""
+    """What an edit does. A row's edits stand in this order, and of one kind it has at most one a token (but forbidding
+    a token twice is forbidding it).
+    """
 
     ALLOW = 0
     FORBID = 1
     ADD = 2  # ``first``
     PENALIZE = 3  # ``first`` divides positive and multiplies other logits, then ``second`` is subtracted
+    OUTWEIGH = 4  # forbids all tokens before it if it and those behind it are likelier together than each of these
 
 
 class Choose(Bindable):
@@ -147,6 +150,7 @@ def _edit(logits: Tensor, choices: Choices, edits: Edits) -> None:
     sample.forbid(logits, *pairs(Kind.FORBID)[:2])
     sample.add_bias(logits, *pairs(Kind.ADD)[:3])
     sample.penalize(logits, *pairs(Kind.PENALIZE))
+    sample.outweigh(logits, *pairs(Kind.OUTWEIGH)[:2])
 
 
 def _draw(logits: Tensor, choices: Choices) -> Tensor:

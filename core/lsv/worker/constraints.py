@@ -5,18 +5,13 @@ Token ids outside the vocabulary are left out: they can't be drawn anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from lsv.nn.sampling import EDIT, Edits, Kind
+from lsv.nn.sampling import Edits, Kind
 from lsv.request import SamplingParams
+from lsv.worker.edits import join_edits, make_edits, within
 from lsv.worker.slots import Slot, TokenCounts
-
-NO_EDITS: Edits = np.empty(0, EDIT)
-
-_Tokens = Sequence[int] | npt.NDArray[np.int32]
 
 
 def is_constrained(slot: Slot) -> bool:
@@ -24,6 +19,7 @@ def is_constrained(slot: Slot) -> bool:
     params = slot.params
     return bool(
         slot.counts is not None
+        or slot.ruling is not None
         or params.allowed_token_ids is not None
         or slot.begin.bad_words
         or params.min_tokens
@@ -32,25 +28,23 @@ def is_constrained(slot: Slot) -> bool:
 
 
 def edits_of(slot: Slot, vocabulary: int) -> Edits:
-    """Allowed ids, bad words, min_tokens, bias and penalties."""
+    """Allowed ids, the family's rules, bad words, min_tokens, bias and penalties."""
     params = slot.params
     parts: list[Edits] = []
+    if slot.ruling is not None:
+        parts += slot.ruling.limits(slot.output)
     if params.allowed_token_ids is not None:
-        parts.append(_edits(Kind.ALLOW, _within(params.allowed_token_ids, vocabulary)))
+        parts.append(make_edits(Kind.ALLOW, within(params.allowed_token_ids, vocabulary)))
     if forbidden := (*banned_endings(slot), *withheld_stops(slot)):
-        parts.append(_edits(Kind.FORBID, _within(forbidden, vocabulary)))
+        parts.append(make_edits(Kind.FORBID, within(forbidden, vocabulary)))
     if params.logit_bias:
         bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < vocabulary}
-        parts.append(_edits(Kind.ADD, list(bias), list(bias.values())))
+        parts.append(make_edits(Kind.ADD, list(bias), list(bias.values())))
     if slot.counts is not None:
         parts.append(_penalties(params, slot.counts, vocabulary))
+    if slot.ruling is not None:
+        parts.append(slot.ruling.rivalry(slot.output))
     return parts[0] if len(parts) == 1 else join_edits(parts)
-
-
-def join_edits(parts: Iterable[Edits]) -> Edits:
-    """One after the other; by their bytes, because numpy takes microseconds to compare the records' fields."""
-    joined = b"".join(part.tobytes() for part in parts if len(part))
-    return np.frombuffer(joined, EDIT) if joined else NO_EDITS
 
 
 def banned_endings(slot: Slot) -> list[int]:
@@ -73,22 +67,11 @@ def withheld_stops(slot: Slot) -> tuple[int, ...]:
     return slot.begin.stop_ids if len(slot.output) < slot.params.min_tokens else ()
 
 
-def _within(tokens: Iterable[int], vocabulary: int) -> list[int]:
-    """The distinct tokens that exist."""
-    return [token for token in dict.fromkeys(tokens) if 0 <= token < vocabulary]
-
-
 def _penalties(params: SamplingParams, counted: TokenCounts, vocabulary: int) -> Edits:
     """Repetition and additive penalty of each distinct token of a request."""
     tokens, counts = counted.tokens, counted.counts
     additive: npt.ArrayLike = 0.0
     if params.presence_penalty or params.frequency_penalty:
         additive = params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
-    edits = _edits(Kind.PENALIZE, tokens, params.repetition_penalty, additive)
+    edits = make_edits(Kind.PENALIZE, tokens, params.repetition_penalty, additive)
     return edits if tokens.max(initial=0) < vocabulary else edits[tokens < vocabulary]
-
-
-def _edits(kind: Kind, tokens: _Tokens, first: npt.ArrayLike = 0.0, second: npt.ArrayLike = 0.0) -> Edits:
-    edits = np.empty(len(tokens), EDIT)
-    edits["token"], edits["kind"], edits["first"], edits["second"] = tokens, kind, first, second
-    return edits

@@ -1,6 +1,6 @@
 """From logits to tokens: one pass over the batch, in which a row's result depends on its own request alone.
 
-Order: finite check, raw log probabilities, allowed ids, bad words, min_tokens, bias, penalties, top-k,
+Order: finite check, raw log probabilities, allowed ids, rules, bad words, min_tokens, bias, penalties, top-k,
 temperature, top-p, min-p, draw. Here requests become numbers; what is done with them are the ops of
 ``lsv.nn.sampling``.
 """
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from lsv.nn import sample, sampling
-from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
+from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Kind, Sampling
 from lsv.request import SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.worker.constraints import NO_EDITS, edits_of, is_constrained, join_edits
+from lsv.worker.constraints import edits_of, is_constrained
+from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.slots import Slot
 
@@ -87,19 +88,21 @@ def choices_of(slots: Sequence[Slot], lengths: Sequence[int], shape: Sequence[in
     edits = [edits_of(slot, vocabulary) if is_constrained(slot) else NO_EDITS for slot in slots]
     choices = np.zeros(rows, CHOICE)
     choices[: len(slots)] = [
-        _choice(slot, len(some), length) for slot, some, length in zip(slots, edits, lengths, strict=True)
+        _choice(slot, some, length) for slot, some, length in zip(slots, edits, lengths, strict=True)
     ]
     return choices, join_edits(edits)
 
 
-def _choice(slot: Slot, edits: int, length: int) -> tuple[float, ...]:
+def _choice(slot: Slot, edits: Edits, length: int) -> tuple[float, ...]:
     """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others."""
     params = slot.params
     only = params.allowed_token_ids is not None
+    if slot.ruling is not None:
+        only = bool(len(edits)) and edits[0]["kind"] == Kind.ALLOW
     if params.greedy:
-        return 0.0, only, edits, 0, WHOLE, 0, 0, 0
+        return 0.0, only, len(edits), 0, WHOLE, 0, 0, 0
     draw = slot.begin.seed & _SEED_MASK, length
-    return sample.rate(params.temperature), only, edits, *_filters(params), *draw
+    return sample.rate(params.temperature), only, len(edits), *_filters(params), *draw
 
 
 def _filters(params: SamplingParams) -> tuple[int, int, int]:

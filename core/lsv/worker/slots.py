@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lsv.kv.spec import KVGroup
+from lsv.media import across
 from lsv.request import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
+from lsv.worker.rules import Ruling
 
 Int32s = npt.NDArray[np.int32]
 
@@ -73,12 +76,15 @@ class TokenCounts:
 
 class Slot:
     """One request's stay in the worker. ``fault`` says why it can't be computed; a ``plain`` one has none and
-    yields sampled tokens only.
+    yields sampled tokens only. ``ruling`` is what its family's rules come to, where it obeys any. ``item`` is how many
+    embeddings its tokens attend to across, 0 for none.
     """
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
         self.prompt = begin.prompt
+        item = across(begin.media) if begin.media else None
+        self.item = 0 if item is None else item.count
         self.fault = _find_fault(begin, vocab_size)
         self.plain = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
@@ -86,6 +92,8 @@ class Slot:
         self._positions = None if placed is None else np.frombuffer(placed.data, np.int32).reshape(placed.axes, -1)
         penalised = begin.params is not None and _has_penalties(begin.params)
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
+        rules = None if begin.params is None else begin.params.rules
+        self.ruling = None if rules is None else Ruling(rules, vocab_size)
 
     def spoil(self, fault: str) -> None:
         """The request can't be computed any more."""
@@ -134,9 +142,13 @@ def _has_penalties(params: SamplingParams) -> bool:
 
 
 class BlockTables:
-    """The block tables of all slots in one KV group: int32 [slots, blocks], 0 where a slot has no block."""
+    """The block tables of all slots in one KV group: int32 [slots, blocks], 0 where a slot has no block.
 
-    def __init__(self, slots: int, blocks: int) -> None:
+    ``whole`` ones are always read in their full width: an item has all its blocks, however long the request is.
+    """
+
+    def __init__(self, slots: int, blocks: int, *, whole: bool = False) -> None:
+        self.whole = whole
         self._table: Int32s = np.zeros((slots, blocks), np.int32)
         self._used: Int32s = np.zeros(slots, np.int32)
 
@@ -154,6 +166,8 @@ class BlockTables:
 
     def rows(self, slots: npt.NDArray[np.int64], width: int) -> Int32s:
         """The first ``width`` blocks of each slot, as a copy."""
+        if self.whole:
+            return self._table[slots]
         self._grow(0, width)
         return np.ascontiguousarray(self._table[slots, :width])
 
@@ -170,8 +184,15 @@ class BlockTables:
 class Slots:
     """All slots of a worker, changed by plans alone; ``shown`` of them have media."""
 
-    def __init__(self, *, capacity: int, groups: int, blocks: int, vocab_size: int) -> None:
-        self.tables = tuple(BlockTables(capacity, blocks) for _ in range(groups))
+    def __init__(
+        self, *, capacity: int, groups: Sequence[KVGroup], block_size: int, blocks: int, vocab_size: int
+    ) -> None:
+        self.tables = tuple(
+            BlockTables(capacity, blocks)
+            if group.source is None
+            else BlockTables(capacity, -(-group.source // block_size), whole=True)
+            for group in groups
+        )
         self.shown = 0
         self._slots: dict[int, Slot] = {}
         self._vocab_size = vocab_size

@@ -14,7 +14,7 @@ from lsv.engine.records import Chunk, PositionLogprobs
 from lsv.request import FinishReason, SamplingParams
 from lsv_api.context import Exchange, Served
 from lsv_api.prompts import EncodedPrompt
-from lsv_api.requests import GenerationRequest, StreamOptions
+from lsv_api.requests import GenerationRequest, SampledRequest, StreamOptions
 from lsv_api.responses import PromptDetails, Usage
 
 
@@ -91,25 +91,24 @@ async def running(
 ) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
     """Run all jobs at once; gives (index of the job, chunk) as they come. Leaving early aborts the rest."""
     exchange.prompt_tokens = sum(len(job.prompt.ids) for job in jobs)
-    salt = (body.cache_salt or "").encode()
-    streams = [
-        cast(
-            "AsyncGenerator[Chunk, None]",
-            served.client.generate(
-                job.prompt.ids,
-                job.params,
-                request_id=job.request_id,
-                media=job.prompt.media,
-                positions=job.prompt.positions,
-                priority=body.priority or 0,
-                salt=salt,
-                trace=exchange.trace,
-            ),
-        )
-        for job in jobs
-    ]
+    streams = [begin(job, body, served, exchange) for job in jobs]
     async with aclosing(_one(streams[0]) if len(streams) == 1 else _merged(streams)) as chunks:
         yield chunks
+
+
+def begin(job: Job, body: SampledRequest, served: Served, exchange: Exchange) -> AsyncGenerator[Chunk, None]:
+    """Run one job; closing it early aborts it."""
+    chunks = served.client.generate(
+        job.prompt.ids,
+        job.params,
+        request_id=job.request_id,
+        media=job.prompt.media,
+        positions=job.prompt.positions,
+        priority=body.priority or 0,
+        salt=(body.cache_salt or "").encode(),
+        trace=exchange.trace,
+    )
+    return cast("AsyncGenerator[Chunk, None]", chunks)
 
 
 async def collect(jobs: Sequence[Job], body: GenerationRequest, served: Served, exchange: Exchange) -> Collected:

@@ -133,8 +133,10 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     @cache
     def document() -> bytes:
         needs_key = bool(options.api_keys)
+        transcribes = any(client.intake and client.intake.transcriber for client in api.service.clients.values())
+        described = [route for route in ROUTES if transcribes or not route.spoken]
         return msgspec.json.encode(
-            describe_api(ROUTES, version=__version__, root_path=options.root_path, needs_key=needs_key)
+            describe_api(described, version=__version__, root_path=options.root_path, needs_key=needs_key)
         )
 
     async def show_openapi(exchange: Exchange) -> HTTPResponse:

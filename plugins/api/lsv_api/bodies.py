@@ -107,11 +107,11 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
     known = field_names(kind)
     for name, value in fields.items():
         if name not in known:
-            _judge_unknown(name, value, known)
+            judge_unknown(name, value, known)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise _located(str(error)) from None
+        raise located(str(error)) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
 
@@ -142,12 +142,14 @@ def _refuse_tools(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _judge_unknown(name: str, value: Any, known: frozenset[str]) -> None:
+def judge_unknown(
+    name: str, value: Any, known: frozenset[str], unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE
+) -> None:
     """Refuse what would change the answer or looks like a typing error; let the rest pass, as OpenAI does."""
     if name in IGNORED:
         return
-    if name in UNAVAILABLE:
-        if value not in UNAVAILABLE[name]:
+    if name in unavailable:
+        if value not in unavailable[name]:
             raise Unsupported(f"{name} is not available on this server; leave it out", param=name)
         return
     near = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.85)
@@ -156,7 +158,7 @@ def _judge_unknown(name: str, value: Any, known: frozenset[str]) -> None:
     log.warning("ignored unknown request field %r", name[:64])
 
 
-def _located(error: str) -> BadRequest:
+def located(error: str) -> BadRequest:
     """msgspec's "Expected `int`, got `str` - at `$.n`" as one of ours."""
     found = _LOCATED.match(error)
     what, where = (found["what"], found["where"]) if found else (error, None)

@@ -16,6 +16,7 @@ from sanic import Request
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
 from lsv_api.bodies import decode_body, read_body
+from lsv_api.forms import decode_form
 from lsv_api.options import ApiOptions
 
 if TYPE_CHECKING:
@@ -120,6 +121,12 @@ class Exchange:
     async def body(self, kind: type[Body]) -> Body:
         options = self.api.options
         return decode_body(await read_body(self.request, options.max_body_bytes, options.body_timeout), kind)
+
+    async def form(self, kind: type[Body]) -> Body:
+        """The body as a record, where it is a form."""
+        options = self.api.options
+        data = await read_body(self.request, options.max_body_bytes, options.body_timeout)
+        return await decode_form(data, self.request.headers.get("content-type", ""), kind)
 
     def served(self, name: str | None) -> Served:
         found = self.api.served(name)

@@ -17,7 +17,12 @@ _CAPTURE = re.compile(r"<(\w+)(?::\w+)?>")
 
 def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs_key: bool) -> dict[str, Any]:
     """The whole document as plain data."""
-    records = {record for route in routes for record in (route.request, route.response, route.streams) if record}
+    records = {
+        record
+        for route in routes
+        for record in (route.request, route.response, route.verbose, route.streams)
+        if record is not None
+    }
     ordered = sorted(records | {ErrorResponse}, key=lambda record: record.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     by_record = dict(zip(ordered, schemas, strict=True))
@@ -54,7 +59,8 @@ def _operation(route: Route, schemas: dict[type, Any], needs_key: bool) -> dict[
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if route.request:
-        body = {"application/json": {"schema": schemas[route.request]}}
+        kind = "multipart/form-data" if route.form else "application/json"
+        body = {kind: {"schema": schemas[route.request]}}
         operation["requestBody"] = {"required": True, "content": body}
     if needs_key and not route.public:
         operation["security"] = [{"key": []}]
@@ -64,7 +70,10 @@ def _operation(route: Route, schemas: dict[type, Any], needs_key: bool) -> dict[
 def _content(route: Route, schemas: dict[type, Any]) -> dict[str, Any]:
     if route.response is None:
         return {"text/plain": {"schema": {"type": "string"}}}
-    content = {"application/json": {"schema": schemas[route.response]}}
+    schema = schemas[route.response]
+    if route.verbose:
+        schema = {"oneOf": [schema, schemas[route.verbose]]}
+    content = {"application/json": {"schema": schema}}
     if route.streams:
         content["text/event-stream"] = {"schema": schemas[route.streams]}
     return content

@@ -5,7 +5,7 @@ Optional fields accept null, because clients send it for "not given".
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,17 +21,12 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool = False
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What completions and chat completions share."""
+class SampledRequest(msgspec.Struct, kw_only=True):
+    """What all that tokens are drawn for share."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     user: str | None = None
-    n: int | None = None
-    best_of: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -40,6 +35,18 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+
+class GenerationRequest(SampledRequest, kw_only=True):
+    """What completions and chat completions share."""
+
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    best_of: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
@@ -54,8 +61,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     echo: bool | None = None
     add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -102,6 +107,21 @@ class ChatRequest(GenerationRequest, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
+
+
+File = Annotated[Any, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
+"""A part of a form as it was sent: bytes, which msgspec would describe as base64."""
+
+
+class SpeechRequest(SampledRequest, kw_only=True):
+    """POST /v1/audio/transcriptions and /v1/audio/translations: a form. ``language`` is the one that is spoken."""
+
+    file: File
+    language: str | None = None
+    prompt: str | None = None
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    timestamp_granularities: list[Literal["word", "segment"]] | None = None
+    max_completion_tokens: int | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

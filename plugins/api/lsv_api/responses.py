@@ -171,6 +171,71 @@ class EmbeddingResponse(msgspec.Struct, kw_only=True):
     usage: Usage
 
 
+class Seconds(msgspec.Struct, kw_only=True):
+    """What a sound is counted as: whole seconds, begun ones among them."""
+
+    type: Literal["duration"] = "duration"
+    seconds: int
+
+
+class Transcription(msgspec.Struct, kw_only=True):
+    text: str
+    usage: Seconds
+
+
+class Segment(msgspec.Struct, kw_only=True):
+    """A passage between two time marks, in seconds from the sound's beginning. ``seek`` is where the piece it was heard
+    in begins, in hundredths of a second; the mean log probability, the compression ratio and the probability that
+    nothing is said are that piece's.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float | None
+
+
+class VerboseTranscription(msgspec.Struct, kw_only=True):
+    """``duration`` in seconds; ``language`` by its English name, of a translation "english"."""
+
+    task: Literal["transcribe", "translate"]
+    language: str
+    duration: float
+    text: str
+    segments: list[Segment]
+    usage: Seconds
+
+
+class InputTokens(msgspec.Struct, kw_only=True):
+    text_tokens: int
+    audio_tokens: int
+
+
+class SpeechUsage(msgspec.Struct, kw_only=True):
+    """Tokens of a streamed transcription; those of the sound are what the encoder makes of it."""
+
+    type: Literal["tokens"] = "tokens"
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_token_details: InputTokens
+
+
+class TranscriptEvent(msgspec.Struct, kw_only=True):
+    """One event of a streamed transcription: ``delta`` has new text, the last one all ``text`` and the usage."""
+
+    type: Literal["transcript.text.delta", "transcript.text.done"]
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    usage: SpeechUsage | UnsetType = UNSET
+
+
 class ModelCard(msgspec.Struct, kw_only=True):
     id: str
     object: Literal["model"] = "model"
@@ -179,6 +244,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str
     parent: str | None = None
     max_model_len: int
+    modalities: list[str]
 
 
 class ModelList(msgspec.Struct, kw_only=True):

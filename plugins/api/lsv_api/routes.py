@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv_api import chat, completions, embeddings, status, tokens
+from lsv_api import chat, completions, embeddings, speech, status, tokens
 from lsv_api import requests as asked
 from lsv_api import responses as given
 from lsv_api.context import Exchange
@@ -17,7 +17,11 @@ Handler = Callable[[Exchange], Awaitable[HTTPResponse | None]]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One route. ``response`` None: no JSON. ``public``: without key. ``probe``: answered while draining."""
+    """One route. ``response`` None: no JSON. ``public``: without key. ``probe``: answered while draining.
+
+    ``verbose`` is a longer form of the response. ``form``: the request is one, else JSON. ``spoken``: described only
+    where a served model writes down what is said.
+    """
 
     method: Literal["GET", "POST"]
     path: str
@@ -25,9 +29,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     request: type | None = None
     response: type | None = None
+    verbose: type | None = None
     streams: type | None = None
     public: bool = False
     probe: bool = False
+    form: bool = False
+    spoken: bool = False
 
 
 ROUTES = (
@@ -56,6 +63,30 @@ ROUTES = (
         summary="Turn texts into vectors",
         request=asked.EmbeddingRequest,
         response=given.EmbeddingResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/audio/transcriptions",
+        handler=speech.create_transcription,
+        summary="Write down what is said in a sound",
+        request=asked.SpeechRequest,
+        response=given.Transcription,
+        verbose=given.VerboseTranscription,
+        streams=given.TranscriptEvent,
+        form=True,
+        spoken=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/audio/translations",
+        handler=speech.create_translation,
+        summary="Write down in English what is said in a sound",
+        request=asked.SpeechRequest,
+        response=given.Transcription,
+        verbose=given.VerboseTranscription,
+        streams=given.TranscriptEvent,
+        form=True,
+        spoken=True,
     ),
     Route(
         method="GET",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from lsv.errors import BadRequest
 from lsv.request import SamplingParams
 from lsv_api.context import Served
 from lsv_api.failures import ContextTooLong
-from lsv_api.requests import GenerationRequest
+from lsv_api.requests import GenerationRequest, SampledRequest
 
 MAX_PRIORITY = 1 << 31
 
@@ -40,12 +41,9 @@ def sampling_params(body: GenerationRequest, served: Served, max_tokens: int, lo
 
     ``logprobs`` is how many candidates a position shows, None for no logprobs. Raises ``BadRequest``.
     """
-    given = dict(served.client.tokenizer.sampling_defaults)
-    given |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    given = given_params(body, served)
     _check_logprobs("logprobs", logprobs, served)
     _check_logprobs("prompt_logprobs", body.prompt_logprobs, served)
-    if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:
-        raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
     for name in ("stop_token_ids", "allowed_token_ids"):
         check_ids(given.get(name, ()), served.vocab_size, name)
     # Choosing the best of several answers needs the log probability of their tokens.
@@ -57,6 +55,14 @@ def sampling_params(body: GenerationRequest, served: Served, max_tokens: int, lo
         prompt_logprobs=body.prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}, served.vocab_size),
     )
+
+
+def given_params(body: SampledRequest, served: Served) -> dict[str, Any]:
+    """What the request and, where it is silent, the checkpoint say. Raises ``BadRequest`` for a wrong priority."""
+    if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:
+        raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
+    asked = {name: value for name in _SAME_NAME if (value := getattr(body, name, None)) is not None}
+    return {**served.client.tokenizer.sampling_defaults, **asked}
 
 
 def fit_max_tokens(asked: int | None, default: int | None, prompt: int, served: Served, param: str) -> int:

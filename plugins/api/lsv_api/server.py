@@ -111,7 +111,7 @@ class Server:
             if not announced and all(client.status.state == "ready" for client in self._service.clients.values()):
                 # A line other programs wait for: on standard output, whatever logging is set to.
                 print(f"lsv is ready on {self.address}", flush=True)
-                print(f"try: {curl(self.address, self._options)}", flush=True)
+                print(f"try: {curl(self.address, self._options, self._service.find(None))}", flush=True)
                 announced = True
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -151,9 +151,13 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
-def curl(address: str, options: ApiOptions) -> str:
-    """A command that asks the server who it is; the reader puts in a key of theirs where one is needed."""
+def curl(address: str, options: ApiOptions, client: Client) -> str:
+    """A command that asks the server who it is, or what is said in a sound of the reader's; they also put in a key of
+    theirs where one is needed.
+    """
     key = " -H 'Authorization: Bearer KEY'" if options.api_keys else ""
+    if client.intake is not None and client.intake.transcriber is not None:
+        return f"curl {address}/v1/audio/transcriptions{key} -F file=@sound.wav"
     body = '{"messages": [{"role": "user", "content": "Who are you?"}]}'
     return f"curl {address}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
 

@@ -67,4 +67,11 @@ def describe_health(service: Service, *, draining: bool) -> Health:
 
 def _card(name: str, api: Api) -> ModelCard:
     served = describe(api.service.find(name))
-    return ModelCard(id=name, created=api.started, root=served.name, max_model_len=served.max_model_len)
+    intake = served.client.intake
+    return ModelCard(
+        id=name,
+        created=api.started,
+        root=served.name,
+        max_model_len=served.max_model_len,
+        modalities=["text", *(intake.allowed if intake is not None else ())],
+    )

@@ -52,6 +52,9 @@ class Site:
     async def post(self, path: str, **body: Any) -> httpx2.Response:
         return await self._http.post(self._server.address + path, json=body)
 
+    async def get(self, path: str) -> httpx2.Response:
+        return await self._http.get(self._server.address + path)
+
     async def chat(self, *content: Any, **body: Any) -> httpx2.Response:
         return await self.post("/v1/chat/completions", messages=[{"role": "user", "content": list(content)}], **body)
 
@@ -224,3 +227,15 @@ async def test_who_leaves_while_a_picture_is_prepared_asks_for_nothing(site: Sit
     assert (await site.chat(picture(3, 3, 3))).status_code == 200
     await asyncio.sleep(0.4)
     assert len(site.engine.asked) == 2
+
+
+async def test_the_list_of_models_tells_what_they_take(
+    site: Site, family: Plugins, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def modalities() -> list[str]:
+        return (await site.get("/v1/models")).json()["data"][0]["modalities"]
+
+    assert await modalities() == ["text", "image", "audio", "video"]
+    without_clips = Intake(config, family.catalog, MediaOptions(per_prompt={"video": 0}))
+    monkeypatch.setattr(site.engine, "intake", without_clips)
+    assert await modalities() == ["text", "image", "audio"]

@@ -23,6 +23,7 @@ async def test_models(start):
     assert body["object"] == "list"
     assert [card["id"] for card in body["data"]] == ["fake", "org/alias"]
     assert body["data"][0]["max_model_len"] == 512
+    assert body["data"][0]["modalities"] == ["text"]
     assert "/models/fake" not in str(body), "no paths of the server's machine"
     for path in ("/v1/models/org/alias", "/v1/models/org%2Falias"):
         assert (await site.http.get(path)).json()["id"] == "org/alias"
@@ -44,8 +45,10 @@ async def test_openapi(start):
     ).json()
     assert document["openapi"].startswith("3.1")
     operations = [operation for path in document["paths"].values() for operation in path.values()]
-    assert len(operations) == len(ROUTES)
-    assert len({operation["operationId"] for operation in operations}) == len(ROUTES)
+    # the model writes down nothing that is said
+    described = [route for route in ROUTES if not route.spoken]
+    assert len(operations) == len(described)
+    assert len({operation["operationId"] for operation in operations}) == len(described)
     assert document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"
     assert "security" not in document["paths"]["/live"]["get"]
     assert document["paths"]["/v1/completions"]["post"]["security"] == [{"key": []}]

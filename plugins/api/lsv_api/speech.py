@@ -1,0 +1,255 @@
+"""POST /v1/audio/transcriptions and POST /v1/audio/translations."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import AsyncGenerator, Iterator, Sequence
+
+import msgspec
+from sanic.response import HTTPResponse
+
+from lsv.engine.records import Chunk
+from lsv.errors import BadRequest, TooLarge
+from lsv.media.parts import Reference, refusal
+from lsv.request import SamplingParams
+from lsv.transcriber import Task, Transcriber
+from lsv_api.answers import Answer
+from lsv_api.context import Exchange, Served
+from lsv_api.failures import Unsupported
+from lsv_api.listening import Ears, Hearing, Listener, Piece
+from lsv_api.prompts import encode_text
+from lsv_api.reply import json_response, stream_response
+from lsv_api.requests import SpeechRequest
+from lsv_api.responses import (
+    InputTokens,
+    Seconds,
+    Segment,
+    SpeechUsage,
+    TranscriptEvent,
+    Transcription,
+    VerboseTranscription,
+)
+from lsv_api.sampling import fit_max_tokens, given_params
+from lsv_api.sse import event
+from lsv_api.subtitles import srt, vtt
+
+TIMED = ("verbose_json", "srt", "vtt")
+"""Formats that say when something is said."""
+
+
+async def create_transcription(exchange: Exchange) -> HTTPResponse | None:
+    return await _create(exchange, "transcribe")
+
+
+async def create_translation(exchange: Exchange) -> HTTPResponse | None:
+    return await _create(exchange, "translate")
+
+
+async def _create(exchange: Exchange, task: Task) -> HTTPResponse | None:
+    body = await exchange.form(SpeechRequest)
+    served = exchange.served(body.model)
+    _check_format(body)
+    ears = _ears(served)
+    _check_size(len(body.file), ears.intake.options.limits.bytes)
+    hearing = await _hearing(body, task, served, ears.transcriber, exchange)
+    listener = Listener(hearing, body, served, ears, exchange)
+    writer = SpeechWriter(body, hearing, served, ears.transcriber)
+    if body.stream:
+        await stream_response(exchange, writer.events(listener))
+        return None
+    return await writer.whole(listener)
+
+
+def _check_format(body: SpeechRequest) -> None:
+    wanted = body.timestamp_granularities or []
+    if "word" in wanted:
+        raise Unsupported(
+            "timestamp_granularities: word is not available on this server, segment is", param="timestamp_granularities"
+        )
+    if wanted and body.response_format != "verbose_json":
+        raise BadRequest(
+            "timestamp_granularities needs response_format to be verbose_json", param="timestamp_granularities"
+        )
+    if body.stream and body.response_format in TIMED:
+        raise BadRequest(f"{body.response_format} can't be streamed; set stream to false", param="stream")
+
+
+def _ears(served: Served) -> Ears:
+    """Raises ``BadRequest`` for a model that does not transcribe."""
+    intake, sound = served.client.intake, Reference("audio", "file")
+    if intake is None:
+        raise refusal(sound, ())
+    intake.check([sound])
+    if intake.transcriber is None:
+        raise BadRequest(
+            "this model hears sounds in conversations but is no transcriber: send them to /v1/chat/completions",
+            param="model",
+        )
+    return Ears(intake, intake.transcriber)
+
+
+def _check_size(size: int, most: int) -> None:
+    if not size:
+        raise BadRequest("file: the file is empty", param="file")
+    if size > most:
+        raise TooLarge(f"file: the file has more than {most / (1 << 20):g} MiB (--max-media-mb)", param="file")
+
+
+async def _hearing(
+    body: SpeechRequest, task: Task, served: Served, transcriber: Transcriber, exchange: Exchange
+) -> Hearing:
+    language = _code(body.language, transcriber)
+    said = f" {body.prompt.strip()}" if body.prompt else ""
+    before = tuple(await encode_text(served.client.tokenizer, said, special=False)) if said else ()
+    timed = body.response_format in TIMED
+    prompt = transcriber.prompt(task, language or next(iter(transcriber.languages)), timed=timed, before=before)
+    doubted = body.response_format == "verbose_json"
+    given = {
+        "temperature": 0.0,
+        **given_params(body, served),
+        "max_tokens": fit_max_tokens(body.max_completion_tokens, None, len(prompt), served, "prompt"),
+        "detokenize": not timed,
+        "logprobs": 0 if doubted else None,
+        "rules": transcriber.rules(timed=timed),
+    }
+    return Hearing(
+        id=f"{'transcription' if task == 'transcribe' else 'translation'}-{exchange.key}",
+        task=task,
+        language=language,
+        before=before,
+        params=SamplingParams(**given),
+        timed=timed,
+        doubted=doubted,
+    )
+
+
+def _code(language: str | None, transcriber: Transcriber) -> str | None:
+    """The code of a language given by its code or English name; None where it is to be found out."""
+    if language is None:
+        return next(iter(transcriber.languages)) if len(transcriber.languages) == 1 else None
+    given = language.strip().lower()
+    return next((code for code, name in transcriber.languages.items() if name == given), given)
+
+
+class Said(msgspec.Struct):
+    """What is said in a piece, as far as it has come."""
+
+    piece: Piece
+    answer: Answer
+    ids: list[int] = []
+
+    def add(self, chunk: Chunk) -> None:
+        self.answer.add(chunk)
+        self.ids.extend(chunk.ids)
+
+
+class SpeechWriter:
+    """Writes down what is said, in the form the request asks for."""
+
+    def __init__(self, body: SpeechRequest, hearing: Hearing, served: Served, transcriber: Transcriber) -> None:
+        self._form = body.response_format
+        self._hearing = hearing
+        self._decode = served.client.tokenizer.decode
+        self._transcriber = transcriber
+
+    async def whole(self, listener: Listener) -> HTTPResponse:
+        said: list[Said] = []
+        async with listener.listen() as chunks:
+            async for piece, chunk in chunks:
+                if not said or said[-1].piece is not piece:
+                    said.append(Said(piece, Answer(piece.index, 0)))
+                said[-1].add(chunk)
+        if self._hearing.timed:
+            return self._timed(said)
+        text = "".join(part for one in said for part in one.answer.text).strip()
+        if self._form == "text":
+            return _plain(f"{text}\n")
+        return json_response(Transcription(text=text, usage=_seconds(said)))
+
+    async def events(self, listener: Listener) -> AsyncGenerator[bytes, None]:
+        text: list[str] = []
+        pieces: list[Piece] = []
+        tokens = 0
+        async with listener.listen() as chunks:
+            async for piece, chunk in chunks:
+                tokens += len(chunk.ids)
+                if not pieces or pieces[-1] is not piece:
+                    pieces.append(piece)
+                delta = chunk.text if text else chunk.text.lstrip()
+                if delta:
+                    text.append(delta)
+                    yield event(TranscriptEvent(type="transcript.text.delta", delta=delta))
+        usage = _usage(pieces, tokens)
+        yield event(TranscriptEvent(type="transcript.text.done", text="".join(text), usage=usage))
+
+    def _timed(self, said: Sequence[Said]) -> HTTPResponse:
+        segments = [
+            msgspec.structs.replace(segment, id=number)
+            for number, segment in enumerate(segment for one in said for segment in self._segments(one))
+        ]
+        if self._form != "verbose_json":
+            return _plain(srt(segments) if self._form == "srt" else vtt(segments))
+        return json_response(
+            VerboseTranscription(
+                task=self._hearing.task,
+                language=self._language(said[0].piece),
+                duration=said[0].piece.total,
+                text="".join(segment.text for segment in segments).strip(),
+                segments=segments,
+                usage=_seconds(said),
+            )
+        )
+
+    def _language(self, piece: Piece) -> str:
+        """Of the text, by its name."""
+        return self._transcriber.languages[piece.language] if self._hearing.task == "transcribe" else "english"
+
+    def _segments(self, said: Said) -> Iterator[Segment]:
+        piece = said.piece
+        spans = self._transcriber.spans(said.ids, piece.stop - piece.start)
+        texts = [self._decode(span.ids) for span in spans]
+        ratio = _compression("".join(texts))
+        for span, text in zip(spans, texts, strict=True):
+            if text.strip():
+                yield Segment(
+                    id=0,
+                    seek=int(piece.start * 100),
+                    start=_rounded(piece.start + span.start),
+                    end=_rounded(piece.start + span.stop),
+                    text=text,
+                    tokens=list(span.ids),
+                    temperature=self._hearing.params.temperature,
+                    avg_logprob=said.answer.mean_logprob,
+                    compression_ratio=ratio,
+                    no_speech_prob=piece.silence,
+                )
+
+
+def _seconds(said: Sequence[Said]) -> Seconds:
+    return Seconds(seconds=math.ceil(said[0].piece.total))
+
+
+def _usage(pieces: Sequence[Piece], tokens: int) -> SpeechUsage:
+    text, heard = sum(piece.tokens for piece in pieces), sum(piece.heard for piece in pieces)
+    return SpeechUsage(
+        input_tokens=text + heard,
+        output_tokens=tokens,
+        total_tokens=text + heard + tokens,
+        input_token_details=InputTokens(text_tokens=text, audio_tokens=heard),
+    )
+
+
+def _compression(text: str) -> float:
+    """How many times shorter a text becomes: where words repeat themselves, a model has lost its way."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+def _rounded(seconds: float) -> float:
+    """To milliseconds: the sum of two binary fractions is none that people would write."""
+    return round(seconds, 3)
+
+
+def _plain(text: str) -> HTTPResponse:
+    return HTTPResponse(text, content_type="text/plain; charset=utf-8")
