@@ -28,6 +28,7 @@ class AttentionLayer:
     in the softmax and carry no value; ``alibi`` [heads] are slopes of a penalty on the
     distance to either side. ``group`` and ``place`` say where the layer's
     cache is: which block table, and which position among the layers of that group.
+    A layer with a ``source`` attends across: not to tokens but to the row's item, of so many embeddings at most.
     ``key_scale`` and ``value_scale`` are what a cache of 8-bit floats holds K and V in units of.
     """
 
@@ -45,6 +46,7 @@ class AttentionLayer:
     place: int = 0
     key_scale: float = 1.0
     value_scale: float = 1.0
+    source: int | None = None
 
 
 def token_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
@@ -62,6 +64,9 @@ class BatchLayout:
     layout is padded: every row has so many places, and its tokens lie at the front of them. Rows that only fill a step
     up have one token, at position 0 of the null page. ``blocks`` is what lists of blocks are to be padded to, 0 for no
     more than they need: its unit is that of ``Shape.blocks``.
+
+    For a group of kind "cross" contexts are the lengths of the rows' items, in which tokens have no positions: a row
+    may have more of them than its item is long.
     """
 
     query: Int32s
@@ -122,4 +127,8 @@ class AttentionBackend(Protocol):
 
         Writes k and v to the cache first; ``k=None`` only reads; ``cache=None`` attends within the step alone.
         """
+        ...
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Any) -> None:
+        """Put k and v [T, kv_heads, head_dim] into the cache, as ``attend`` does, and attend to nothing."""
         ...

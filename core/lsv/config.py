@@ -131,5 +131,11 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens the cache holds when every group needs a block for each block of tokens."""
-        return self.num_blocks // max(1, len(self.groups)) * self.block_size
+        """Tokens the cache holds in requests of full length, beside the items that these attend to across, when every
+        other group needs a block for each block of tokens.
+        """
+        sources: list[int] = [group["source"] for group in self.groups if group.get("source") is not None]
+        growing = max(1, len(self.groups) - len(sources))
+        own = growing * -(-self.max_model_len // self.block_size)
+        items = sum(-(-source // self.block_size) for source in sources)
+        return self.num_blocks * own // (own + items) // growing * self.block_size

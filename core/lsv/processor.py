@@ -48,13 +48,15 @@ class Processed(msgspec.Struct, frozen=True):
     """What a processor makes of one item.
 
     ``tokens`` take the place of the item's placeholder in the prompt; of these, ``count`` from ``start`` on get the
-    embeddings that the encoder makes of ``inputs``.
+    embeddings that the encoder makes of ``inputs``. A ``cross`` item has no placeholder and no tokens: layers attend to
+    its ``count`` embeddings from every token.
     """
 
     inputs: Mapping[str, Array]
     tokens: tuple[int, ...]
     start: int
     count: int
+    cross: bool = False
 
 
 class Processor(Protocol):
@@ -78,7 +80,7 @@ class Processor(Protocol):
 class Placement(Protocol):
     """Made by ``ProcessorOffer.place``, a ``(config) -> Placement``, where prompts are made; light.
 
-    ``placeholders`` are the ids of which the templated prompt has one for each item of a modality.
+    ``placeholders`` are the ids of which the templated prompt has one for each item of a modality that has a place.
     """
 
     placeholders: Mapping[Modality, int]
@@ -97,8 +99,12 @@ def expand(
     placeholders and items do not match one to one.
     """
     expanded: list[int] = []
-    media: list[Media] = []
-    coming = iter(items)
+    media = [
+        Media(hash, modality, 0, processed.count, processed.inputs, cross=True)
+        for modality, hash, processed in items
+        if processed.cross
+    ]
+    coming = (item for item in items if not item[2].cross)
     modalities = {token: modality for modality, token in placement.placeholders.items()}
     for token in ids:
         if token not in modalities:

@@ -32,12 +32,14 @@ class PromptReader:
 
     def read(self, prompt: Prompt) -> tuple[str | None, Placed]:
         """The prompt's text, if it is one, and its token ids. Raises ``BadRequest``."""
-        text, ids = self._read(prompt)
         data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
         if not data or not isinstance(prompt, Mapping):
+            text, ids = self._read(prompt, framed=True)
             return text, Placed(ids)
         if not isinstance(data, Mapping):
             raise BadRequest("multi_modal_data must be a mapping from kinds of media", param="multi_modal_data")
+        # where items have no place in the prompt, an encoder-decoder's tokenizer would frame it as a whole answer
+        text, ids = self._read(prompt, framed=self._media.in_prompt)
         return text, self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
 
     @cached_property
@@ -46,16 +48,17 @@ class PromptReader:
 
         return OfflineMedia(self._config, self._catalog, self._options)
 
-    def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+    def _read(self, prompt: Prompt, *, framed: bool) -> tuple[str | None, tuple[int, ...]]:
+        """``framed`` adds the special tokens that the tokenizer puts around a text."""
         if isinstance(prompt, str):
-            return prompt, tuple(self._tokenizer.encode(prompt))
+            return prompt, tuple(self._tokenizer.encode(prompt, framed))
         if not isinstance(prompt, Mapping):
             return None, tuple(prompt)
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if ids is not None:
             return text, tuple(ids)
         if isinstance(text, str):
-            return text, tuple(self._tokenizer.encode(text))
+            return text, tuple(self._tokenizer.encode(text, framed))
         raise BadRequest(
             "a prompt mapping must have prompt (a text) or prompt_token_ids (a list of integers), "
             f"got the keys {', '.join(map(str, prompt)) or 'none'}",

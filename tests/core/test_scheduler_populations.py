@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lsv.kv.spec import KVGroup
+from lsv.media import Media
 from lsv.request import FinishReason, PoolingParams, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
@@ -21,6 +22,8 @@ GROUPS = {
     "full": FULL,
     "window": (KVGroup(0, "window", (0,), 1, window=7),),
     "hybrid": (KVGroup(0, "full", (0,), 1), KVGroup(1, "window", (1,), 1, window=5), KVGroup(2, "latent", (2,), 1)),
+    "across": (KVGroup(0, "full", (0,), 1), *(KVGroup(index, "cross", (index,), 1, source=9) for index in (1, 2))),
+    "across and a window": (KVGroup(0, "window", (0,), 1, window=5), KVGroup(1, "cross", (1,), 1, source=14)),
 }
 
 
@@ -40,6 +43,9 @@ class Population:
         prompt = (*rng.choice(common)[: rng.randint(0, 20)], *(rng.randrange(90) for _ in range(rng.randint(1, 12))))
         prompt = prompt[: min(room, len(prompt))]
         shared = {"priority": rng.randrange(3), "salt": rng.choice([b"", b"", b"x"]), "arrival": float(id)}
+        if self.rig.kv.source is not None:
+            count = rng.choice([3, self.rig.kv.source])
+            shared["media"] = (Media(bytes([rng.randrange(2), count]) * 16, "audio", 0, count, cross=True),)
         if rng.random() < 0.1:
             return Request(id, prompt, pooling=PoolingParams(), **shared)
         sampling = SamplingParams(
@@ -80,7 +86,8 @@ class Population:
             if request.pooling is None:
                 self._check_answer(request, last.finish)
             elif last.finish is not FinishReason.ABORT:
-                assert last.vector == fake_tokens.vector(fake_tokens.states(request.prompt)[-1])
+                read = fake_tokens.seen(request.prompt, request.media)
+                assert last.vector == fake_tokens.vector(fake_tokens.states(read)[-1])
         assert self.rig.kv.usage == 0
         assert self.rig.kv.spare == self.rig.kv.num_blocks
 
@@ -125,6 +132,8 @@ def run_population(
         mixed_batches=mixed,
         max_preemptions=most_preempted,
         max_itl=max_itl,
+        encoder_tokens=20,
+        encoder_parts=1 + seed % 3,
     )
     rig = Rig(
         groups=GROUPS[groups],

@@ -39,14 +39,24 @@ class Gloo(Communicator):
         assert self.all_reduce(torch.ones(1)) == self.group.size
 
 
+def make_sequences(declared):
+    """Two sequences, and what they attend to if the model attends across."""
+    sequences = Sequences(declared)
+    sequences.add(0, range(20))
+    sequences.add(1, range(50, 57))
+    if any(group.source is not None for group in declared.groups):
+        items = torch.randn(2, 9, 64, generator=torch.Generator().manual_seed(0))
+        sequences.attend_to(0, items[0])
+        sequences.attend_to(1, items[1, :5])
+    return sequences
+
+
 def run(checkpoint, communicator):
     """The logits of two sequences in two steps, and the bytes of this rank's weights."""
     config, catalog = engine_config(checkpoint, checkpoint.name), catalog_of(plugin)
     declared = build.declare(config, catalog, communicator=communicator)
     build.fill(declared, build.open_source(config, declared, catalog))
-    sequences = Sequences(declared)
-    sequences.add(0, range(20))
-    sequences.add(1, range(50, 57))
+    sequences = make_sequences(declared)
     logits = [*sequences.step([(0, 12), (1, 7)]), *sequences.step([(0, 8)])]
     return {"logits": torch.cat(logits), "bytes": declared.weight_bytes}
 

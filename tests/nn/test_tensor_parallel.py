@@ -1,15 +1,18 @@
 """Models cut over two gloo ranks give on every rank what one rank gives alone."""
 
+import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from lsv.testing.catalog import catalog_of
-from lsv.testing.model import Sequences, engine_config, load
+from lsv.testing.model import engine_config, load
 from lsv.testing.tiny import tiny
+from lsv.testing.tiny_hearing import tiny_hearing
 from lsv_models import plugin
 
 SCRIPT = Path(__file__).with_name("tensor_parallel_rank.py")
@@ -21,6 +24,7 @@ CASES = {
     "untied, odd vocabulary": ("qwen3", {"vocab_size": 321}),
     "experts": ("qwen3_moe", {}),
     "three axes, a tower": ("qwen2_vl", {"vision_config": {"depth": 1, "embed_dim": 16}}),
+    "across": ("whisper", {"seconds": 1, "encoder_layers": 1, "max_target_positions": 512}),
 }
 
 
@@ -29,7 +33,8 @@ def results(tmp_path_factory):
     """The folder with the checkpoints of all cases, and what each rank computed of them."""
     folder = tmp_path_factory.mktemp("ranks")
     for case, (family, shape) in CASES.items():
-        tiny(family, folder / case / family, **shape)
+        make = tiny_hearing if family == "whisper" else partial(tiny, family)
+        make(folder / case / family, **shape)
     ranks = [subprocess.Popen([sys.executable, SCRIPT, str(rank), str(RANKS), folder]) for rank in range(RANKS)]
     assert [rank.wait(timeout=200) for rank in ranks] == [0] * RANKS
     return folder
@@ -39,9 +44,7 @@ def results(tmp_path_factory):
 def test_two_ranks_equal_one(case, results):
     family, _ = CASES[case]
     declared = load(engine_config(results / case / family, family), catalog_of(plugin))
-    alone = Sequences(declared)
-    alone.add(0, range(20))
-    alone.add(1, range(50, 57))
+    alone = runpy.run_path(str(SCRIPT))["make_sequences"](declared)
     whole = torch.cat([*alone.step([(0, 12), (1, 7)]), *alone.step([(0, 8)])])
     shares = [torch.load(results / f"{case}.{rank}", weights_only=True) for rank in range(RANKS)]
     assert torch.equal(shares[0]["logits"], shares[1]["logits"])

@@ -9,24 +9,29 @@ import msgspec
 from lsv.errors import ConfigError
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
 from lsv.kv.claims import Claims
-from lsv.kv.prefix import block_hash
+from lsv.kv.prefix import block_hash, item_hashes
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
 from lsv.request import Request
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A cached prefix: its length in tokens (whole blocks) and its blocks per group, null where a window needs none."""
+    """A cached prefix: its length in tokens (whole blocks) and its blocks per group, null where a window needs none.
+
+    ``cross`` are the blocks of the cross groups where these hold the request's item.
+    """
 
     tokens: int
     blocks: tuple[list[int], ...]
+    cross: tuple[list[int], ...] = ()
 
 
 class KVManager:
     """All groups draw from one pool of ``num_blocks`` blocks with the ids 1 … num_blocks.
 
     Block 0 is the null page, so a worker allocates ``num_blocks + 1`` pages. ``root`` starts all hash chains
-    (``kv.prefix.root_hash``). Raises ``ConfigError`` for a kind of group that can't be paged.
+    (``kv.prefix.root_hash``). Cross groups come last: they hold the item a request attends to, which is written once
+    and shared by all who attend to the same. Raises ``ConfigError`` for a kind of group that can't be paged.
     """
 
     def __init__(
@@ -39,11 +44,14 @@ class KVManager:
         prefix_caching: bool = True,
     ) -> None:
         for group in groups:
-            if group.kind not in ("full", "window", "latent"):
+            if group.kind not in ("full", "window", "latent", "cross"):
                 raise ConfigError(
-                    f"KV group {group.index} is of kind {group.kind}; the cache holds full, window and latent ones"
+                    f"KV group {group.index} is of kind {group.kind}; the cache holds full, window, latent and cross"
                 )
+        growing = [group for group in groups if group.kind != "cross"]
+        assert all(group.kind == "cross" for group in groups[len(growing) :]), "cross groups come last"
         self.groups = tuple(groups)
+        self.growing = len(growing)
         self.block_size = block_size
         self.prefix_caching = prefix_caching and bool(groups)
         self.claims = Claims()
@@ -51,13 +59,19 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._promised = 0
         # How many blocks before a position a group needs to go on from there; None is all of them.
-        self._reach = tuple(None if group.window is None else -(-(group.window - 1) // block_size) for group in groups)
-        self._prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
+        self._reach = tuple(None if group.window is None else -(-(group.window - 1) // block_size) for group in growing)
+        prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
+        self._prefixes, self._cross = prefixes[: self.growing], prefixes[self.growing :]
 
     @property
     def windowed(self) -> bool:
         """Whether any group forgets tokens."""
         return any(reach is not None for reach in self._reach)
+
+    @property
+    def source(self) -> int | None:
+        """The most embeddings a request attends to across; None for a model without such layers."""
+        return self.groups[-1].source if self._cross else None
 
     @property
     def num_blocks(self) -> int:
@@ -83,18 +97,23 @@ class KVManager:
 
     def open(self, request: Request) -> Table:
         """An empty table for a new request."""
-        return Table(request, len(self.groups))
+        table = Table(request, self.growing, len(self._cross))
+        item = request.item
+        if item is not None:
+            blocks = -(-item.count // self.block_size)
+            table.item = item_hashes(self._root, item.hash, blocks, salt=request.salt)
+        return table
 
     # Prefixes
 
     def match(self, table: Table, most: int) -> Match:
         """The longest cached prefix of at most ``most`` tokens for which every group has what it needs."""
         if not self.prefix_caching:
-            return Match(0, tuple([] for _ in self.groups))
+            return Match(0, tuple([] for _ in table.blocks))
         hashes = self._hashes(table, most // self.block_size)
         length = self._longest_cached(hashes)
-        blocks = tuple(self._cached(group, hashes[:length]) for group in range(len(self.groups)))
-        return Match(length * self.block_size, blocks)
+        blocks = tuple(self._cached(group, hashes[:length]) for group in range(self.growing))
+        return Match(length * self.block_size, blocks, self._cached_item(table))
 
     def under_way(self, table: Table, match: Match, most: int) -> bytes | None:
         """The hash to wait for when the block behind ``match`` is being computed by a running request.
@@ -103,6 +122,8 @@ class KVManager:
         """
         if not self.prefix_caching:
             return None
+        if self._cross and not match.cross and self.claims.owner(table.item[0]) is not None:
+            return table.item[0]
         hashes = self._hashes(table, most // self.block_size)[match.tokens // self.block_size :]
         owner = self.claims.owner(hashes[0]) if hashes else None
         if owner is None:
@@ -116,7 +137,8 @@ class KVManager:
 
     def in_use(self, match: Match) -> int:
         """Blocks of a match that others use, so that sharing them takes none from the free ones."""
-        return sum(block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in match.blocks for block in blocks)
+        found = (*match.blocks, *match.cross)
+        return sum(block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in found for block in blocks)
 
     def _hashes(self, table: Table, count: int) -> list[bytes]:
         """Hashes of the first ``count`` full blocks of prompt and output."""
@@ -161,17 +183,24 @@ class KVManager:
         found = [self._pool.find(prefix + one) for one in hashes[behind:]]
         return [NULL_BLOCK] * behind + [block for block in found if block is not None]
 
+    def _cached_item(self, table: Table) -> tuple[list[int], ...]:
+        """The item's blocks, if every cross group has all of them."""
+        found = [[self._pool.find(prefix + name) for name in table.item] for prefix in self._cross]
+        whole = tuple([block for block in blocks if block is not None] for blocks in found)
+        return whole if all(len(blocks) == len(table.item) for blocks in whole) else ()
+
     # Blocks
 
     def enter(self, table: Table, match: Match, target: int, bound: int) -> None:
-        """Take a match into an empty table and claim the full blocks from there to ``target`` tokens.
+        """Take a match into an empty table and claim the full blocks from there to ``target`` tokens, and the item.
 
         With a ``bound``, blocks are kept free for the request so that it can always hold that many. Where windows
         forget tokens it then shares none (the match must be empty): a block that it drops would not become free.
         """
         assert not (bound and self.windowed and match.tokens), "a promise and shared blocks behind a window"
         held = 0
-        for blocks, cached in zip(table.blocks, match.blocks, strict=True):
+        tables = table.blocks + table.cross if match.cross else table.blocks
+        for blocks, cached in zip(tables, match.blocks + match.cross, strict=True):
             for block in cached:
                 if block != NULL_BLOCK:
                     self._pool.share(block)
@@ -184,9 +213,22 @@ class KVManager:
         table.bound = bound
         self._promised += bound
         self._hold(table, held)
+        table.crossed = bool(match.cross)
+        if self._cross and not table.crossed:
+            self._take_for_item(table)
         if self._shares(table):
             table.claimed = target // self.block_size
             self.claims.claim(self._hashes(table, table.claimed)[table.published :], table.request.id)
+
+    def _take_for_item(self, table: Table) -> None:
+        """Blocks for an item that is still to be computed."""
+        size = len(table.item)
+        for blocks in table.cross:
+            blocks += self._pool.take(size)
+        self._hold(table, size * len(table.cross))
+        if self._shares(table):
+            table.coming = table.item[0]
+            self.claims.claim((table.coming,), table.request.id)
 
     def _shares(self, table: Table) -> bool:
         return self.prefix_caching and not (table.bound and self.windowed)
@@ -200,7 +242,7 @@ class KVManager:
         """Make room for ``tokens`` tokens; False, and nothing changed, when there are too few blocks."""
         size = self.block_size
         missing = -(-(tokens - table.capacity) // size)
-        if missing <= 0 or not self.groups:
+        if missing <= 0 or not table.blocks:
             return True
         needed = missing * len(table.blocks)
         if needed > self.spare + table.promised:
@@ -220,6 +262,8 @@ class KVManager:
         full = computed // self.block_size
         if full > table.published and self._shares(table):
             self._publish(table, full)
+        if table.coming is not None:
+            self._publish_item(table, table.coming)
         following = (full + 1) * self.block_size
         for group in self.groups:
             if group.window is not None:
@@ -235,6 +279,13 @@ class KVManager:
                     self._pool.publish(blocks[index], prefix + hashes[index])
         self.claims.settle(hashes[table.published : min(full, table.claimed)], table.request.id)
         table.published = full
+
+    def _publish_item(self, table: Table, coming: bytes) -> None:
+        for prefix, blocks in zip(self._cross, table.cross, strict=True):
+            for block, name in zip(blocks, table.item, strict=True):
+                self._pool.publish(block, prefix + name)
+        self.claims.settle((coming,), table.request.id)
+        table.coming = None
 
     def _drop_behind(self, table: Table, group: int, window: int, computed: int) -> int:
         """Free a windowed group's blocks behind the window; returns the computed count that frees the next one."""
@@ -257,6 +308,8 @@ class KVManager:
             listed += table.listed()
             self._promised -= table.promised
             self.claims.settle(table.hashes[table.published : table.claimed], table.request.id)
+            if table.coming is not None:
+                self.claims.settle((table.coming,), table.request.id)
             table.clear()
         listed.sort(key=lambda place_and_block: -place_and_block[0])
         for _, block in listed:
@@ -271,6 +324,8 @@ class KVManager:
         for table in tables:
             lengths = {len(blocks) * self.block_size for blocks in table.blocks}
             assert lengths <= {table.capacity}, "groups' tables differ in length"
+            items = {len(blocks) for blocks in table.cross}
+            assert items <= {len(table.item) if table.held else 0}, "a cross group holds not just the item"
             assert table.held == len(table.listed()), "a table holds other blocks than it counts"
         self._pool.check(block for table in tables for _, block in table.listed())
         assert self._promised == sum(table.promised for table in tables), "promises do not sum up"

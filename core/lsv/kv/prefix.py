@@ -26,10 +26,16 @@ def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
     return hashlib.sha256(parent + struct.pack(f"<{len(ids)}I", *ids) + extras).digest()
 
 
+def item_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list[bytes]:
+    """Names of the blocks that hold what cross layers keep of an item of media; it alone decides what is in them."""
+    return [block_hash(root, (), pack_extras(salt=salt, media=[(media, index)])) for index in range(blocks)]
+
+
 def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = ()) -> bytes:
     """What else than tokens a block's content depends on, as name and value of what is given.
 
-    ``media`` are the hashes of what stands in the block, each with the place in it at which the block begins.
+    ``media`` are the hashes of what stands in the block, each with the place in it at which the block begins. One that
+    every token attends to stands in all blocks.
     """
     extras = pack((b"salt", salt)) if salt else b""
     return extras + b"".join(pack((b"media", hash, struct.pack("<q", place))) for hash, place in media)

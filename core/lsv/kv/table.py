@@ -10,35 +10,43 @@ from lsv.request import Request
 class Table:
     """The block tables of one request; lives as long as the request, empty while it waits.
 
-    ``blocks[g][i]`` is the block of group g for tokens ``i*block_size …``, or the null block. All groups' tables
+    ``blocks[g][i]`` is the block of group g for tokens ``i*block_size …``, or the null block. These tables
     have the same length, good for ``capacity`` tokens, and only grow until the request gives up its blocks, so that
-    the worker appends what it has not seen (from ``sent`` on). ``hashes[i]`` names full block i; ``published`` full
-    blocks can be found by others, up to ``claimed`` others wait for them. ``dropped[g]`` leading blocks of a windowed
-    group are behind its window. ``bound`` is the number of blocks promised to the request in total, 0 for none;
-    ``held`` how many it has.
+    the worker appends what it has not seen (from ``sent`` on). ``cross`` has the tables of cross groups, whose numbers
+    follow: blocks for the item it attends to, named by ``item``, from its entry on. Once ``crossed`` what is in them
+    stands or is planned; until others can find it they wait for ``coming``. ``hashes[i]`` names full block i;
+    ``published`` full blocks can be found by others, up to ``claimed`` others wait for them. ``dropped[g]`` leading
+    blocks of a windowed group are behind its window. ``bound`` is the number of blocks promised to the request in
+    total, 0 for none; ``held`` how many it has.
     """
 
     __slots__ = (
-        "blocks", "bound", "capacity", "claimed", "dropped", "hashes", "held", "published", "request", "sent",
+        "blocks", "bound", "capacity", "claimed", "coming", "cross", "crossed", "dropped", "hashes", "held", "item",
+        "published", "request", "sent",
     )  # fmt: skip
 
-    def __init__(self, request: Request, groups: int) -> None:
+    def __init__(self, request: Request, groups: int, cross: int = 0) -> None:
         self.request = request
         self.hashes: list[bytes] = []
         self.blocks: list[list[int]] = [[] for _ in range(groups)]
+        self.cross: list[list[int]] = [[] for _ in range(cross)]
+        self.item: list[bytes] = []
         self.dropped = [0] * groups
         self.clear()
 
     def extras(self, start: int, stop: int) -> bytes:
         """What the block of tokens ``start … stop-1`` depends on beside them."""
-        media = [(one.hash, start - one.start) for one in self.request.media if one.start < stop and start < one.stop]
+        shown = self.request.media
+        media = [(one.hash, start - one.start) for one in shown if one.cross or (one.start < stop and start < one.stop)]
         return pack_extras(salt=self.request.salt, media=media)
 
     def clear(self) -> None:
         """Hold nothing; hashes stay true."""
-        for blocks in self.blocks:
+        for blocks in (*self.blocks, *self.cross):
             blocks.clear()
         self.dropped = [0] * len(self.blocks)
+        self.crossed = False
+        self.coming: bytes | None = None
         self.capacity = self.sent = self.published = self.claimed = self.bound = self.held = 0
 
     @property
@@ -48,4 +56,5 @@ class Table:
 
     def listed(self) -> list[tuple[int, int]]:
         """All blocks it holds, as (position in its table, block)."""
-        return [(place, block) for blocks in self.blocks for place, block in enumerate(blocks) if block != NULL_BLOCK]
+        tables = (*self.blocks, *self.cross)
+        return [(place, block) for blocks in tables for place, block in enumerate(blocks) if block != NULL_BLOCK]

@@ -1,13 +1,14 @@
-"""Self-attention over the paged cache. This module alone knows how heads map to ranks."""
+"""Attention over the paged cache. This module alone knows how heads map to ranks."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
 
 import torch
+from torch import nn
 
 from lsv.attention import AttentionLayer
-from lsv.nn.config import DecoderConfig
 from lsv.nn.linear import Column, Row
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
@@ -18,12 +19,56 @@ from lsv.ops import Bindable, dtype_name
 from lsv.quantizer import joint_format
 
 
+class Sizes(Protocol):
+    """The numbers that attention is made from, as ``lsv.nn.config.DecoderConfig`` has them."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def windows(self) -> Sequence[int | None]: ...
+
+
+class Heads:
+    """This rank's share of the heads: ``queries`` and ``kv`` as [first, last)."""
+
+    def __init__(self, w: Weights, c: Sizes) -> None:
+        self.queries = w.shard.cut(c.heads, "attention heads")
+        self.kv = w.shard.cut_or_copy(c.kv_heads, "KV heads")
+        self._c = c
+
+    def part(self, name: str, *, biased: bool = True) -> Part:
+        """The projection ``q_proj``, ``k_proj`` or ``v_proj``, cut."""
+        total, (first, last) = (self._c.heads, self.queries) if name == "q_proj" else (self._c.kv_heads, self.kv)
+        dim = self._c.head_dim
+        return Part(name, total * dim, first * dim, last * dim, biased)
+
+    def out(self, w: Weights, *, bias: bool) -> Row:
+        """``o_proj`` of these heads' results."""
+        c, (first, last) = self._c, self.queries
+        reads = (first * c.head_dim, last * c.head_dim)
+        return Row(w, "o_proj", c.heads * c.head_dim, c.hidden_size, reads=reads, bias=bias)
+
+    def layer(self, index: int, *, window: int | None = None, source: int | None = None) -> AttentionLayer:
+        heads, kv_heads = (last - first for first, last in (self.queries, self.kv))
+        dim, causal = self._c.head_dim, source is None
+        return AttentionLayer(index, heads, kv_heads, dim, dim**-0.5, causal, window, source=source)
+
+
 class Attention(Bindable):
     """q, k and v from one fused projection, rotated, attended, projected back: x [T, hidden] -> [T, hidden].
 
     Query heads are cut over the ranks; so are KV heads, or each is held by several ranks where there are
-    fewer of them than ranks. ``qk_norm`` normalises every head of q and k before the rotation. ``layer`` gets
-    its place in the KV cache from ``lsv.nn.build`` once the groups of all layers are known.
+    fewer of them than ranks. ``qk_norm`` normalises every head of q and k before the rotation; where positions are in
+    the embedding there is none. Projections that are ``unbiased`` have no bias though others have. ``layer`` gets its
+    place in the KV cache from ``lsv.nn.build`` once the groups of all layers are known.
     """
 
     op: ClassVar[str] = "attention"
@@ -31,28 +76,25 @@ class Attention(Bindable):
     def __init__(
         self,
         w: Weights,
-        c: DecoderConfig,
+        c: Sizes,
         layer: int,
-        rope: Rope,
+        rope: Rope | None,
         *,
         qk_norm: bool = False,
         qkv_bias: bool = False,
         out_bias: bool = False,
+        unbiased: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        first, last = w.shard.cut(c.heads, "attention heads")
-        self.heads = last - first
-        kv_first, kv_last = w.shard.cut_or_copy(c.kv_heads, "KV heads")
-        self.kv_heads = kv_last - kv_first
-        self.head_dim = dim = c.head_dim
-        keys = [Part(name, c.kv_heads * dim, kv_first * dim, kv_last * dim) for name in ("k_proj", "v_proj")]
-        queries = Part("q_proj", c.heads * dim, first * dim, last * dim)
-        self.qkv = Column(w, [queries, *keys], c.hidden_size, bias=qkv_bias)
-        self.out = Row(w, "o_proj", c.heads * dim, c.hidden_size, reads=(first * dim, last * dim), bias=out_bias)
-        self.q_norm = RMSNorm(w / "q_norm", dim, c.norm_eps) if qk_norm else None
-        self.k_norm = RMSNorm(w / "k_norm", dim, c.norm_eps) if qk_norm else None
+        heads = Heads(w, c)
+        parts = [heads.part(name, biased=name not in unbiased) for name in ("q_proj", "k_proj", "v_proj")]
+        self.qkv = Column(w, parts, c.hidden_size, bias=qkv_bias)
+        self.out = heads.out(w, bias=out_bias)
+        self.q_norm = RMSNorm(w / "q_norm", c.head_dim, c.norm_eps) if qk_norm else None
+        self.k_norm = RMSNorm(w / "k_norm", c.head_dim, c.norm_eps) if qk_norm else None
         self.rope = rope
-        self.layer = AttentionLayer(layer, self.heads, self.kv_heads, dim, dim**-0.5, window=c.windows[layer])
+        self.layer = heads.layer(layer, window=c.windows[layer])
+        self.heads, self.kv_heads, self.head_dim = self.layer.heads, self.layer.kv_heads, c.head_dim
 
     def spec(self) -> OpSpec:
         layer, linear = self.layer, self.qkv.linear
@@ -73,9 +115,13 @@ class Attention(Bindable):
             if on
         }
         format = joint_format(linear.format, self.out.linear.format)
-        # another op to kernels, which know positions along one axis
-        op = self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
-        return OpSpec(op, dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
+        return OpSpec(self._op(), dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
+
+    def _op(self) -> str:
+        """Another op for what kernels do not know: positions along several axes, or in the embedding."""
+        if self.rope is None:
+            return f"{self.op}.unturned"
+        return self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         turning = self.heads + self.kv_heads
@@ -83,9 +129,46 @@ class Attention(Bindable):
         qk, v = qkv[:, :turning], qkv[:, turning:]
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
-        qk = self.rope(qk, step.positions[0] if self.rope.axes == 1 else step.positions)
+        if self.rope is not None:
+            qk = self.rope(qk, step.positions[0] if self.rope.axes == 1 else step.positions)
         layer = self.layer
         attended = step.backend.attend(
             qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]
         )
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
+
+
+class CrossAttention(nn.Module):
+    """q from the tokens, k and v from the item that their row attends to: x [T, hidden] -> [T, hidden].
+
+    Heads are cut over the ranks as in ``Attention``. The item is ``source`` embeddings long at most.
+    """
+
+    def __init__(
+        self, w: Weights, c: Sizes, layer: int, source: int, *, bias: bool = False, unbiased: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        heads = Heads(w, c)
+        query, *keys = (heads.part(name, biased=name not in unbiased) for name in ("q_proj", "k_proj", "v_proj"))
+        self.q = Column(w, [query], c.hidden_size, bias=bias)
+        self.kv = Column(w, keys, c.hidden_size, bias=bias)
+        self.out = heads.out(w, bias=bias)
+        self.layer = heads.layer(layer, source=source)
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        layer = self.layer
+        q = self.q(x).unflatten(-1, (layer.heads, -1))
+        # without a cache memory is measured: any keys will do
+        k, v = self._keys_and_values(x) if step.cache is None else (None, None)
+        attended = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
+        return self.out(attended.flatten(1))  # type: ignore[no-any-return]
+
+    def write(self, item: torch.Tensor, step: Step) -> None:
+        """Put k and v of an item's embeddings [count, hidden], which are the tokens of ``step``, into the cache."""
+        layer = self.layer
+        item = item.to(self.kv.linear.layer.dtype)
+        step.backend.write(*self._keys_and_values(item), layer, step.cache, step.attention[layer.group])
+
+    def _keys_and_values(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = self.kv(x).unflatten(-1, (2, self.layer.kv_heads, -1)).unbind(-3)
+        return k, v

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
-from lsv.nn.mlp import find_activation
 from lsv.nn.weights import Weights
 
 Runs = Sequence[tuple[int, int]]
@@ -32,25 +31,17 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
         raise CheckpointError(f"config.json: {name} is {token}, but the vocabulary ends at {vocab_size}")
 
 
-class LayerNorm(nn.Module):
-    """Over the last axis, with a bias (Ba et al. 2016)."""
-
-    def __init__(self, w: Weights, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.bias = w.take("weight", (size,)), w.take("bias", (size,))
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
 class SelfAttention(nn.Module):
-    """x [T, size] -> [T, size]; every token sees its whole span. ``names`` of q, k and v, or the one of all three."""
+    """x [T, size] -> [T, size]; every token sees its whole span. ``names`` of q, k and v, or the one of all three;
+    those that are ``unbiased`` have no bias.
+    """
 
-    def __init__(self, w: Weights, names: Sequence[str], out: str, size: int, heads: int) -> None:
+    def __init__(
+        self, w: Weights, names: Sequence[str], out: str, size: int, heads: int, *, unbiased: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=True)
+        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=True, unbiased=unbiased)
         self.out = Column.even(w, (out,), size, size, bias=True)
 
     def forward(self, x: torch.Tensor, runs: Runs, turn: Turn | None = None) -> torch.Tensor:
@@ -70,25 +61,3 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, runs: Runs) -> tor
         attended.append(seen.transpose(1, 2).flatten(0, 1))
         start = stop
     return torch.cat(attended)
-
-
-class FeedForward(nn.Module):
-    """``second(activation(first(x)))``: x [T, inputs] -> [T, outputs]; ``names`` of the two in the checkpoint."""
-
-    def __init__(
-        self,
-        w: Weights,
-        names: tuple[str, str],
-        sizes: tuple[int, int, int],
-        activation: str,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        inputs, inner, outputs = sizes
-        self.first = Column.even(w, names[:1], inputs, inner, bias=bias)
-        self.second = Column.even(w, names[1:], inner, outputs, bias=bias)
-        self.activate = find_activation(activation)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.activate(self.first(x)))  # type: ignore[no-any-return]

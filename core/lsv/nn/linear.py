@@ -30,10 +30,12 @@ class Column(nn.Module):
         *,
         what: str = "outputs",
         bias: bool = False,
+        unbiased: Sequence[str] = (),
     ) -> Column:
-        """Projections of ``outputs`` features each, cut evenly."""
+        """Projections of ``outputs`` features each, cut evenly; those named ``unbiased`` have no bias in any case."""
         start, stop = w.shard.cut(outputs, what)
-        return cls(w, [Part(name, outputs, start, stop) for name in names], inputs, bias=bias)
+        parts = [Part(name, outputs, start, stop, name not in unbiased) for name in names]
+        return cls(w, parts, inputs, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x)  # type: ignore[no-any-return]

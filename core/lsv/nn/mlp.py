@@ -1,4 +1,4 @@
-"""The gated feed-forward block."""
+"""Feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
@@ -32,6 +33,28 @@ def find_activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     if name not in _ACTIVATIONS:
         raise CheckpointError(f"config.json: activation {name!r} is not one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
+
+
+class FeedForward(nn.Module):
+    """``second(activation(first(x)))``: x [T, inputs] -> [T, outputs]; ``names`` of the two in the checkpoint."""
+
+    def __init__(
+        self,
+        w: Weights,
+        names: tuple[str, str],
+        sizes: tuple[int, int, int],
+        activation: str,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        inputs, inner, outputs = sizes
+        self.first = Column.even(w, names[:1], inputs, inner, bias=bias)
+        self.second = Row(w, names[1], inner, outputs, reads=w.shard.cut(inner, "inner features"), bias=bias)
+        self.activate = find_activation(activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.activate(self.first(x)))  # type: ignore[no-any-return]
 
 
 class GatedActivation(Bindable):

@@ -29,3 +29,15 @@ class RMSNorm(Bindable):
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Over the last axis, with a bias (Ba et al. 2016)."""
+
+    def __init__(self, w: Weights, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias = w.take("weight", (size,)), w.take("bias", (size,))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)

@@ -9,11 +9,16 @@ from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan
 
 
 class Draft:
-    """Collects rows by columns. Decoding rows come before prompt rows."""
+    """Collects rows by columns. Decoding rows come before prompt rows.
+
+    ``jobs`` are those of the rows, ``encoding`` those for which something is encoded: as with a row in flight, a job
+    keeps its slot and blocks until that has settled.
+    """
 
     def __init__(self, budget: StepBudget) -> None:
         self.budget = budget
         self.jobs: list[Job] = []
+        self.encoding: list[Job] = []
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._chunks: list[int] = []
@@ -55,16 +60,20 @@ class Draft:
         self.budget.spend(count)
 
     def encode(self, job: Job, place: int, first: int, last: int) -> None:
-        """Some parts of the encoder's work on one of the job's media."""
+        """Some parts of the encoder's work on one of the job's media, see ``Encode``."""
         self._encode.append(Encode(job.slot, place, first, last))
+        self.encoding.append(job)
+        job.rows += 1
 
     def forget(self, hash: bytes) -> None:
         """Embeddings that the worker need not keep."""
         self._forget.append(hash)
 
     def begin(self, job: Job) -> None:
-        """The job enters its slot."""
+        """The job enters its slot, with blocks for what cross layers attend to."""
         self._begin.append(_begin(job.slot, job.request))
+        for group, blocks in enumerate(job.table.cross, start=len(job.table.blocks)):
+            self._blocks.append(Grown(job.slot, group, tuple(blocks)))
 
     def grow(self, job: Job) -> None:
         """Tell the worker of the blocks it has not seen yet."""

@@ -31,19 +31,25 @@ class Encoding:
         self.capacity = capacity
         self._parts = parts
         self._items: OrderedDict[bytes, Item] = OrderedDict()
+        self._passed: list[tuple[Job, Media]] = []
         self._held = 0
         self._left = 0
 
     def begin_step(self, *, decoding: bool) -> None:
         self._left = 1 if decoding else -1
+        for job, media in self._passed:
+            self._let_go(job, media)
+        self._passed.clear()
 
     def reach(self, job: Job, count: int, draft: Draft) -> int:
         """How many of the job's next ``count`` tokens can be computed in this step, encoding what it can for them."""
         start = job.planned
         for place, media in enumerate(job.request.media):
-            if media.stop <= start or media.start >= start + count:
-                continue
-            if not self._prepare(job, place, media, draft):
+            if media.cross:
+                job.table.crossed = job.table.crossed or self._prepare(job, place, media, draft)
+                if not job.table.crossed:
+                    return 0
+            elif media.stop > start and media.start < start + count and not self._prepare(job, place, media, draft):
                 return max(0, media.start - start)
         return count
 
@@ -59,11 +65,12 @@ class Encoding:
         self._items.move_to_end(media.hash)
         missing = self._parts - item.done
         parts = missing if self._left < 0 else min(missing, self._left)
-        if parts:
-            draft.encode(job, place, item.done, item.done + parts)
-            item.done += parts
-            self._left -= parts if self._left > 0 else 0
-        return item.done == self._parts
+        first, item.done = item.done, item.done + parts
+        self._left -= parts if self._left > 0 else 0
+        ready = item.done == self._parts
+        if parts or (media.cross and ready):
+            draft.encode(job, place, first, item.done)
+        return ready
 
     def _make_room(self, count: int, draft: Draft) -> bool:
         idle = [hash for hash, item in self._items.items() if not item.users]
@@ -77,10 +84,8 @@ class Encoding:
         return True
 
     def pass_by(self, job: Job) -> None:
-        """The job has planned all tokens up to ``planned``: it needs no media before that any more."""
-        for media in job.request.media:
-            if media.stop <= job.planned:
-                self._let_go(job, media)
+        """The job has planned all tokens up to ``planned``: after this step it needs no media before that any more."""
+        self._passed += [(job, media) for media in job.request.media if media.cross or media.stop <= job.planned]
 
     def leave(self, job: Job) -> None:
         """The job is gone; it needs nothing any more."""
@@ -95,4 +100,5 @@ class Encoding:
     def forget(self) -> None:
         """The worker is gone, and all embeddings with it."""
         self._items.clear()
+        self._passed.clear()
         self._held = 0

@@ -12,11 +12,11 @@ class Job:
 
     ``rank`` is its place in line. ``planned`` tokens are computed or in flight; up to ``target`` they are known ids
     (prompt, and the output of an earlier stay), after that each is sampled by the row before. Nothing is
-    planned past ``last`` tokens: the final token of an answer is never computed. ``rows`` rows are in flight.
-    While the job decodes, ``room`` is how many tokens can be planned before its blocks or its end must be looked at;
-    ``due`` is the count of computed tokens that has the cache look at the table again. A job is ``active`` while rows
-    may be planned for it; after that it may have rows in flight, and once ``ended`` their results are nobody's.
-    ``scored`` prompt tokens have had their log probabilities delivered. ``slot`` is -1 outside the batch.
+    planned past ``last`` tokens: the final token of an answer is never computed. ``rows`` rows and pieces of encoding
+    are in flight. While the job decodes, ``room`` is how many tokens can be planned before its blocks or its end must
+    be looked at; ``due`` is the count of computed tokens that has the cache look at the table again. A job is
+    ``active`` while rows may be planned for it; after that it may have rows in flight, and once ``ended`` their results
+    are nobody's. ``scored`` prompt tokens have had their log probabilities delivered. ``slot`` is -1 outside the batch.
     """
 
     __slots__ = (

@@ -72,7 +72,11 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 class Encode(msgspec.Struct, frozen=True):
-    """Parts ``first … last-1`` of the encoder's work on item ``place`` of a slot's media."""
+    """Parts ``first … last-1`` of the encoder's work on item ``place`` of a slot's media.
+
+    What cross layers keep of an item is written to the slot's blocks after its last part; where that was done for
+    another slot, ``first`` and ``last`` are both the number of parts.
+    """
 
     slot: int
     place: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lsv.errors import BadRequest, Overloaded
 from lsv.kv.manager import KVManager
+from lsv.media import Media
 from lsv.request import FinishReason, Need, Request, Status
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
@@ -40,7 +41,7 @@ class Scheduler:
         self._planner = Planner(limits, kv, policy)
         self._jobs: dict[int, Job] = {}
         self._deadlines: list[tuple[float, int]] = []
-        self._flights: deque[tuple[StepPlan, list[Job]]] = deque()
+        self._flights: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()  # the jobs of rows, and of encoding
         self._added = 0
         self._steps = 0
         self._generated = 0
@@ -109,6 +110,7 @@ class Scheduler:
         self._check_media(request)
 
     def _check_media(self, request: Request) -> None:
+        self._check_item([media for media in request.media if media.cross])
         counts = [media.count for media in request.media]
         most = self.limits.encoder_tokens
         together = max(counts, default=0) if self.limits.chunked_prefill else sum(counts)
@@ -117,6 +119,17 @@ class Scheduler:
                 f"the media of the prompt need {together} tokens at a time, and the encoder keeps {most}: "
                 "send smaller ones, or raise encoder_cache_tokens",
                 param="messages",
+            )
+
+    def _check_item(self, items: Sequence[Media]) -> None:
+        """A model with cross layers attends to one item, no other to any."""
+        source = self._kv.source
+        if len(items) != (source is not None):
+            wanted = "no item of media" if source is None else "exactly one item of media"
+            raise BadRequest(f"the model attends to {wanted} beside its prompt, and got {len(items)}", param="messages")
+        if source is not None and items[0].count > source:
+            raise BadRequest(
+                f"the item has {items[0].count} embeddings, and the model attends to at most {source}", param="messages"
             )
 
     def satisfy(self, id: int, need: Need) -> None:
@@ -193,17 +206,19 @@ class Scheduler:
             return None
         plan = draft.finish(self._steps, self._planner.batch.slots.take_ended())
         self._steps += 1
-        self._flights.append((plan, draft.jobs))
+        self._flights.append((plan, draft.jobs, draft.encoding))
         return plan
 
     def settle(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Outcome, ...]:
         """Take in the result of the oldest plan in flight."""
-        expected, jobs = self._flights.popleft()
+        expected, jobs, encoding = self._flights.popleft()
         assert plan.step == expected.step == result.step, "plans settle in order"
         if self._planner.pace is not None:
             self._planner.pace.learn(plan.rows, result.seconds)
         outcomes: list[Outcome] = []
         odd = {*result.failed, *result.vectors, *result.prompt_logprobs}
+        for job in encoding:
+            job.rows -= 1
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
             job.rows -= 1
@@ -214,6 +229,9 @@ class Scheduler:
                     outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), None, now)
                 if outcome is not None:
                     outcomes.append(outcome)
+            if not job.rows and not job.active:
+                self._planner.dismiss(job)
+        for job in encoding:
             if not job.rows and not job.active:
                 self._planner.dismiss(job)
         self._planner.batch.sweep()
@@ -263,7 +281,7 @@ class Scheduler:
         assert len(set(slots)) == len(slots), "two requests share a slot"
         assert len(slots) + batch.slots.free == self.limits.max_num_seqs, "slots are lost"
         assert len(batch) + len(self._planner.waiting) == len(self._jobs), "a request is nowhere, or twice"
-        rows = [job for _, jobs in self._flights for job in jobs]
+        rows = [job for _, jobs, encoding in self._flights for job in (*jobs, *encoding)]
         assert all(job.rows == rows.count(job) for job in residents), "rows in flight are miscounted"
 
 

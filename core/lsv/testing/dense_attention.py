@@ -78,6 +78,8 @@ class DenseAttention:
         cache: DenseCache | None,
         plan: DensePlan,
     ) -> torch.Tensor:
+        if cache is not None and k is not None and v is not None:
+            self.write(k, v, layer, cache, plan)
         out = torch.zeros_like(q)  # of padding
         for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
             rows = slice(first, first + query)
@@ -87,12 +89,17 @@ class DenseAttention:
                 keys, values = k[rows], v[rows]
             else:
                 places = _places(table.to(q.device), context, cache.block_size)
-                if k is not None and v is not None:
-                    _write(cache.k[layer.index], places[context - query :], k[rows])
-                    _write(cache.v[layer.index], places[context - query :], v[rows])
                 keys, values = _read(cache.k[layer.index], places), _read(cache.v[layer.index], places)
             out[rows] = attend_dense(q[rows], keys, values, layer)
         return out
+
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: DenseCache, plan: DensePlan
+    ) -> None:
+        for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
+            places = _places(table.to(k.device), context, cache.block_size)[context - query :]
+            _write(cache.k[layer.index], places, k[first : first + query])
+            _write(cache.v[layer.index], places, v[first : first + query])
 
 
 def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
@@ -135,8 +142,8 @@ def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Atten
 
 def _distance(query: int, context: int, device: torch.device) -> torch.Tensor:
     """[Q, C]: key position - query position."""
-    positions = torch.arange(context, device=device)
-    return positions[None, :] - positions[context - query :, None]
+    queries = torch.arange(context - query, context, device=device)
+    return torch.arange(context, device=device)[None, :] - queries[:, None]
 
 
 def _visible(query: int, context: int, layer: AttentionLayer, device: torch.device) -> torch.Tensor:

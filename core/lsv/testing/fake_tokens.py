@@ -20,10 +20,17 @@ def fold(state: int, token: int) -> int:
 
 
 def seen(ids: Sequence[int], media: Iterable[Media]) -> list[int]:
-    """What such a model reads: in the places of media, numbers that stand for their embeddings."""
+    """What such a model reads: in the places of media, numbers that stand for their embeddings.
+
+    An item that all tokens attend to is in the first of them.
+    """
     read = list(ids)
     for one in media:
-        read[one.start : one.stop] = [int.from_bytes(one.hash[:4], "little") + place for place in range(one.count)]
+        number = int.from_bytes(one.hash[:4], "little")
+        if one.cross:
+            read[0] += number
+        else:
+            read[one.start : one.stop] = range(number, number + one.count)
     return read
 
 

@@ -9,6 +9,7 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
+from lsv.media import Media, across
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
 from lsv.testing import fake_tokens
@@ -26,6 +27,7 @@ class FakeSlot:
         self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
         self.ids = list(begin.ids)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
+        self.item = across(begin.media)
         self.computed: int | None = None
 
     def sample(self) -> int:
@@ -50,10 +52,12 @@ class FakeWorker:
         self.depth = limits.depth
         self.slots: dict[int, FakeSlot] = {}
         self._limits = limits
-        self._groups = tuple(groups)
+        self._groups = tuple(group for group in groups if group.kind != "cross")
+        self._cross = tuple(group for group in groups if group.kind == "cross")
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._content: list[dict[int, list[int | None]]] = [{} for _ in groups]
+        self._items: dict[int, tuple[int, bytes, int]] = {}  # by block: the group, the item and the place in it
         self._results: deque[StepResult] = deque()
         self._named: deque[dict[int, set[int]]] = deque()
         self._stays = 0
@@ -68,7 +72,7 @@ class FakeWorker:
             weight_bytes=0,
             max_model_len=self._limits.max_model_len,
             vocab_size=fake_tokens.VOCABULARY,
-            groups=tuple({"index": group.index, "kind": group.kind} for group in self._groups),
+            groups=tuple({"index": group.index, "kind": group.kind} for group in (*self._groups, *self._cross)),
         )
 
     def submit(self, plan: StepPlan) -> None:
@@ -103,7 +107,7 @@ class FakeWorker:
             assert begin.slot not in self.slots, f"slot {begin.slot} is taken"
             assert 0 <= begin.slot < self._limits.max_num_seqs, f"slot {begin.slot} is out of range"
             self._stays += 1
-            self.slots[begin.slot] = FakeSlot(begin, self._stays, len(self._groups))
+            self.slots[begin.slot] = FakeSlot(begin, self._stays, len(self._content))
         for grown in plan.blocks:
             for block in grown.blocks:
                 assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
@@ -115,10 +119,34 @@ class FakeWorker:
         for piece in plan.encode:
             media = self.slots[piece.slot].begin.media[piece.place]
             done, _ = self._encoded.get(media.hash, (0, 0))
-            assert done == piece.first < piece.last <= self._limits.encoder_parts, "parts are skipped or done twice"
+            assert done == piece.first <= piece.last <= self._limits.encoder_parts, "parts are skipped or done twice"
+            assert media.cross or piece.first < piece.last, "nothing is encoded"
             self._encoded[media.hash] = (piece.last, media.count)
+            if media.cross and piece.last == self._limits.encoder_parts:
+                self._keep(self.slots[piece.slot], media)
         held = sum(tokens for _, tokens in self._encoded.values())
         assert held <= self._limits.encoder_tokens, "more embeddings than there is room for"
+
+    def _keep(self, slot: FakeSlot, media: Media) -> None:
+        """Write the item to the slot's cross blocks."""
+        for group in self._cross:
+            for index, block in enumerate(slot.tables[group.index]):
+                for plan in self._named:
+                    assert plan.get(block, {slot.stay}) <= {slot.stay}, f"block {block} of another request is written"
+                for content in self._content:
+                    content.pop(block, None)
+                self._items[block] = (group.index, media.hash, index)
+
+    def _check_item(self, slot: FakeSlot, named: dict[int, set[int]]) -> None:
+        """What the row attends to across must be the slot's own item."""
+        for group in self._cross:
+            assert slot.item is not None, "a request without the item it attends to"
+            table = slot.tables[group.index]
+            assert len(table) == -(-slot.item.count // self._block_size), "a cross group holds not just the item"
+            for index, block in enumerate(table):
+                found = (group.index, slot.item.hash, index)
+                assert self._items.get(block) == found, f"block {block} does not hold the item"
+                named.setdefault(block, set()).add(slot.stay)
 
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows = plan.rows
@@ -150,7 +178,7 @@ class FakeWorker:
         assert end == len(slot.begin.ids) or self._limits.chunked_prefill or start >= len(slot.begin.ids), "a chunk"
         for media in slot.begin.media:
             done, _ = self._encoded.get(media.hash, (0, 0))
-            needed = media.start < end and start < media.stop
+            needed = media.start < end and start < media.stop and not media.cross
             assert not needed or done == self._limits.encoder_parts, (
                 "tokens are computed whose embeddings are not there"
             )
@@ -171,6 +199,7 @@ class FakeWorker:
     def _write(self, row: Row, named: dict[int, set[int]]) -> None:
         slot, start, count, _ = row
         size = self._block_size
+        self._check_item(slot, named)
         for group in self._groups:
             table = slot.tables[group.index]
             for position in range(start, start + count):
@@ -185,6 +214,7 @@ class FakeWorker:
         assert block != NULL_BLOCK, "the null block is written"
         for plan in (*self._named, named):
             assert plan.get(block, {stay}) <= {stay}, f"block {block} is written while another request uses it"
+        self._items.pop(block, None)
         for other, content in enumerate(self._content):
             if other != group:
                 content.pop(block, None)

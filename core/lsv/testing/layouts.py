@@ -38,23 +38,45 @@ def attend_batch(
     layout: Padded | None,
 ) -> list[torch.Tensor]:
     """Plan and attend, with q, k and v in the flat layout: row by row [count, heads, dim]."""
-    q, k, v = tensors
-    places = None
-    if layout is None:
-        plan = backend.plan(batch, group)
-    else:
-        batch, places = _pad_batch(batch, layout)
-        empty = np.ones_like(batch.query)
-        unused = replace(batch, query=empty, context=empty, tables=tuple(np.zeros_like(t) for t in batch.tables))
-        plan = backend.plan(batch, group, backend.plan(unused, group))
-        q, k, v = (None if x is None else _spread(x, places, batch.tokens, layout.junk) for x in tensors)
+    plan, (q, k, v), places = _plan(backend, group, tensors, batch, layout)
     assert q is not None
     out = backend.attend(q, k, v, layer, cache, plan)
     assert out.shape == q.shape, f"attend answered {tuple(out.shape)} to queries of {tuple(q.shape)}"
-    if places is None:
-        return list(torch.split(out, batch.query.tolist()))
-    rows = batch.query[: len(batch.query) - (layout.rows if layout else 0)]
-    return list(torch.split(out[places.to(out.device)], rows.tolist()))
+    found = out if places is None else out[places.to(out.device)]
+    return list(torch.split(found, batch.query.tolist()))
+
+
+def write_batch(
+    backend: AttentionBackend,
+    layer: AttentionLayer,
+    cache: Any,
+    group: KVGroup,
+    tensors: Sequence[torch.Tensor],
+    batch: BatchLayout,
+    layout: Padded | None,
+) -> None:
+    """Plan and write, with k and v in the flat layout."""
+    plan, (k, v), _ = _plan(backend, group, tensors, batch, layout)
+    assert k is not None
+    assert v is not None
+    backend.write(k, v, layer, cache, plan)
+
+
+def _plan(
+    backend: AttentionBackend,
+    group: KVGroup,
+    tensors: Sequence[torch.Tensor | None],
+    batch: BatchLayout,
+    layout: Padded | None,
+) -> tuple[Any, Sequence[torch.Tensor | None], torch.Tensor | None]:
+    """The plan, the tensors as they are laid out, and where the tokens are in them if not one after another."""
+    if layout is None:
+        return backend.plan(batch, group), tensors, None
+    batch, places = _pad_batch(batch, layout)
+    empty = np.ones_like(batch.query)
+    unused = replace(batch, query=empty, context=empty, tables=tuple(np.zeros_like(t) for t in batch.tables))
+    plan = backend.plan(batch, group, backend.plan(unused, group))
+    return plan, [None if x is None else _spread(x, places, batch.tokens, layout.junk) for x in tensors], places
 
 
 def _pad_batch(batch: BatchLayout, layout: Padded) -> tuple[BatchLayout, torch.Tensor]:

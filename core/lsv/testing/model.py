@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from lsv.attention import AttentionBackend, BatchLayout
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig
+from lsv.kv.spec import KVGroup
 from lsv.nn import build
-from lsv.nn.model import run
+from lsv.nn.model import run, write_item
 from lsv.nn.step import Embeddings, Step
 from lsv.testing.dense_attention import DenseAttention
 
@@ -67,11 +68,25 @@ class Sequences:
         self.ids: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.tables: dict[tuple[int, int], list[int]] = {}
+        self.items: dict[int, int] = {}
 
     def add(self, sequence: int, ids: Tokens) -> None:
         """Append tokens to a sequence, new or known."""
         self.ids.setdefault(sequence, []).extend(ids)
         self.computed.setdefault(sequence, 0)
+
+    def attend_to(self, sequence: int, item: torch.Tensor) -> None:
+        """Keep an item [count, hidden] for a sequence to attend to across."""
+        self.items[sequence] = len(item)
+        for group in self.declared.groups:
+            if group.source is not None:
+                pages = [self.free.pop() for _ in range(-(-len(item) // self.block_size))]
+                self.tables[group.index, sequence] = pages
+        self.computed.setdefault(sequence, 0)
+        count, nothing = np.array([len(item)], np.int32), torch.empty(0, dtype=torch.int64)
+        layout = BatchLayout(count, count, tuple(self._table(group, [sequence]) for group in self.declared.groups))
+        plans = self._plans(layout, count)
+        write_item(self.declared.model, item, Step(nothing, nothing[None], self.backend, plans, self.cache, nothing))
 
     def left(self, sequence: int) -> int:
         """Tokens of a sequence not yet computed."""
@@ -88,8 +103,8 @@ class Sequences:
         media = self.embeddings(rows)
         for sequence, count in rows:
             self.computed[sequence] += count
-        layout = self._layout(rows)
-        plans = tuple(self.backend.plan(layout, group) for group in self.declared.groups)
+        items = np.array([self.items.get(sequence, 0) for sequence, _ in rows], dtype=np.int32)
+        plans = self._plans(self._layout(rows), items)
         step = Step(
             torch.tensor(ids),
             torch.from_numpy(np.concatenate(positions, axis=1)),
@@ -112,21 +127,27 @@ class Sequences:
         """What media put in the places of the rows' tokens."""
         return None
 
+    def _plans(self, layout: BatchLayout, items: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[Any, ...]:
+        """By group; those that attend across see so many embeddings a row."""
+        across = replace(layout, context=items)
+        groups = self.declared.groups
+        return tuple(self.backend.plan(layout if group.source is None else across, group) for group in groups)
+
     def _layout(self, rows: Rows) -> BatchLayout:
         query = np.array([count for _, count in rows], dtype=np.int32)
         context = np.array([self.computed[sequence] for sequence, _ in rows], dtype=np.int32)
-        tables = tuple(self._table(group.index, [sequence for sequence, _ in rows]) for group in self.declared.groups)
+        tables = tuple(self._table(group, [sequence for sequence, _ in rows]) for group in self.declared.groups)
         return BatchLayout(query, context, tables)
 
-    def _table(self, group: int, sequences: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def _table(self, group: KVGroup, sequences: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
         for sequence in sequences:
-            table = self.tables.setdefault((group, sequence), [])
-            while len(table) * self.block_size < self.computed[sequence]:
+            table = self.tables.setdefault((group.index, sequence), [])
+            while group.source is None and len(table) * self.block_size < self.computed[sequence]:
                 table.append(self.free.pop())
-        longest = max(len(self.tables[group, sequence]) for sequence in sequences)
-        padded = np.zeros((len(sequences), longest), dtype=np.int32)
-        for row, sequence in enumerate(sequences):
-            padded[row, : len(self.tables[group, sequence])] = self.tables[group, sequence]
+        tables = [self.tables[group.index, sequence] for sequence in sequences]
+        padded = np.zeros((len(sequences), max(map(len, tables))), dtype=np.int32)
+        for row, table in enumerate(tables):
+            padded[row, : len(table)] = table
         return padded
 
 

@@ -12,7 +12,7 @@ import torch
 
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig
-from lsv.media import Array
+from lsv.media import Array, across
 from lsv.media.placing import Placed
 from lsv.nn import build
 from lsv.nn.step import Embeddings
@@ -38,6 +38,10 @@ class ShownSequences(Sequences):
         self.shown = shown
         media = {media.hash: media for placed in shown.values() for media in placed.media}
         self.seen = {hash: encode(declared.model.encoder, media.inputs) for hash, media in media.items()}
+        for sequence, placed in shown.items():
+            item = across(placed.media)
+            if item is not None:
+                self.attend_to(sequence, self.seen[item.hash])
 
     def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         placed = self.shown[sequence]
@@ -53,6 +57,8 @@ class ShownSequences(Sequences):
         for sequence, count in rows:
             start = self.computed[sequence]
             for media in self.shown[sequence].media:
+                if media.cross:
+                    continue
                 first, stop = max(media.start, start), min(media.stop, start + count)
                 if first < stop:
                     places.append(torch.arange(first, stop) - start + offset)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsv.testing.tiny_seeing import SEEING, Seeing, write_image_processor
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from torch import nn
 
 SHAPE: Mapping[str, Any] = {
     "vocab_size": 320,
@@ -65,10 +69,7 @@ def tiny(
     torch.manual_seed(seed)
     make: Any = (AutoModelForImageTextToText if seeing else AutoModelForCausalLM).from_config
     model = make(config, dtype=torch.float32)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # norms stay near one, biases and matrices near zero
-            parameter.normal_(1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0, spread)
+    draw_weights(model, spread)
     path = Path(path)
     model.save_pretrained(path)
     if seeing:
@@ -76,6 +77,13 @@ def tiny(
     if tokenizer:
         write_tokenizer(path, seeing)
     return path
+
+
+def draw_weights(model: nn.Module, spread: float) -> None:
+    """Norms stay near one, biases and matrices near zero."""
+    for name, parameter in model.named_parameters():
+        mean = 1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0
+        parameter.data.normal_(mean, spread)
 
 
 def _keys(family: str, seeing: Seeing | None, shape: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,13 +98,10 @@ def _keys(family: str, seeing: Seeing | None, shape: Mapping[str, Any]) -> Mappi
 
 
 def write_tokenizer(path: Path, seeing: Seeing | None = None) -> None:
-    """A byte-level tokenizer without merges: every byte is a token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    """tokenizer.json and its settings."""
+    from tokenizers import AddedToken
 
-    alphabet = _byte_characters()
-    tokenizer = Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(BYTE_VOCABULARY)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = bytes_tokenizer()
     specials = ("<bos>", "<eos>", "<pad>", *(seeing.specials if seeing else ()))
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in specials])
     tokenizer.save(str(path / "tokenizer.json"))
@@ -108,6 +113,17 @@ def write_tokenizer(path: Path, seeing: Seeing | None = None) -> None:
         "chat_template": seeing.template if seeing else _TEMPLATE,
     }
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def bytes_tokenizer() -> Tokenizer:
+    """Byte-level, without merges: every byte is a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = _byte_characters()
+    tokenizer = Tokenizer(models.BPE(vocab={alphabet[byte]: byte for byte in range(BYTE_VOCABULARY)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _byte_characters() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class MediaEncoder:
-    """Carries out what plans say about media. What goes wrong with an item fails the requests that show it."""
+    """Carries out what plans say about media. What goes wrong with an item fails the requests that show it.
 
-    def __init__(self, encoder: Encoder | None, device: torch.device) -> None:
-        self._encoder, self._device = encoder, device
+    ``write`` (item [count, hidden], slot) puts what cross layers keep of an item into the blocks of a slot.
+    """
+
+    def __init__(
+        self, encoder: Encoder | None, device: torch.device, write: Callable[[Tensor, int], None] | None = None
+    ) -> None:
+        self._encoder, self._device, self._write = encoder, device, write
         self._embeddings: dict[bytes, Tensor] = {}
         self._states: dict[bytes, Any] = {}
         self._faults: dict[bytes, str] = {}
@@ -62,7 +67,7 @@ class MediaEncoder:
             start = stop - int(batch.layout.query[row])
             for media in slot.begin.media:
                 first, end = max(media.start, start), min(media.stop, stop)
-                if first < end and slot.fault is None:
+                if first < end and not media.cross and slot.fault is None:
                     rows.append(self._embeddings[media.hash][first - media.start : end - media.start])
                     places.append(torch.arange(first, end) + (last - stop + 1))
         if not rows:
@@ -70,10 +75,16 @@ class MediaEncoder:
         return Embeddings(torch.cat(places).to(self._device), torch.cat(rows))
 
     def _advance(self, media: Media, piece: Encode) -> None:
-        encoder = self._encoder
-        assert encoder is not None, "a plan encodes for a model without an encoder"
+        assert self._encoder is not None, "a plan encodes for a model without an encoder"
         if media.hash in self._faults:
             return
+        if piece.first < piece.last:
+            self._compute(self._encoder, media, piece)
+        if media.cross and piece.last == self._encoder.parts:
+            assert self._write is not None, "an item across for a model without cross layers"
+            self._write(self._embeddings[media.hash], piece.slot)
+
+    def _compute(self, encoder: Encoder, media: Media, piece: Encode) -> None:
         given = EMBEDDINGS in media.inputs
         if piece.first == 0:
             inputs = {name: self._put(array) for name, array in media.inputs.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from lsv.attention import BatchLayout
+from lsv.attention import BatchLayout, Int32s
+from lsv.kv.spec import KVGroup
 from lsv.platform import Shape
 from lsv.scheduler.plan import Rows, StepPlan
 from lsv.worker.slots import BlockTables, Slot
@@ -26,6 +27,7 @@ class Batch:
 
     ids int64 [T]; positions int64 [axes, T]; ``last`` int64 [rows] says where each row's last token is. Tokens at
     ``unknown`` are those that a step still under way samples for the slots ``awaited``; their ids are 0 here.
+    ``across`` is the layout for groups of kind "cross", where the model has any.
     """
 
     ids: Int64s
@@ -34,10 +36,15 @@ class Batch:
     last: Int64s
     unknown: Int64s = field(default_factory=_nowhere)
     awaited: Int64s = field(default_factory=_nowhere)
+    across: BatchLayout | None = None
 
     @property
     def rows(self) -> int:
         return len(self.last)
+
+    def layout_of(self, group: KVGroup) -> BatchLayout:
+        """What the attention of a group is planned by."""
+        return self.layout if self.across is None or group.kind != "cross" else self.across
 
 
 def build_batch(
@@ -71,17 +78,20 @@ def build_batch(
     width = -(-int(context.max()) // block_size)
     numbers = np.array(rows.slot, np.int64)
     late = _late(slots, context) if ahead else _nowhere()
+    layout = BatchLayout(
+        query=count.astype(np.int32),
+        context=context.astype(np.int32),
+        tables=tuple(table.rows(numbers, width) for table in tables),
+    )
+    attends = any(table.whole for table in tables)
     return Batch(
         ids=ids,
         positions=positions,
-        layout=BatchLayout(
-            query=count.astype(np.int32),
-            context=context.astype(np.int32),
-            tables=tuple(table.rows(numbers, width) for table in tables),
-        ),
+        layout=layout,
         last=last,
         unknown=last[late],
         awaited=numbers[late],
+        across=replace(layout, context=np.array([slot.item for slot in slots], np.int32)) if attends else None,
     )
 
 
@@ -109,8 +119,11 @@ def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *,
     return ids, end - 1
 
 
-def pad_batch(batch: Batch, shape: Shape, *, spread: bool) -> Batch:
-    """The same step with ``shape.rows`` rows; ``spread`` gives each ``shape.query`` places, as a padded layout has."""
+def pad_batch(batch: Batch, shape: Shape, *, spread: bool, item_blocks: int = 0) -> Batch:
+    """The same step with ``shape.rows`` rows; ``spread`` gives each ``shape.query`` places, as a padded layout has.
+
+    ``item_blocks`` is what lists of blocks are padded to where rows attend across.
+    """
     layout, missing = batch.layout, shape.rows - batch.rows
     span = shape.query if spread else 0
     moved = _spread(layout, span) if spread else np.arange(len(batch.ids))
@@ -118,16 +131,21 @@ def pad_batch(batch: Batch, shape: Shape, *, spread: bool) -> Batch:
     return Batch(
         ids=_place(batch.ids, moved, tokens),
         positions=_place(batch.positions, moved, tokens),
-        layout=BatchLayout(
-            query=np.pad(layout.query, (0, missing), constant_values=1),
-            context=np.pad(layout.context, (0, missing), constant_values=1),
-            tables=tuple(np.pad(table, ((0, missing), (0, 0))) for table in layout.tables),
-            span=span,
-            blocks=shape.blocks,
-        ),
+        layout=_pad_layout(layout, missing, span, shape.blocks),
         last=moved[batch.last],
         unknown=moved[batch.unknown],
         awaited=batch.awaited,
+        across=None if batch.across is None else _pad_layout(batch.across, missing, span, item_blocks),
+    )
+
+
+def _pad_layout(layout: BatchLayout, missing: int, span: int, blocks: int) -> BatchLayout:
+    return BatchLayout(
+        query=np.pad(layout.query, (0, missing), constant_values=1),
+        context=np.pad(layout.context, (0, missing), constant_values=1),
+        tables=tuple(np.pad(table, ((0, missing), (0, 0))) for table in layout.tables),
+        span=span,
+        blocks=blocks,
     )
 
 
@@ -145,26 +163,26 @@ def _place(values: Int64s, places: Int64s, size: int) -> Int64s:
     return spread
 
 
-def dummy_batch(shape: Shape, groups: int, *, spread: bool, axes: int = 1) -> Batch:
+def dummy_batch(
+    shape: Shape, groups: Sequence[KVGroup], block_size: int, *, spread: bool, axes: int = 1, item_blocks: int = 0
+) -> Batch:
     """Rows of token 0 on the null page only, in the form of a padded step: for warming up."""
-    nobody = Batch(
-        ids=_nowhere(),
-        positions=np.empty((axes, 0), np.int64),
-        layout=BatchLayout(
-            query=np.empty(0, np.int32),
-            context=np.empty(0, np.int32),
-            tables=tuple(np.empty((0, 1), np.int32) for _ in range(groups)),
-        ),
-        last=_nowhere(),
-    )
-    if spread or shape.query == 1:
-        return pad_batch(nobody, shape, spread=spread)
-    tokens = shape.rows * shape.query
-    lengths = np.full(shape.rows, shape.query, np.int32)
-    tables = tuple(np.zeros((shape.rows, shape.blocks), np.int32) for _ in range(groups))
-    return Batch(
+    prompts = shape.query > 1 and not spread
+    rows, tokens = (shape.rows, shape.rows * shape.query) if prompts else (0, 0)
+    lengths = np.full(rows, shape.query, np.int32)
+    source = next((group.source for group in groups if group.source is not None), None)
+    width = shape.blocks if rows else 1
+    layout = BatchLayout(lengths, lengths, tuple(_no_blocks(group, rows, width, block_size) for group in groups))
+    batch = Batch(
         ids=np.zeros(tokens, np.int64),
-        positions=np.tile(np.arange(shape.query), (axes, shape.rows)),
-        layout=BatchLayout(lengths, lengths, tables),
-        last=np.arange(1, shape.rows + 1) * shape.query - 1,
+        positions=np.tile(np.arange(shape.query if rows else 0), (axes, max(1, rows))),
+        layout=layout,
+        last=np.arange(1, rows + 1) * shape.query - 1,
+        across=None if source is None else replace(layout, context=np.full(rows, source, np.int32)),
     )
+    return batch if prompts else pad_batch(batch, shape, spread=spread, item_blocks=item_blocks)
+
+
+def _no_blocks(group: KVGroup, rows: int, width: int, block_size: int) -> Int32s:
+    """A table of null pages; as wide as the longest item for a group that attends across."""
+    return np.zeros((rows, width if group.source is None else -(-group.source // block_size)), np.int32)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lsv.attention import AttentionBackend
+from lsv.attention import AttentionBackend, BatchLayout, Int32s
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
@@ -91,7 +91,7 @@ class Steps:
         shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
         buffers = self._ready.get(shape)
         if buffers is not None or self._padded:
-            batch = pad_batch(batch, shape, spread=self._padded)
+            batch = pad_batch(batch, shape, spread=self._padded, item_blocks=self._item_blocks(shape))
         wanted, embeddings = places(batch), media(batch)
         if buffers is not None and len(wanted) <= shape.rows and embeddings is None:
             self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
@@ -119,7 +119,7 @@ class Steps:
             log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
             eager = True
         for done, shape in enumerate(self.policy.warmup(), start=1):
-            batch = dummy_batch(shape, len(self.groups), spread=self._padded, axes=self.axes)
+            batch = self._dummy(shape)
             buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
             buffers.run = self.device.compile(buffers.run, shape, eager=eager)
             self.model.head(buffers.run(), buffers.step)
@@ -127,6 +127,27 @@ class Steps:
             self._warm_kinds.add(shape.kind)
             report(done, max(done, expected))
         self.device.synchronize()
+
+    def _dummy(self, shape: Shape) -> Batch:
+        size, blocks = self.policy.limits.block_size, self._item_blocks(shape)
+        return dummy_batch(shape, self.groups, size, spread=self._padded, axes=self.axes, item_blocks=blocks)
+
+    def _item_blocks(self, shape: Shape) -> int:
+        """What lists of the blocks of items are padded to in a shape, counted as the policy counts."""
+        source = next((group.source for group in self.groups if group.source is not None), None)
+        if source is None:
+            return 0
+        single = np.ones(shape.rows, np.int32)
+        return self.policy.measure(shape.kind, single, source * single).blocks
+
+    def write_item(self, item: Tensor, tables: tuple[Int32s, ...]) -> None:
+        """Put what cross layers keep of an item's embeddings [count, hidden] into the blocks ``tables`` [1, blocks]."""
+        count = np.array([len(item)], np.int32)
+        layout = BatchLayout(count, count, tables, span=len(item) if self._padded else 0)
+        plans = (self.backend.plan(layout, group) if group.kind == "cross" else None for group in self.groups)
+        nothing = torch.empty(0, dtype=torch.int64)
+        step = Step(nothing, nothing[None], self.backend, tuple(plans), self.cache, nothing)
+        nn_model.write_item(self.model, item, step)  # type: ignore[arg-type]
 
     def _note_miss(self, shape: Shape) -> bool:
         """Whether steps of this kind are meant to be ready; says so once a shape."""
@@ -142,7 +163,7 @@ class Steps:
             ids=self._put(batch.ids),
             positions=self._put(batch.positions),
             backend=self.backend,
-            attention=tuple(self.backend.plan(batch.layout, group) for group in self.groups),
+            attention=tuple(self.backend.plan(batch.layout_of(group), group) for group in self.groups),
             cache=self.cache,
             logits_rows=self._put(wanted),
         )
@@ -156,7 +177,7 @@ class Steps:
             tensor.copy_(self._on_host(values), non_blocking=True)
         self._await(step.ids, batch)
         plans = zip(self.groups, step.attention, strict=True)
-        attention = tuple(self.backend.plan(batch.layout, group, plan) for group, plan in plans)
+        attention = tuple(self.backend.plan(batch.layout_of(group), group, plan) for group, plan in plans)
         buffers.step = replace(step, attention=attention)
 
     def _await(self, ids: Tensor, batch: Batch) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,8 @@ class Worker:
         self._sampling = declared.sampling
         self._slots = Slots(
             capacity=limits.max_rows,
-            groups=len(declared.groups),
+            groups=declared.groups,
+            block_size=config.block_size,
             blocks=limits.max_blocks,
             vocab_size=declared.vocab_size,
         )
@@ -91,7 +93,8 @@ class Worker:
             slots=limits.max_rows,
         )
         self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
-        self._media = MediaEncoder(getattr(declared.model, "encoder", None), device.torch_device)
+        encoder = getattr(declared.model, "encoder", None)
+        self._media = MediaEncoder(encoder, device.torch_device, self._write_item)
         return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=self._media.parts)
 
     @property
@@ -136,6 +139,12 @@ class Worker:
             readout.read(ran, lambda states: steps.model.head(states, ran.step), self._agree)
             readout.drawn = self._remember(readout)
         self._launched.append(Launched(readout, began, unwarmed=unwarmed, done=self._mark(readout)))
+
+    def _write_item(self, item: Tensor, slot: int) -> None:
+        assert self._steps is not None
+        assert self._slots is not None
+        number = np.array([slot])
+        self._steps.write_item(item, tuple(table.rows(number, 1) for table in self._slots.tables))
 
     def finish(self) -> StepResult:
         """Wait for the oldest step that was launched."""

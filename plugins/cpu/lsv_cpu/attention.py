@@ -169,6 +169,23 @@ class CpuAttention:
         )
         return out
 
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: CpuAttentionPlan
+    ) -> None:
+        if self._library is None:
+            reference.write(k, v, layer, cache, plan.starts, plan.context, plan.tables)
+            return
+        assert cache.dtype in (k.dtype, *FORMS), "the cache has another dtype than the step"
+        k, v = _dense_heads(k), _dense_heads(v)
+        tensors = _Tensors(k=k.data_ptr(), v=v.data_ptr(), k_stride=k.stride(0), v_stride=v.stride(0))
+        self._library.lsv_write(
+            native.DTYPES[k.dtype],
+            ctypes.byref(self.layer_record(layer, cache)),
+            ctypes.byref(plan.record),
+            ctypes.byref(self.cache_record(cache)),
+            ctypes.byref(tensors),
+        )
+
     def layer_record(self, layer: AttentionLayer, cache: KVCache | None) -> LayerRecord:
         """The layer over this cache as native code reads it."""
         known = self._known.get(layer.index)

@@ -50,6 +50,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_set_team": (None, [_INT, _POINTER]),
     "lsv_wake_team": (None, []),
     "lsv_attend": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
+    "lsv_write": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "lsv_rms_norm": (None, [_INT, _POINTER, _POINTER, _POINTER, _INT64, _INT64, _INT64, _INT64, _REAL]),
     "lsv_silu_mul": (None, [_INT, _POINTER, _POINTER, _INT64, _INT64]),
     "lsv_rotate": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER, *[_INT64] * 5]),

@@ -23,6 +23,8 @@ def attend(
     tables: Int32s,
 ) -> torch.Tensor:
     """``AttentionBackend.attend``; the last three as in ``CpuAttentionPlan``."""
+    if cache is not None and k is not None and v is not None:
+        write(k, v, layer, cache, starts, context, tables)
     out = torch.empty(q.shape, dtype=q.dtype)
     for request, table in enumerate(tables):
         tokens = slice(int(starts[request]), int(starts[request + 1]))
@@ -33,14 +35,29 @@ def attend(
             assert v is not None, "without a cache there must be values"
             keys, values = k[tokens], v[tokens]
         else:
-            if k is not None and v is not None:
-                _write(k[tokens], v[tokens], layer, cache, table, positions)
             keys, values = _read(layer, cache, table, length)
         for first in range(0, query, _QUERIES):
             piece = slice(tokens.start + first, min(tokens.start + first + _QUERIES, tokens.stop))
             at = torch.from_numpy(positions[first : first + _QUERIES])
             out[piece] = _attend_densely(q[piece].float(), keys.float(), values.float(), at, layer).to(q.dtype)
     return out
+
+
+def write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layer: AttentionLayer,
+    cache: KVCache,
+    starts: Int32s,
+    context: Int32s,
+    tables: Int32s,
+) -> None:
+    """``AttentionBackend.write``; the last three as in ``CpuAttentionPlan``."""
+    for request, table in enumerate(tables):
+        tokens = slice(int(starts[request]), int(starts[request + 1]))
+        length = int(context[request])
+        positions = np.arange(length - (tokens.stop - tokens.start), length)
+        _write(k[tokens], v[tokens], layer, cache, table, positions)
 
 
 def _write(

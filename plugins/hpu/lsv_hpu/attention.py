@@ -100,7 +100,7 @@ class FlatAttention:
         table = given.astype(np.int64)
         if batch.span == 1 and table.shape[1]:
             return self._plan_single_tokens(batch, table, group, into)
-        return self._plan_prompts(batch, table, into)
+        return self._plan_prompts(batch, table, into, across=group.kind == "cross")
 
     def _plan_single_tokens(
         self, batch: BatchLayout, table: Int64s, group: KVGroup, into: FlatPlan | None
@@ -127,7 +127,7 @@ class FlatAttention:
             mapping = into.mapping.copy_(mapping)
         return SingleTokens(**tensors, mapping=mapping)
 
-    def _plan_prompts(self, batch: BatchLayout, table: Int64s, into: FlatPlan | None) -> Prompts:
+    def _plan_prompts(self, batch: BatchLayout, table: Int64s, into: FlatPlan | None, *, across: bool) -> Prompts:
         slots, alive = self._places(batch, table)
         context, query = batch.context.astype(np.int64), batch.query.astype(np.int64)
         before = max(batch.blocks, -(-int((context - query).max()) // self._block))
@@ -138,7 +138,7 @@ class FlatAttention:
             "lengths": batch.query.astype(np.int32),
             "context": context,
         }
-        if before and table.shape[1]:
+        if (before > 0 or across) and table.shape[1]:
             width = before + -(-batch.span // self._block)
             wide = np.zeros((len(table), width), np.int64)
             wide[:, : table.shape[1]] = table[:, :width]
@@ -152,7 +152,7 @@ class FlatAttention:
         alive = place < batch.query[:, None]
         if not table.shape[1]:
             return np.zeros(batch.tokens, np.int64), alive.reshape(-1)
-        position = (batch.context - batch.query)[:, None] + place
+        position = np.maximum((batch.context - batch.query)[:, None] + place, 0)
         column = np.minimum(position // self._block, table.shape[1] - 1)
         pages = np.take_along_axis(table, column, axis=1)
         alive &= pages > 0
@@ -175,8 +175,7 @@ class FlatAttention:
         plan: FlatPlan,
     ) -> torch.Tensor:
         if k is not None and v is not None:
-            padding = ~plan.alive[:, None, None]
-            k, v = k.masked_fill(padding, 0.0), v.masked_fill(padding, 0.0)
+            k, v = _zero_padding(k, plan), _zero_padding(v, plan)
             if cache is not None:
                 k, v = cache.write(k, v, layer, plan.slots)
         if isinstance(plan, Prompts):
@@ -184,6 +183,9 @@ class FlatAttention:
         assert cache is not None, "single tokens with blocks need the cache these are in"
         keys, values = cache.read(plan.pages, layer, q.dtype)
         return attend_blocks(q, keys, values, plan.rows, plan.distance, plan.mapping, layer)
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: FlatCache, plan: FlatPlan) -> None:
+        cache.write(_zero_padding(k, plan), _zero_padding(v, plan), layer, plan.slots)
 
     def _attend_prompts(
         self,
@@ -227,6 +229,10 @@ class FlatAttention:
         position = torch.arange(pages.shape[1], device=pages.device)
         there = (position < plan.context[:, None]) & (pages > 0)
         return Sight(plan.starts, position.expand_as(pages).masked_fill(~there, -1))
+
+
+def _zero_padding(x: torch.Tensor, plan: FlatPlan) -> torch.Tensor:
+    return x.masked_fill(~plan.alive[:, None, None], 0.0)
 
 
 def _padded(values: Int64s, count: int, filler: int) -> Int64s:

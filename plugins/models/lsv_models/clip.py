@@ -12,7 +12,9 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.nn.config import Keys
-from lsv.nn.encoder import FeedForward, LayerNorm, Runs, SelfAttention
+from lsv.nn.encoder import Runs, SelfAttention
+from lsv.nn.mlp import FeedForward
+from lsv.nn.norm import LayerNorm
 from lsv.nn.weights import Weights
 
 _KINDS = {"clip_vision_model": ("quick_gelu", 1e-5), "siglip_vision_model": ("gelu_pytorch_tanh", 1e-6)}

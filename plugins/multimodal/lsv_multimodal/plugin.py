@@ -28,3 +28,8 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), ("image", "video"),
         load="lsv_multimodal.qwen2_vl:Qwen25VLProcessor", place="lsv_multimodal.qwen2_vl:Qwen25VLPlacement",
     )  # fmt: skip
+    yield ProcessorOffer(
+        "whisper", ("WhisperForConditionalGeneration",), ("audio",),
+        load="lsv_multimodal.whisper:WhisperProcessor", place="lsv_multimodal.whisper:WhisperPlacement",
+        transcribe="lsv_multimodal.whisper_text:WhisperTranscriber",
+    )  # fmt: skip

@@ -55,6 +55,9 @@ class TritonAttention(PagedAttention):
             write(_dense(k), _dense(v), layer, cache, plan)
         return _attend(q, layer, plan, _in_cache(cache, layer, plan))
 
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+        write(_dense(k), _dense(v), layer, cache, plan)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Keys:

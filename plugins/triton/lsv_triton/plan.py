@@ -82,6 +82,6 @@ def _numbers(batch: BatchLayout, table: Int32s, block_size: int) -> tuple[Int32s
     slots = np.zeros(int(ends[-1]), np.int64)
     if table.shape[1]:
         row = np.repeat(np.arange(len(query)), query)
-        position = np.arange(len(slots)) + np.repeat(context - ends, query)
+        position = np.maximum(np.arange(len(slots)) + np.repeat(context - ends, query), 0)
         slots = tables[row, position // block_size] * block_size + position % block_size
     return np.concatenate((np.zeros(1), ends, context, tables.ravel(), slots)).astype(np.int32), width

@@ -45,6 +45,9 @@ class TorchAttention(PagedAttention):
         tiles = _Tiles(q[:, None], plan.context[:, None] - 1, plan.context, plan.tables)
         return _attend(tiles, layer, _Pages(layer, cache)).squeeze(1)
 
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+        write(k, v, layer, cache, plan)
+
 
 def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
     """Put K and V [tokens, kv_heads, head_dim] into the slots of the plan."""

@@ -104,16 +104,7 @@ class FlashAttention:
             return out
         keys, values = cache.of(layer)
         if k is not None and v is not None:
-            self._library.reshape_and_cache_flash(
-                _dense_heads(k),
-                _dense_heads(v),
-                keys,
-                values,
-                plan.slots,
-                CODES.get(cache.dtype, "auto"),
-                self._scale(layer.key_scale),
-                self._scale(layer.value_scale),
-            )
+            self.write(k, v, layer, cache, plan)
         descales: dict[str, torch.Tensor] = {}
         if cache.dtype in CODES:
             shape = (plan.rows, layer.kv_heads)
@@ -125,6 +116,17 @@ class FlashAttention:
             q, keys, values, seqused_k=plan.context, block_table=plan.tables, **shared, **descales
         )
         return out
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: PagedCache, plan: StepPlan) -> None:
+        self._library.reshape_and_cache_flash(
+            _dense_heads(k),
+            _dense_heads(v),
+            *cache.of(layer),
+            plan.slots,
+            CODES.get(cache.dtype, "auto"),
+            self._scale(layer.key_scale),
+            self._scale(layer.value_scale),
+        )
 
     def _scale(self, scale: float) -> torch.Tensor:
         """float32 [1] on the device, with a storage of its own."""

@@ -95,12 +95,7 @@ class IpexAttention:
         if packed and q.dtype != torch.bfloat16:
             raise ConfigError(f"IPEX has a cache of 8-bit floats for bfloat16 only, and the model is in {q.dtype}")
         if k is not None and v is not None:
-            if packed:
-                k, v = _divided(k, layer.key_scale), _divided(v, layer.value_scale)
-            write = (
-                self._library.reshape_and_cache_flash if self._library.tokens_first else self._library.reshape_and_cache
-            )
-            write(k, v, keys, values, plan.slots.to(q.device), "fp8_e5m2" if packed else "auto")
+            self._write(k, v, (keys, values), layer, plan)
         scale = layer.scale * layer.key_scale if packed else layer.scale
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         both = layer.window is not None and layer.soft_cap is not None  # which single queries can't have
@@ -109,6 +104,23 @@ class IpexAttention:
         else:
             self._prefill(out, q, keys, values, scale, layer, plan)
         return out * layer.value_scale if packed and layer.value_scale != 1.0 else out
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: PagedCache, plan: StepPlan) -> None:
+        self._write(k, v, cache.of(layer), layer, plan)
+
+    def _write(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        into: tuple[torch.Tensor, torch.Tensor],
+        layer: AttentionLayer,
+        plan: StepPlan,
+    ) -> None:
+        packed = into[0].dtype == torch.float8_e5m2
+        if packed:
+            k, v = _divided(k, layer.key_scale), _divided(v, layer.value_scale)
+        write = self._library.reshape_and_cache_flash if self._library.tokens_first else self._library.reshape_and_cache
+        write(k, v, *into, plan.slots.to(k.device), "fp8_e5m2" if packed else "auto")
 
     def _decode(
         self,

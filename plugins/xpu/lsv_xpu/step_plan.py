@@ -86,7 +86,7 @@ def _numbers(
     tables = np.zeros((len(query), max(table.shape[1], batch.blocks)), np.int64)
     if table.shape[1]:
         row = np.repeat(np.arange(len(query)), query)
-        position = np.arange(len(slots)) + np.repeat(context - starts[1:], query)
+        position = np.maximum(np.arange(len(slots)) + np.repeat(context - starts[1:], query), 0)
         slots = table[row, position // block_size].astype(np.int64) * block_size + position % block_size
         behind = np.zeros_like(context)
         if window is not None:

@@ -78,6 +78,26 @@ def test_stale_values_in_a_page_are_caught(device: Device) -> None:
         check_attention(Leaking(native.load("auto")), device, case("plain"))
 
 
+class Forgetful(CpuAttention):
+    """Writes nothing where it is not to attend, too."""
+
+    def write(self, k: Any, v: Any, layer: AttentionLayer, cache: Any, plan: Any) -> None:
+        pass
+
+
+class Ordered(CpuAttention):
+    """Takes a row's tokens for the last ones of what it attends to across."""
+
+    def attend(self, q: Any, k: Any, v: Any, layer: AttentionLayer, cache: Any, plan: Any) -> torch.Tensor:
+        return super().attend(q, k, v, replace(layer, causal=layer.causal or cache is not None), cache, plan)
+
+
+@pytest.mark.parametrize("wrong", [Forgetful, Ordered])
+def test_items_that_are_not_kept_or_not_read_whole_are_caught(wrong: type[CpuAttention], device: Device) -> None:
+    with pytest.raises(AssertionError, match="across, to an item"):
+        check_attention(wrong(native.load("auto")), device, case("plain"))
+
+
 class Noisy(CpuAttention):
     """Depends on the size of the step in the last bits."""
 

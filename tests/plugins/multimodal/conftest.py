@@ -16,7 +16,7 @@ from lsv.locate import read_config
 from lsv.media.orders import Prepared
 from lsv.media.placing import Placed, place
 from lsv.offers import ProcessorOffer, load_object
-from lsv.processor import Clip, Content, Picture
+from lsv.processor import Clip, Content, Picture, Sound
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
@@ -57,9 +57,10 @@ class Shower:
         return place(ids, [self._prepare(content, options) for content in contents], self.placement)
 
     def _prepare(self, content: Content, options: dict[str, Any]) -> Prepared:
-        data = content.pixels if isinstance(content, Picture) else content.frames
+        kinds = {Picture: ("image", "pixels"), Clip: ("video", "frames"), Sound: ("audio", "samples")}
+        modality, attribute = kinds[type(content)]
+        data = getattr(content, attribute)
         name = hashlib.sha256(repr((data.shape, sorted(options.items()))).encode() + data.tobytes()).digest()
-        modality = "image" if isinstance(content, Picture) else "video"
         return Prepared(modality, name, self.processor.prepare(content, options))
 
 

@@ -62,3 +62,10 @@ void place_heads(Member& me, int dtype, const Layer& layer, const Plan& plan, co
 }
 
 }  // namespace lsv
+
+// k and v into the cache and nothing else.
+extern "C" void lsv_write(
+    int dtype, const lsv::Layer* layer, const lsv::Plan* plan, const lsv::Cache* cache, const lsv::Tensors* tensors) {
+  using namespace lsv;
+  run([&](Member& me) { place_heads(me, dtype, *layer, *plan, cache, *tensors, HeadTurn{}); });
+}

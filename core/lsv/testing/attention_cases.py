@@ -1,0 +1,199 @@
+"""What attention backends are checked with: cases, layers and requests of them, and what must come out.
+
+Expected values come from float64 arithmetic written out here, of the same rounded inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lsv.attention import AttentionLayer
+from lsv.platform import Device
+
+Floats = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+HEAD_DIMS = (64, 128, 80, 32, 96, 256)
+RATIOS = (7, 1, 4, 2, 8)
+FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap")
+_TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
+_COARSENESS = {torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6, torch.int8: 0.05}
+"""How far a quantised cache may take outputs from those of the cache it stands for."""
+_KV_HEADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCase:
+    """One combination to check. ``ratio`` is query heads per KV head; ``feature`` one of ``FEATURES``.
+
+    ``kv_dtype`` is that of the cache, by torch's name; ``"auto"`` the same as ``dtype``.
+    """
+
+    dtype: str
+    head_dim: int
+    ratio: int
+    block_size: int
+    feature: str
+    kv_dtype: str = "auto"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return _dtype(self.dtype)
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        return _dtype(self.dtype if self.kv_dtype == "auto" else self.kv_dtype)
+
+    @property
+    def tolerance(self) -> float:
+        return _TOLERANCE[self.dtype]
+
+    @property
+    def coarseness(self) -> float:
+        """How far the cache may take outputs from those of keys and values that are not quantised."""
+        return _COARSENESS.get(self.cache_dtype, 0.0)
+
+    def __str__(self) -> str:
+        kv = "" if self.kv_dtype == "auto" else f"-kv_{self.kv_dtype}"
+        return f"{self.dtype}-dim{self.head_dim}-gqa{self.ratio}-block{self.block_size}-{self.feature}{kv}"
+
+
+def attention_cases(
+    block_sizes: Sequence[int],
+    dtypes: Sequence[str],
+    *,
+    head_dims: Sequence[int] = HEAD_DIMS,
+    ratios: Sequence[int] = RATIOS,
+    features: Sequence[str] = FEATURES,
+    kv_dtypes: Sequence[str] = ("auto",),
+) -> tuple[AttentionCase, ...]:
+    """Cases in which every two values of different factors meet at least once."""
+    factors: tuple[Sequence[Any], ...] = (dtypes, head_dims, ratios, block_sizes, features, kv_dtypes)
+    return tuple(AttentionCase(*values) for values in cover_pairs(factors))
+
+
+def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Few combinations of one value of each factor that hold every pair of values; always the same ones."""
+    missing = {
+        ((i, a), (j, b))
+        for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)
+        for a in first
+        for b in second
+    }
+
+    def pairs_of(values: Sequence[Any]) -> set[tuple[tuple[int, Any], tuple[int, Any]]]:
+        return set(itertools.combinations(enumerate(values), 2)) & missing
+
+    candidates = list(itertools.product(*factors))
+    while missing:
+        best = max(candidates, key=lambda values: len(pairs_of(values)))
+        missing -= pairs_of(best)
+        yield best
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """q [length, heads, dim], k and v [length, kv_heads, dim]; ``blocks`` are the pages it was given."""
+
+    length: int
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    blocks: Int64s
+
+
+def expect(request: Request, positions: Int64s, length: int, layer: AttentionLayer) -> Floats:
+    """Softmax attention in float64, one head at a time, of the queries at ``positions`` over ``length`` keys."""
+    q, k, v = (tensor.double().cpu().numpy() for tensor in (request.q, request.k[:length], request.v[:length]))
+    distance = positions[:, None] - np.arange(length)
+    hidden = (distance < 0) if layer.causal else np.zeros_like(distance, bool)
+    if layer.window is not None:
+        hidden |= np.abs(distance) >= layer.window
+    out = np.empty((len(positions), layer.heads, layer.head_dim))
+    for head in range(layer.heads):
+        kv_head = head // (layer.heads // layer.kv_heads)
+        scores = q[positions, head] @ k[:, kv_head].T * layer.scale
+        if layer.soft_cap is not None:
+            scores = layer.soft_cap * np.tanh(scores / layer.soft_cap)
+        if layer.alibi is not None:
+            scores -= float(layer.alibi[head]) * np.abs(distance)
+        scores[hidden] = -np.inf
+        sink = -np.inf if layer.sinks is None else float(layer.sinks[head])
+        peak = np.maximum(scores.max(axis=1, keepdims=True), sink)
+        weights = np.exp(scores - peak)
+        out[:, head] = weights @ v[:, kv_head] / (weights.sum(axis=1, keepdims=True) + np.exp(sink - peak))
+    return out
+
+
+def as_kept(request: Request, layer: AttentionLayer, case: AttentionCase) -> Request:
+    """The request with K and V as a cache of the case's dtype gives them back."""
+    dtype = case.cache_dtype
+
+    def keep(x: torch.Tensor, scale: float) -> torch.Tensor:
+        if dtype == torch.int8:
+            scales = x.float().abs().amax(-1, keepdim=True) / 127
+            return (x.float() / scales).round() * scales
+        if dtype.itemsize > 1:
+            return x
+        largest = torch.finfo(dtype).max
+        return (x.float() / scale).clamp(-largest, largest).to(dtype).float() * scale
+
+    return replace(request, k=keep(request.k, layer.key_scale), v=keep(request.v, layer.value_scale))
+
+
+def compare(got: torch.Tensor, wanted: Floats, what: str, tolerance: float) -> None:
+    error = np.abs(got.double().cpu().numpy() - wanted).max(initial=0.0)
+    assert error <= tolerance, f"{what}: off by {error:.3g}"
+
+
+def make_layer(case: AttentionCase, device: Device) -> AttentionLayer:
+    heads = _KV_HEADS * case.ratio
+    parts = case.feature.split("+")
+    spread = torch.linspace(-1.0, 1.0, heads, device=device.torch_device)
+    return AttentionLayer(
+        index=1,
+        heads=heads,
+        kv_heads=_KV_HEADS,
+        head_dim=case.head_dim,
+        scale=case.head_dim**-0.5,
+        window=case.block_size + 3 if "window" in parts else None,
+        soft_cap=1.5 if "soft_cap" in parts else None,
+        sinks=spread if "sinks" in parts else None,
+        alibi=2.0 ** (-4 - 2 * spread) if "alibi" in parts else None,
+        place=1,
+        key_scale=0.5 if case.kv_dtype != "auto" else 1.0,
+        value_scale=0.25 if case.kv_dtype != "auto" else 1.0,
+    )
+
+
+def make_requests(
+    case: AttentionCase, layer: AttentionLayer, device: Device, lengths: Sequence[int] | None = None
+) -> list[Request]:
+    """Requests whose lengths lie around the borders of blocks, over shuffled pages; the same for the same case."""
+    size = case.block_size
+    lengths = lengths or (1, 2, size - 1, size, size + 1, 3 * size + 5)
+    source = torch.Generator().manual_seed(case.head_dim * case.ratio + size)
+    counts = [-(-length // size) for length in lengths]
+    pages = 1 + torch.randperm(sum(counts), generator=source).numpy()
+
+    def draw(length: int, heads: int) -> torch.Tensor:
+        values = torch.randn(length, heads, layer.head_dim, generator=source)
+        return values.to(device.torch_device, case.torch_dtype)
+
+    return [
+        Request(length, draw(length, layer.heads), draw(length, layer.kv_heads), draw(length, layer.kv_heads), blocks)
+        for length, blocks in zip(lengths, np.split(pages, np.cumsum(counts)[:-1]), strict=True)
+    ]
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -1,0 +1,191 @@
+"""Whisper (Radford et al. 2022): a tower over half a minute of sound, and a decoder whose layers attend to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.attention import Attention, CrossAttention
+from lsv.nn.config import Keys
+from lsv.nn.embed import Embed, Head
+from lsv.nn.encoder import SelfAttention
+from lsv.nn.mlp import FeedForward
+from lsv.nn.model import Attending
+from lsv.nn.norm import LayerNorm
+from lsv.nn.step import Step
+from lsv.nn.weights import Weights
+
+_EPS = 1e-5
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_UNBIASED = ("k_proj",)
+# of training, of generation, of other heads over the same tower
+_BESIDE = (
+    "activation_dropout", "apply_spec_augment", "begin_suppress_tokens", "classifier_proj_size",
+    "decoder_layerdrop", "decoder_start_token_id", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
+    "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks",
+    "mask_time_prob", "max_length", "median_filter_width", "num_hidden_layers", "suppress_tokens",
+    "use_weighted_layer_sum",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhisperConfig:
+    """The numbers of a checkpoint; ``source`` and ``target`` are the positions of tower and decoder."""
+
+    vocab_size: int
+    hidden_size: int
+    bins: int
+    source: int
+    target: int
+    tower_layers: int
+    tower_heads: int
+    tower_inner: int
+    layers: int
+    heads: int
+    inner: int
+    activation: str
+    tied: bool
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> WhisperConfig:
+        """Raises ``CheckpointError`` for what is missing, malformed or not known."""
+        keys = Keys(config)
+        for name in _BESIDE:
+            keys.maybe(name, object)
+        found = cls(
+            vocab_size=keys.count("vocab_size"),
+            hidden_size=keys.count("d_model"),
+            bins=keys.count("num_mel_bins", 80),
+            source=keys.count("max_source_positions", 1500),
+            target=keys.count("max_target_positions", 448),
+            tower_layers=keys.count("encoder_layers"),
+            tower_heads=keys.count("encoder_attention_heads"),
+            tower_inner=keys.count("encoder_ffn_dim"),
+            layers=keys.count("decoder_layers"),
+            heads=keys.count("decoder_attention_heads"),
+            inner=keys.count("decoder_ffn_dim"),
+            activation=keys.take("activation_function", str, "gelu"),
+            tied=keys.take("tie_word_embeddings", bool, True),
+        )
+        keys.finish("Whisper")
+        for heads in (found.heads, found.tower_heads):
+            if found.hidden_size % heads:
+                raise CheckpointError(f"config.json: d_model={found.hidden_size} is no multiple of {heads} heads")
+        return found
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.heads
+
+    @property
+    def norm_eps(self) -> float:
+        return _EPS
+
+    @property
+    def windows(self) -> tuple[None, ...]:
+        return (None,) * self.layers
+
+
+class TowerLayer(nn.Module):
+    def __init__(self, w: Weights, c: WhisperConfig) -> None:
+        super().__init__()
+        size = c.hidden_size
+        self.before_attn = LayerNorm(w / "self_attn_layer_norm", size, _EPS)
+        self.attn = SelfAttention(w / "self_attn", _PROJECTIONS, "o_proj", size, c.tower_heads, unbiased=_UNBIASED)
+        self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
+        self.mlp = FeedForward(w, ("fc1", "fc2"), (size, c.tower_inner, size), c.activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), ((1, len(x)),))
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
+
+
+class Tower(nn.Module):
+    """Takes ``features`` [bins, 2 * source], the log of a mel spectrogram: [source, hidden]."""
+
+    def __init__(self, w: Weights, c: WhisperConfig) -> None:
+        super().__init__()
+        self.parts = c.tower_layers
+        size = c.hidden_size
+        self.first, self.second = ((w / name).take("weight", (size, n, 3)) for name, n in _stem(c))
+        self.first_bias, self.second_bias = ((w / name).take("bias", (size,)) for name, _ in _stem(c))
+        self.places = (w / "embed_positions").take("weight", (c.source, size))
+        self.layers = nn.ModuleList(TowerLayer(w / "layers" / i, c) for i in range(c.tower_layers))
+        self.norm = LayerNorm(w / "layer_norm", size, _EPS)
+
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        x = inputs["features"].to(self.first.dtype)
+        x = functional.gelu(functional.conv1d(x, self.first, self.first_bias, padding=1))
+        x = functional.gelu(functional.conv1d(x, self.second, self.second_bias, stride=2, padding=1))
+        return x.T + self.places
+
+    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
+        return {"features": torch.zeros(self.first.shape[1], 2 * len(self.places))}
+
+    def advance(self, state: torch.Tensor, part: int) -> torch.Tensor:
+        x: torch.Tensor = self.layers[part](state)
+        return self.norm(x) if part + 1 == self.parts else x
+
+
+def _stem(c: WhisperConfig) -> tuple[tuple[str, int], ...]:
+    """The convolutions over time, and the channels they take."""
+    return ("conv1", c.bins), ("conv2", c.hidden_size)
+
+
+class WhisperLayer(nn.Module):
+    """A pre-norm block that attends to the tokens so far, then to the sound."""
+
+    def __init__(self, w: Weights, c: WhisperConfig, layer: int) -> None:
+        super().__init__()
+        size, place = c.hidden_size, w / "encoder_attn"
+        self.before_attn = LayerNorm(w / "self_attn_layer_norm", size, _EPS)
+        self.attn = Attention(w / "self_attn", c, layer, None, qkv_bias=True, out_bias=True, unbiased=_UNBIASED)
+        self.before_cross = LayerNorm(w / "encoder_attn_layer_norm", size, _EPS)
+        self.cross = CrossAttention(place, c, c.layers + layer, c.source, bias=True, unbiased=_UNBIASED)
+        self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
+        self.mlp = FeedForward(w, ("fc1", "fc2"), (size, c.inner, size), c.activation)
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), step)
+        x = x + self.cross(self.before_cross(x), step)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
+
+
+class Whisper(Attending):
+    """Writes down what is said, or translates it."""
+
+    ignores: tuple[str, ...] = ()
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        super().__init__()
+        c = WhisperConfig.read(config)
+        if max_len > c.target:
+            raise ConfigError(
+                f"max_model_len={max_len} is more than the {c.target} positions the model has", param="max_model_len"
+            )
+        place, size = w / "model" / "decoder", c.hidden_size
+        self.vocab_size = c.vocab_size
+        self.tokens = Embed(place / "embed_tokens", c.vocab_size, size)
+        self.places = (place / "embed_positions").take("weight", (c.target, size))
+        self.layers = nn.ModuleList(WhisperLayer(place / "layers" / i, c, i) for i in range(c.layers))
+        self.norm = LayerNorm(place / "layer_norm", size, _EPS)
+        self.head = Head(w / "proj_out", c.vocab_size, size, tied=self.tokens if c.tied else None)
+        self.encoder = Tower(w.uncut() / "model" / "encoder", c)
+        if c.tied:
+            self.ignores = (r"^proj_out\.weight$",)
+
+    def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        return self.tokens(ids, step) + self.places[step.positions[0]]  # type: ignore[no-any-return]
+
+    def rename(self, name: str) -> str:
+        return name.replace(".out_proj.", ".o_proj.")

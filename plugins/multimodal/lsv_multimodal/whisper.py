@@ -1,0 +1,113 @@
+"""Sounds as Whisper hears them: the log of a mel spectrogram (Radford et al. 2022), made in numpy alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.errors import BadRequest, CheckpointError
+from lsv.media import Media, Modality, Positions
+from lsv.processor import Content, Processed, Sound
+from lsv_multimodal.images import check_options, pack
+
+RATE = 16000
+_WINDOW = 400
+"""Samples of a frame."""
+_HOP = 160
+"""Samples from one frame to the next."""
+_HIGHEST = 8000.0
+_QUIETEST = 1e-10
+_RANGE = 8.0
+"""Powers of ten below the loudest that are told apart."""
+_KNOWN = {"sampling_rate": RATE, "n_fft": _WINDOW, "hop_length": _HOP, "dither": 0.0, "padding_value": 0.0}
+
+Floats = npt.NDArray[np.float64]
+
+
+class WhisperPlacement:
+    """A sound has no place in the prompt: every token attends to all of it."""
+
+    placeholders: Mapping[Modality, int] = {}
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Nothing of ``config`` matters."""
+
+    def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
+        return None
+
+
+class WhisperProcessor:
+    """One window of sound, silence behind it, as ``features`` float32 [bins, frames]."""
+
+    rate = RATE
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        _check_extractor(folder / "preprocessor_config.json")
+        self._source = int(config.get("max_source_positions", 1500))
+        self._filters = mel_filters(int(config.get("num_mel_bins", 80)))
+
+    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+        check_options(options)
+        if not isinstance(content, Sound):
+            raise BadRequest("this model takes sounds, no pictures and no clips")
+        longest = 2 * self._source * _HOP
+        if len(content.samples) > longest:
+            seconds = len(content.samples) / RATE
+            raise BadRequest(f"the sound lasts {seconds:.1f} s, and the model hears {longest / RATE:g} s at a time")
+        samples = np.zeros(longest)
+        samples[: len(content.samples)] = content.samples
+        features = log_mel(samples, self._filters)
+        return Processed({"features": pack(features)}, (), 0, self._source, cross=True)
+
+
+def log_mel(samples: Floats, filters: Floats) -> npt.NDArray[np.float32]:
+    """samples [n] -> float32 [bins, n / 160]: how loud each band of the mel scale is, from frame to frame.
+
+    Logarithms of power to base 10, the loudest 8 powers of it, scaled to about -1 … 1.
+    """
+    mirrored = np.pad(samples, _WINDOW // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) : _HOP]
+    window = np.hanning(_WINDOW + 1)[:-1]
+    power = np.abs(np.fft.rfft(frames * window)) ** 2
+    loud = np.log10(np.maximum(filters @ power.T, _QUIETEST))
+    shaped = (np.maximum(loud, loud.max() - _RANGE) + 4.0) / 4.0
+    return shaped.astype(np.float32)
+
+
+def mel_filters(bins: int) -> Floats:
+    """Triangles over the frequencies of a spectrum, [bins, frequencies]: evenly spaced on the mel scale of Slaney's
+    Auditory Toolbox (1998), each of the same area.
+    """
+    edges = _hertz(np.linspace(0.0, _mel(_HIGHEST), bins + 2))[:, None]
+    frequencies = np.linspace(0.0, RATE / 2, _WINDOW // 2 + 1)
+    low, middle, high = edges[:-2], edges[1:-1], edges[2:]
+    rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
+    return np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (high - low))
+
+
+def _mel(hertz: float) -> float:
+    """15 steps to 1000 Hz, from there 27 steps to every 6.4 times the frequency."""
+    return hertz * 15.0 / 1000.0 if hertz < 1000.0 else float(15.0 + 27.0 * np.log(hertz / 1000.0) / np.log(6.4))
+
+
+def _hertz(mel: Floats) -> Floats:
+    above = 1000.0 * np.exp((mel - 15.0) * np.log(6.4) / 27.0)
+    return np.where(mel < 15.0, mel * 1000.0 / 15.0, above)
+
+
+def _check_extractor(file: Path) -> None:
+    """Raises ``CheckpointError`` where a checkpoint asks for other features than all published ones do."""
+    if not file.is_file():
+        return
+    try:
+        asked = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
+        raise CheckpointError(f"{file} is not valid JSON: {cause}") from cause
+    other = [f"{name}={asked[name]}" for name, known in _KNOWN.items() if asked.get(name, known) != known]
+    if other or asked.get("do_normalize"):
+        raise CheckpointError(f"{file} asks for features that are not known: {', '.join(other) or 'do_normalize'}")
