@@ -112,7 +112,8 @@ def test_cost_per_token_does_not_grow(demo: Tokenizer, monkeypatch):
         return decode(self, ids, skip_special_tokens)
 
     monkeypatch.setattr(Tokenizer, "decode", counting)
-    for ids in ([0x80] * 2000, [0x61] * 2000, [BYTES.vocab_size - 1] * 2000, [0xE2, 0x82] * 1000):
+    for ids in ([0x80] * 2000, [0x61] * 2000, [BYTES.vocab_size - 1] * 2000, [0xE2, 0x82] * 1000,
+                [0xE2, *[BYTES.vocab_size] * 2000]):  # fmt: skip
         seen.clear()
         stream(BYTES, ids, skip_special_tokens=True)
         assert max(seen, default=0) <= 32

@@ -26,7 +26,8 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
         self._decode: Callable[[Sequence[int]], str] = lambda ids: tokenizer.decode(ids, skip_special_tokens)
         self._dropped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._window = [token for token in prompt[-_CONTEXT:] if token not in self._dropped]
+        self._known = tokenizer.vocab_size  # models' vocabularies may be larger; what is beyond has no text
+        self._window = [token for token in prompt[-_CONTEXT:] if not self._is_silent(token)]
         text = self._decode(self._window)
         if text.endswith(_REPLACEMENT):
             self._window, text = [], ""
@@ -35,7 +36,7 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that is certain once ``token`` is known; empty inside a character."""
-        if token in self._dropped:
+        if self._is_silent(token):
             return ""
         self._window.append(token)
         text = self._decode(self._window)
@@ -54,6 +55,9 @@ class Detokenizer:
         new = self._decode(self._window)[self._shown :]
         self._shown += len(new)
         return new
+
+    def _is_silent(self, token: int) -> bool:
+        return token in self._dropped or token >= self._known
 
     def _advance(self, text: str, certain: int) -> str:
         """Show the window's text up to ``certain``."""
