@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +27,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 ANSWER = "Blue light is **scattered** most."
 KEY = "correct-key"
+
+WORDS_SO_FAR = "(v => {})(document.querySelector('#lsv-words textarea').value)"
+"""What a transcription is to be like, as JavaScript over its text ``v``."""
 
 
 def free_port() -> int:
@@ -56,6 +64,8 @@ class ApiThread:
         await running
 
     def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
         self._loop.call_soon_threadsafe(lambda: (self._server.stop(), self._server.stop()))
         self._thread.join(20)
 
@@ -76,12 +86,34 @@ def calm(request: pytest.FixtureRequest) -> Iterator[None]:
         engine.pace, engine.answer, engine.failure = 0.0, ANSWER, None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def locked() -> Iterator[ApiThread]:
     """An API that asks for ``KEY``."""
     running = ApiThread(api_keys=(KEY,))
     yield running
     running.stop()
+
+
+class Command:
+    """An ``lsv`` process and what it wrote."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lsv", *arguments], stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def wait_for(self, line: str, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while line not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.1)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
 
 
 class Pages:
@@ -105,9 +137,70 @@ class Pages:
 
 @pytest.fixture(scope="session")
 def pages() -> Iterator[Pages]:
+    """Pages that look at their servers more often than ones for people do."""
     opened = Pages()
-    yield opened
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lsv_webui.dashboard.POLL_SECONDS", 0.25)
+        patch.setattr("lsv_webui.dashboard.PAUSE_SECONDS", 60.0)
+        patch.setattr("lsv_webui.app.STATUS_SECONDS", 0.5)
+        yield opened
     opened.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Open]:
+    """Open a page in a browser that was never here, or in that of another page.
+
+    What a page asks for elsewhere, and its errors, fail the test.
+    """
+    contexts: list[Any] = []
+    faults: list[str] = []
+
+    def open_page(url: str, width: int = 1280, height: int = 800, beside: Any = None) -> Any:
+        context = beside.context if beside else chromium.new_context(viewport={"width": width, "height": height})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("request", lambda asked: _judge(asked.url, url, faults))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(url)
+        page.wait_for_selector("#lsv-status .lsv-pill")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def _judge(asked: str, own: str, faults: list[str]) -> None:
+    if not asked.startswith((own, "data:", "blob:")):
+        faults.append(f"the page asked for {asked}")
+
+
+def ask(page: Any, text: str) -> None:
+    page.fill("#lsv-box textarea", text)
+    page.press("#lsv-box textarea", "Enter")
+
+
+def attach(page: Any, files: Sequence[Path]) -> None:
+    """Put files into the message box, and wait until they are uploaded."""
+    page.set_input_files("#lsv-box input[type=file]", files)
+    page.wait_for_function(f"document.querySelectorAll('#lsv-box .thumbnail-item').length == {len(files)}")
+
+
+def last_answer(page: Any) -> Any:
+    return page.locator("#lsv-chat .bot.message").last
+
+
+def note(page: Any) -> str:
+    """The figures under the last answer, once they are there."""
+    found = page.locator("#lsv-chat .bot.message").last.locator(".lsv-note:not(:has-text('writing'))")
+    found.wait_for()
+    return str(found.inner_text())
 
 
 @pytest.fixture(scope="module")

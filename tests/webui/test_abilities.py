@@ -1,149 +1,164 @@
-"""What the page shows of a server that can do more: transcription and structured output."""
+"""What the page offers of what a server and its models can do."""
 
 from __future__ import annotations
 
 import base64
-import json
-import threading
-import wave
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from .conftest import WORDS_SO_FAR, ask, attach, note
+from .media_files import draw_circle, move_square, play_beeps
+from .stand_in import WORDS, StandIn
+
 pytestmark = [pytest.mark.xdist_group("webui"), pytest.mark.slow]
 
-ANSWERS = {
-    "/health": {"status": "ready", "models": []},
-    "/v1/models": {"data": [{"id": "ears"}]},
-    "/openapi.json": {
-        "paths": {"/v1/audio/transcriptions": {}},
-        "components": {"schemas": {"ChatRequest": {"properties": {"response_format": {}}}}},
-    },
-}
-
-STREAM = b"""\
-data: {"choices": [{"index": 0, "delta": {"content": "I see and hear it."}}]}
-
-data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
-
-data: [DONE]
-
-"""
+MODELS = {"senses": ["text", "image", "audio", "video"], "eyes": ["text", "image"], "words": ["text"], "silent": None}
 
 
-class Able(BaseHTTPRequestHandler):
-    """A server that hears; it keeps what was sent to it."""
-
-    heard: bytes = b""
-
-    def do_GET(self) -> None:
-        self._answer(ANSWERS[self.path])
-
-    def do_POST(self) -> None:
-        type(self).heard = self.rfile.read(int(self.headers["content-length"]))
-        if self.path == "/v1/audio/transcriptions":
-            self._answer({"text": "three beeps"})
-        else:
-            self._send(STREAM, "text/event-stream")
-
-    def _answer(self, body: object) -> None:
-        self._send(json.dumps(body).encode(), "application/json")
-
-    def _send(self, data: bytes, kind: str) -> None:
-        self.send_response(200)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
+@pytest.fixture(scope="module")
+def running() -> Iterator[StandIn]:
+    server = StandIn(MODELS)
+    yield server
+    server.stop()
 
 
 @pytest.fixture
-def able() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Able)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+def able(running: StandIn) -> Iterator[StandIn]:
+    yield running
+    running.pace, running.body, running.form = 0.0, {}, {}
 
 
 @pytest.fixture
-def sound(tmp_path: Path) -> Path:
-    with wave.open(str(tmp_path / "beeps.wav"), "wb") as file:
-        file.setparams((1, 2, 8000, 0, "NONE", ""))
-        file.writeframes(bytes(1600))
-    return tmp_path / "beeps.wav"
+def files(tmp_path: Path) -> list[Path]:
+    """A picture, a sound, a clip."""
+    return [draw_circle(tmp_path / "a.png"), play_beeps(tmp_path / "b.wav"), move_square(tmp_path / "c.mp4")]
 
 
-@pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    from PIL import Image
-
-    Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
-    return tmp_path / "red.png"
+def choose(page, model: str) -> None:
+    page.click("#lsv-model input")
+    page.get_by_role("option", name=model).click()
 
 
-@pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    import av
-    import numpy as np
-
-    with av.open(str(tmp_path / "red.mp4"), "w") as file:
-        stream = file.add_stream("mpeg4", rate=4)
-        stream.width = stream.height = 32
-        frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
-        frame.pts = 0
-        file.mux(stream.encode(frame))
-        file.mux(stream.encode())
-    return tmp_path / "red.mp4"
-
-
-def test_a_sound_is_transcribed(able, pages, chromium, sound) -> None:
-    page = chromium.new_context().new_page()
-    page.goto(pages.url(able))
-    page.get_by_role("tab", name="Transcribe").click()
-    page.set_input_files("#lsv-transcription input[type=file]", sound)
-    page.wait_for_selector("#lsv-transcription #waveform")
-    page.get_by_role("button", name="Transcribe").click()
-    page.wait_for_function("document.querySelector('#lsv-transcription textarea').value == 'three beeps'")
-    assert b'filename="beeps.wav"' in Able.heard
-    assert b"ears" in Able.heard
-    page.click("#lsv-settings .toggle-button")
-    page.get_by_text("Structured output").click()
-    page.get_by_label("JSON schema").wait_for()
-    page.context.close()
-
-
-def test_pictures_sounds_and_clips_are_sent(able, pages, chromium, sound, picture, clip) -> None:
-    page = chromium.new_context().new_page()
-    page.goto(pages.url(able))
-    page.wait_for_selector("#lsv-status .ready")
-    page.set_input_files("#lsv-box input[type=file]", [picture, sound, clip])
-    page.wait_for_function("document.querySelectorAll('#lsv-box .thumbnail-item').length == 3")
-    page.fill("#lsv-box textarea", "What is this?")
-    page.press("#lsv-box textarea", "Enter")
+def test_pictures_sounds_and_clips_are_sent(able, pages, visit, files) -> None:
+    page = visit(pages.url(able.url))
+    attach(page, files)
+    ask(page, "What is this?")
     page.get_by_text("I see and hear it.").wait_for()
-    *media, text = json.loads(Able.heard)["messages"][0]["content"]
+    *media, text = able.body["messages"][0]["content"]
     assert text == {"type": "text", "text": "What is this?"}
     image, audio, video = sorted(media, key=lambda part: ("image_url", "input_audio", "video_url").index(part["type"]))
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
-    assert base64.b64decode(image["image_url"]["url"].partition(",")[2]) == picture.read_bytes()
-    assert base64.b64decode(audio["input_audio"]["data"]) == sound.read_bytes()
+    assert base64.b64decode(image["image_url"]["url"].partition(",")[2]) == files[0].read_bytes()
+    assert base64.b64decode(audio["input_audio"]["data"]) == files[1].read_bytes()
     assert audio["input_audio"]["format"] == "wav"
-    assert base64.b64decode(video["video_url"]["url"].partition(",")[2]) == clip.read_bytes()
+    assert base64.b64decode(video["video_url"]["url"].partition(",")[2]) == files[2].read_bytes()
     page.locator("#lsv-chat .user img").wait_for()
-    page.context.close()
 
 
-def test_what_a_server_can_not_do_is_not_shown(api, pages, chromium) -> None:
-    page = chromium.new_context().new_page()
-    page.goto(pages.url(api.url))
+def test_inputs_are_those_the_model_takes(able, pages, visit) -> None:
+    page = visit(pages.url(able.url))
+    file, microphone = page.locator("#lsv-box input[type=file]"), page.locator("#lsv-box .microphone-button")
+    page.get_by_text("senses takes text, pictures, sounds and videos").wait_for()
+    assert file.get_attribute("accept") == "image/*, audio/*, video/*"
+    assert microphone.count() == 1
+    choose(page, "eyes")
+    page.get_by_text("eyes takes text and pictures, but no sounds or videos").wait_for()
+    assert file.get_attribute("accept") == "image/*"
+    assert microphone.count() == 0
+    assert "attach a picture." in page.locator(".lsv-greeting").inner_text()
+    choose(page, "words")
+    page.get_by_text("words takes text only").wait_for()
+    assert file.count() == microphone.count() == 0
+    assert "attach" not in page.locator(".lsv-greeting").inner_text()
+    choose(page, "silent")
+    microphone.wait_for()
+    assert page.locator("#lsv-hint .prose").inner_text() == ""
+
+
+def test_what_a_model_does_not_take_is_refused_before_it_is_sent(able, pages, visit, files) -> None:
+    page = visit(pages.url(able.url))
+    attach(page, files[:2])
+    choose(page, "eyes")
+    page.locator("#lsv-hint", has_text="eyes").wait_for()
+    ask(page, "What is this?")
+    page.wait_for_selector(".lsv-error")
+    assert "eyes takes text and pictures, but no sounds" in page.locator(".lsv-error").inner_text()
+    assert "Choose a model that takes sounds" in page.locator(".lsv-error").inner_text()
+    assert able.body == {}
+    assert page.locator("#lsv-chats label.selected").inner_text() == "What is this?"
+    ask(page, "Never mind")
+    assert note(page)
+    assert able.body["messages"] == [{"role": "user", "content": "Never mind"}]
+
+
+def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
+    able.pace = 0.3
+    page = visit(pages.url(able.url))
+    page.get_by_role("tab", name="Transcribe").click()
+    page.get_by_role("button", name="Transcribe").click()
+    page.get_by_text("Choose or record a sound first.").wait_for()
+    page.set_input_files("#lsv-transcription input[type=file]", files[1])
+    page.wait_for_selector("#lsv-transcription #waveform")
+    page.get_by_label("Language").fill("en")
+    page.get_by_role("button", name="Transcribe").click()
+    page.wait_for_function(WORDS_SO_FAR.format("v.startsWith('Three') && !v.includes('voice')"))  # it streams
+    page.wait_for_function(WORDS_SO_FAR.format(f"v == '{WORDS}'"))
+    name, content = able.form.pop("file")
+    assert (Path(name).suffix, content[:4]) == (".wav", b"RIFF")
+    assert able.form == {"response_format": "json", "language": "en", "model": "senses", "stream": "true"}
+    page.get_by_label("With times").check()
+    page.get_by_role("button", name="Transcribe").click()
+    page.wait_for_function(WORDS_SO_FAR.format("v.includes('0:01.5 – 0:02.8  then')"))
+    page.get_by_label("SRT").check()
+    page.get_by_role("button", name="Transcribe").click()
+    page.wait_for_function(WORDS_SO_FAR.format("v.startsWith('(srt)')"))
+    assert "stream" not in able.form
+
+
+def test_structured_output_is_asked_for_where_the_server_has_it(able, pages, visit) -> None:
+    page = visit(pages.url(able.url))
+    page.click("#lsv-settings .toggle-button")
+    page.get_by_text("Structured output").click()
+    page.get_by_label("JSON schema").fill('{"type": "object"}')
+    ask(page, "Hello")
+    note(page)
+    assert able.body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_what_a_server_can_not_do_is_not_shown(api, pages, visit) -> None:
+    page = visit(pages.url(api.url))
     page.wait_for_selector("#lsv-status .ready")
+    page.get_by_text("fake takes text only").wait_for()
     assert page.get_by_role("tab").all_inner_texts() == ["Chat", "Dashboard"]
+    assert page.locator("#lsv-box :is(input[type=file], .microphone-button)").count() == 0
     page.click("#lsv-settings .toggle-button")
     assert page.get_by_text("Structured output").count() == 0
-    page.context.close()
+
+
+def test_keys_reach_what_is_there_and_nothing_else(able, pages, visit) -> None:
+    page = visit(pages.url(able.url))
+    assert page.evaluate("document.activeElement.ariaLabel") == "Message"
+    reached = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.ariaLabel || document.activeElement.innerText.trim()"))
+    assert reached[:2] == ["Record audio", "Submit"]
+    assert {"Conversations", "New chat", "Light / dark", "Settings", "Model", "Chat"} <= set(reached)
+    assert page.locator("#lsv-settings textarea").first.is_hidden()
+
+
+def test_nothing_jumps_while_an_answer_is_written(able, pages, visit) -> None:
+    """By the measure of browsers, where 0.1 is good: https://web.dev/articles/cls."""
+    able.pace = 0.05
+    page = visit(pages.url(able.url))
+    ask(page, "Why?")
+    page.wait_for_selector(".lsv-note")
+    page.evaluate(
+        "() => { window.moved = 0; const add = seen => seen.getEntries().forEach(entry => window.moved += entry.value);"
+        "new PerformanceObserver(add).observe({type: 'layout-shift'}); }"
+    )
+    note(page)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.moved") < 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
 from lsv_webui.answer import write
 from lsv_webui.api import Abilities, Api
-from lsv_webui.conversation import Message
+from lsv_webui.conversation import Chat, Message
+from lsv_webui.wishes import NUMBERS
 
 pytestmark = pytest.mark.xdist_group("webui")
 
@@ -42,6 +44,11 @@ async def test_an_answer_has_its_text_and_figures(api) -> None:
     assert message.note.endswith(f"tok/s · {len(api.engine.answer) + 1} tokens")
 
 
+async def test_an_empty_answer_says_so(api) -> None:
+    api.engine.answer = ""
+    assert (await answered(Api(api.url))).note == "an empty answer"
+
+
 async def test_a_cut_answer_says_so(api) -> None:
     message = await answered(Api(api.url), {**BODY, "max_tokens": 3})
     assert message.note.endswith("cut at the longest length")
@@ -61,9 +68,17 @@ async def test_stopping_aborts_the_request(api) -> None:
 async def test_stopping_ends_a_wait_for_the_first_token(api) -> None:
     api.engine.pace = 60.0
     message, stop, before = Message(role="assistant"), asyncio.Event(), len(api.engine.aborted)
-    asyncio.get_running_loop().call_later(0.1, stop.set)
+    asked = len(api.engine.asked)
+
+    async def stop_once_asked() -> None:
+        while len(api.engine.asked) == asked:
+            await asyncio.sleep(0.01)
+        stop.set()
+
+    stopping = asyncio.create_task(stop_once_asked())
     async for _ in write(Api(api.url), BODY, message, stop):
         pass
+    await stopping
     assert (message.text, message.note, message.error) == ("", "stopped", "")
     await aborted(api, before)
 
@@ -91,7 +106,7 @@ async def test_errors_are_plain(api, locked) -> None:
 async def test_a_visitors_key_stands_in_for_the_pages(locked) -> None:
     with pytest.raises(Unauthorized):
         await Api(locked.url).models()
-    assert await Api(locked.url, "wrong").models("correct-key") == ["fake"]
+    assert [model.name for model in await Api(locked.url, "wrong").models("correct-key")] == ["fake"]
 
 
 async def test_nobody_there() -> None:
@@ -108,10 +123,21 @@ async def test_media_are_refused_plainly(api) -> None:
 
 async def test_what_the_server_can_do(api) -> None:
     document = {"paths": {"/v1/audio/transcriptions": {}}, "components": {"schemas": {"ChatRequest": {}}}}
-    assert Abilities(document).transcribes
-    assert not Abilities(document).structures
-    assert not Abilities({}).transcribes
+    assert Abilities.of(document) == Abilities(transcribes=True, structures=False)
+    assert Abilities.of({}) == Abilities()
     assert isinstance((await Api(api.url).abilities()).structures, bool)
+
+
+async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
+    """This one refuses ``response_format``."""
+    from lsv_webui.chat import ChatTab
+
+    chat, values = Chat(), ["fake", "", "", '{"type": "object"}', *[""] * len(NUMBERS)]
+    chat.ask("Hello")
+    window: Any = SimpleNamespace(session_hash="a")
+    async for _ in ChatTab(Api(api.url)).answer(window, "", chat, *values):
+        pass
+    assert (chat.messages[-1].text, chat.messages[-1].error) == (api.engine.answer, "")
 
 
 async def test_a_body_that_is_no_error() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
 import pytest
 
 from lsv.errors import BadRequest
-from lsv_webui.conversation import KEPT, Chat, Message, forget, keep, new_chat, read_chats
-from lsv_webui.parts import content_part, request_messages
+from lsv_webui import media
+from lsv_webui.api import Model
+from lsv_webui.conversation import Chat, Message, read_index, read_record
+from lsv_webui.parts import content_part, request_messages, sent_kinds
 from lsv_webui.view import entries
 from lsv_webui.wishes import NUMBERS, Wishes
 
@@ -29,7 +32,7 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_title_is_the_beginning_of_the_first_question() -> None:
     assert talk("  Why is\nthe sky blue? ").title == "Why is the sky blue?"
     assert talk("x" * 99).title == "x" * 41 + "…"
-    assert new_chat().title == "New chat"
+    assert Chat().title == "New chat"
 
 
 @pytest.mark.parametrize("index", [2, 3])
@@ -40,25 +43,35 @@ def test_going_back_ends_with_the_question(index: int) -> None:
     assert [message.text for message in chat.messages] == ["one", "1", "two"]
 
 
-def test_the_chat_that_changed_comes_first_and_the_oldest_go() -> None:
-    saved: list[object] = []
-    for number in range(KEPT + 5):
-        saved = keep(saved, Chat(id=str(number), messages=[Message(role="user", text="hi")]))
-    assert len(saved) == KEPT
-    again = keep(saved, read_chats(saved)[3])
-    assert [chat.id for chat in read_chats(again)][:2] == [str(KEPT + 1), str(KEPT + 4)]
-    assert len(forget(again, read_chats(again)[0])) == KEPT - 1
+def test_a_record_is_read_as_it_was_kept() -> None:
+    chat = talk("one", "1")
+    chat.messages[1].note = "2 tokens"
+    record = chat.record()
+    assert read_record(record) == chat
+    assert json.loads(record)["title"] == "one"
+    assert chat.at > 0
 
 
-def test_answers_that_have_not_begun_are_not_kept() -> None:
+def test_answers_that_have_not_begun_are_not_kept_and_others_are_marked() -> None:
     chat = talk("one", "1", "two", "")
-    assert [message.text for message in read_chats(keep([], chat))[0].messages] == ["one", "1", "two"]
+    kept = read_record(chat.record())
+    assert kept is not None
+    assert [message.text for message in kept.messages] == ["one", "1", "two"]
     assert len(chat.messages) == 4
+    chat.messages[-1].text = "par"
+    kept = read_record(chat.record())
+    assert kept is not None
+    assert [message.note for message in kept.messages] == ["", "", "", "stopped"]
 
 
-@pytest.mark.parametrize("kept", [None, "x", [{"id": 3}], [{"messages": []}], {"id": "a"}])
-def test_what_another_page_wrote_is_dropped(kept: object) -> None:
-    assert read_chats(kept) == []
+@pytest.mark.parametrize("kept", ["", "null", "x", "[]", '{"id": 3}', '{"id": "a", "messages": [{}]}'])
+def test_what_another_page_wrote_is_dropped(kept: str) -> None:
+    assert read_record(kept) is None
+
+
+def test_an_index_is_names_and_titles() -> None:
+    assert read_index('[["a", "One"]]') == [("a", "One")]
+    assert read_index("") == read_index('{"a": 1}') == []
 
 
 def test_questions_without_an_answer_are_not_sent_again() -> None:
@@ -78,6 +91,30 @@ def test_uploads_become_content_parts(uploads: Path, name: str, kind: str, place
     part = content_part(str(uploads / name))
     assert part["type"] == kind
     assert part[kind][place].endswith(base64.b64encode(b"bytes").decode())
+
+
+@pytest.mark.parametrize(
+    ("taken", "words"),
+    [
+        ({"text", "image", "audio", "video"}, "m takes text, pictures, sounds and videos"),
+        ({"text", "audio"}, "m takes text and sounds, but no pictures or videos"),
+        ({"text"}, "m takes text only"),
+        (None, ""),
+    ],
+)
+def test_what_a_model_takes_in_words(taken: set[str] | None, words: str) -> None:
+    assert media.hint(Model("m", None if taken is None else frozenset(taken))) == words
+
+
+def test_files_a_model_does_not_take_are_refused(uploads: Path) -> None:
+    (uploads / "a.wav").write_bytes(b"bytes")
+    chat = Chat(messages=[Message(role="user", text="What is this?", files=(str(uploads / "a.wav"),))])
+    kinds = sent_kinds(request_messages(chat, "Be brief."))
+    assert kinds == {"audio"}
+    media.check(Model("ears", frozenset({"text", "audio"})), kinds)
+    media.check(Model("silent"), kinds)
+    with pytest.raises(BadRequest, match=r"eyes takes text and pictures, .* Choose a model that takes sounds"):
+        media.check(Model("eyes", frozenset({"text", "image"})), kinds)
 
 
 def test_only_uploads_are_read(uploads: Path, tmp_path: Path) -> None:

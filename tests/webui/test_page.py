@@ -9,6 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from .media_files import draw_circle, play_beeps
+from .stand_in import StandIn
+
 pytestmark = pytest.mark.xdist_group("webui")
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "webui.md"
@@ -21,13 +24,30 @@ def client(api, pages):
     return gradio_client.Client(pages.url(api.url), verbose=False)
 
 
-def test_the_example_of_the_documentation(api, pages, tmp_path, monkeypatch, capsys) -> None:
-    example = re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    assert example
-    code = example.group(1).replace("http://127.0.0.1:7860", pages.url(api.url))
-    exec(compile(code, "docs/webui.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert said.count(api.engine.answer) == 2
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(example: str, url: str) -> None:
+    exec(compile(example.replace("http://127.0.0.1:7860", url), "docs/webui.md", "exec"), {})
+
+
+def test_the_example_of_the_documentation(api, pages, capsys) -> None:
+    run(examples()[0], pages.url(api.url))
+    assert capsys.readouterr().out.count(api.engine.answer) == 2
+
+
+@pytest.mark.slow
+def test_the_example_with_files(pages, tmp_path, monkeypatch, capsys) -> None:
+    server = StandIn({"senses": ["text", "image", "audio"]})
+    monkeypatch.chdir(tmp_path)
+    draw_circle(tmp_path / "picture.png")
+    play_beeps(tmp_path / "sound.wav")
+    run(examples()[1], pages.url(server.url))
+    assert capsys.readouterr().out.strip() == server.answer
+    parts = server.body["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "input_audio", "text"]
+    server.stop()
 
 
 def test_an_error_is_the_callers(client) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,31 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import free_port
+from .conftest import Command, free_port
 
 pytestmark = [pytest.mark.xdist_group("webui"), pytest.mark.slow]
-
-
-class Command:
-    """An ``lsv`` process and what it wrote."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "lsv", *arguments], stdout=output, stderr=subprocess.STDOUT
-            )
-
-    def wait_for(self, line: str, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while line not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.1)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ class Answer:
 
     def end(self, *, stopped: bool = False) -> None:
         """Write the figures under the answer."""
-        self.message.note = " · ".join(filter(None, (*self._figures(), "stopped" if stopped else self._cut)))
+        found = " · ".join(filter(None, (*self._figures(), "stopped" if stopped else self._cut)))
+        self.message.note = found or ("" if self.message.error else "an empty answer")
 
     def _figures(self) -> tuple[str, ...]:
         if self._first is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -17,14 +18,31 @@ _ANSWER_SECONDS = 3600.0
 _STATUS_SECONDS = 5.0
 
 
-class Abilities:
-    """What a server says of itself in ``/openapi.json``."""
+class Model(NamedTuple):
+    """A name the server answers to, and what that model takes; None where the server does not say."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        paths = document.get("paths", {})
+    name: str
+    modalities: frozenset[str] | None = None
+
+    def takes(self, kind: str) -> bool:
+        """Whether it takes files of a kind, as far as one knows."""
+        return self.modalities is None or kind in self.modalities
+
+
+class Abilities(NamedTuple):
+    """What a server can do beside chatting."""
+
+    transcribes: bool = False
+    structures: bool = False
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Abilities:
+        """What it says of itself in ``/openapi.json``."""
         schemas = document.get("components", {}).get("schemas", {})
-        self.transcribes = "/v1/audio/transcriptions" in paths
-        self.structures = "response_format" in schemas.get("ChatRequest", {}).get("properties", {})
+        return cls(
+            transcribes="/v1/audio/transcriptions" in document.get("paths", {}),
+            structures="response_format" in schemas.get("ChatRequest", {}).get("properties", {}),
+        )
 
 
 class Api:
@@ -36,13 +54,18 @@ class Api:
         # Straight to the server: a proxy in the environment is for the world outside, which the page never calls.
         self._http = httpx2.AsyncClient(base_url=server, timeout=_STATUS_SECONDS, trust_env=False)
 
-    async def models(self, key: str | None = None) -> list[str]:
-        """Names the server answers to."""
-        found = await self._get("/v1/models", key)
-        return [model["id"] for model in found.json()["data"]]
+    async def models(self, key: str | None = None) -> list[Model]:
+        """The models the server has, its first one first."""
+        found = (await self._get("/v1/models", key)).json()["data"]
+        return [Model(card["id"], frozenset(card["modalities"]) if "modalities" in card else None) for card in found]
+
+    async def model(self, name: str | None, key: str | None = None) -> Model:
+        """The model of a name, or the first one."""
+        found = await self.models(key)
+        return next((model for model in found if model.name == name), found[0])
 
     async def abilities(self, key: str | None = None) -> Abilities:
-        return Abilities((await self._get("/openapi.json", key)).json())
+        return Abilities.of((await self._get("/openapi.json", key)).json())
 
     async def health(self, key: str | None = None) -> dict[str, Any]:
         """The state of the server and its models; a server that is loading answers, too."""
@@ -69,20 +92,31 @@ class Api:
                 async for event in async_events(response.aiter_lines()):
                     yield event
 
-    async def transcribe(self, path: Path, model: str | None, key: str | None = None) -> str:
-        """The words in a sound."""
-        form = {"response_format": "json", **({"model": model} if model else {})}
+    async def transcribe(
+        self, path: Path, form: Mapping[str, str], key: str | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """What a server makes of a sound: the events of a stream where the form asks for one, else one record.
+
+        Formats that are plain text come as the ``text`` of a record. Closing the iterator aborts the request.
+        """
         with self._in_words():
-            response = await self._http.post(
+            async with self._http.stream(
+                "POST",
                 "/v1/audio/transcriptions",
-                data=form,
-                files={"file": (path.name, path.read_bytes())},
+                data=dict(form),
+                files={"file": (path.name, await asyncio.to_thread(path.read_bytes))},
                 headers=self._headers(key),
                 timeout=_answering(),
-            )
-        if response.status_code != 200:
-            raise refusal(response.status_code, response.content)
-        return str(response.json()["text"])
+            ) as response:
+                kind = response.headers.get("content-type", "").partition(";")[0]
+                if response.status_code != 200:
+                    raise refusal(response.status_code, await response.aread())
+                if kind == "text/event-stream":
+                    async for event in async_events(response.aiter_lines()):
+                        yield event
+                else:
+                    body = (await response.aread()).decode()
+                    yield json.loads(body) if kind == "application/json" else {"text": body}
 
     async def _get(self, path: str, key: str | None, accepted: tuple[int, ...] = (200,)) -> httpx2.Response:
         with self._in_words():

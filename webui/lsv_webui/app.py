@@ -48,9 +48,12 @@ class Page:
             with gr.Sidebar(width=280, elem_id="lsv-side"):
                 gr.HTML(BRAND)
                 self._chat.render_list()
-                mode = gr.Button("Light / dark", size="sm", elem_id="lsv-mode")
+                with gr.Row(elem_id="lsv-foot"):
+                    self._chat.render_delete()
+                    mode = gr.Button("Light / dark", size="sm", elem_id="lsv-mode")
             with gr.Sidebar(position="right", width=320, open=False, elem_id="lsv-settings"):
                 self._controls.render()
+            self._seen = gr.State(("",))
             with gr.Row(elem_id="lsv-top"):
                 self._controls.render_model()
                 self._status = gr.HTML(elem_id="lsv-status")
@@ -73,27 +76,46 @@ class Page:
         page.load(None, js=OPENED, **QUIET)
         looked = {
             "fn": self.look,
-            "inputs": [self._controls.model, self._controls.key],
-            "outputs": [self._status, self._controls.model, self._controls.structured, self._transcribing],
+            "inputs": [self._seen, self._controls.model, self._controls.key],
+            "outputs": [
+                self._seen,
+                self._status,
+                self._controls.model,
+                self._controls.structured,
+                self._transcribing,
+                *self._chat.offering,
+            ],
             **QUIET,
         }
         self._controls.restore(page).then(**looked)
-        self._controls.key.change(**looked)
-        gr.Timer(STATUS_SECONDS).tick(**looked)
+        for trigger in (self._controls.key.change, self._controls.model.input, gr.Timer(STATUS_SECONDS).tick):
+            trigger(**looked)
 
-    async def look(self, model: str | None, key: str) -> tuple[Any, ...]:
-        """How the server is, which models it has, what it can do."""
+    async def look(self, seen: Any, name: str | None, key: str) -> tuple[Any, ...]:
+        """How the server is, which models it has, what it can do; only what has changed is drawn."""
         try:
-            health, models = await self._api.health(key), await self._api.models(key)
-            abilities = await self._api.abilities(key)
+            pill = _health_pill(await self._api.health(key))
+            models, abilities = await self._api.models(key), await self._api.abilities(key)
         except LsvError as error:
-            return _pill("down", error.message), gr.skip(), gr.skip(), gr.skip()
+            pill = _pill("down", error.message)
+            return (pill, *seen[1:]), _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))
+        model = next((model for model in models if model.name == name), models[0])
+        found = (pill, model, models, abilities)
+        if found[1:] == seen[1:]:
+            return found, _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))
         return (
-            _health_pill(health),
-            gr.update(choices=models, value=model if model in models else models[0]),
+            found,
+            pill,
+            gr.update(choices=[model.name for model in models], value=model.name),
             self._controls.show_abilities(abilities),
-            gr.update(visible=abilities.transcribes),
+            gr.update(visible=abilities.transcribes and any(model.takes("audio") for model in models)),
+            *self._chat.offer(model),
         )
+
+
+def _changed(now: str, before: str) -> Any:
+    """What would be drawn as it was would only be read out again."""
+    return gr.skip() if now == before else now
 
 
 def _clock(active: bool) -> Any:

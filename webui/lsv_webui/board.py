@@ -8,7 +8,8 @@ from lsv_webui.metrics import Histogram, Sample
 from lsv_webui.plots import plot
 
 SHOWN = 90
-"""Samples on a plot: three minutes."""
+SPAN = "3 minutes"
+"""Samples on a plot, and how long that is."""
 
 WINDOW = 5
 """Samples over which rates and latencies are taken."""
@@ -21,17 +22,18 @@ def draw(samples: Sequence[Sample]) -> str:
     ttft, itl = latencies(samples, lambda s: s.ttft), latencies(samples, lambda s: s.itl)
     running, waiting = (_padded([getattr(sample, name) for sample in samples]) for name in ("running", "waiting"))
     cards = (
-        _card("Running", f"{now.running:g}", "requests"),
-        _card("Waiting", f"{now.waiting:g}", "requests"),
+        _card("Running", f"{now.running:g}", "request" if now.running == 1 else "requests"),
+        _card("Waiting", f"{now.waiting:g}", "request" if now.waiting == 1 else "requests"),
         _card("KV cache", f"{100 * now.kv:.1f}", "% in use", share=now.kv),
         _card("Throughput", f"{(writing[-1] if writing else None) or 0:,.0f}", "tokens/s"),
     )
-    plots = (
-        plot("Throughput", [("written", _padded(writing)), ("read", _padded(reading))], _per_second, top=10),
-        plot("Requests", [("running", running), ("waiting", waiting)], _count, top=4),
-        plot("Time to first token", [("mean", _padded(ttft[0])), ("p95", _padded(ttft[1]))], _milliseconds, top=0.05),
-        plot("Time between tokens", [("mean", _padded(itl[0])), ("p95", _padded(itl[1]))], _milliseconds, top=0.02),
+    drawn = (
+        ("Throughput", (("written", _padded(writing)), ("read", _padded(reading))), _per_second, 10),
+        ("Requests", (("running", running), ("waiting", waiting)), _count, 4),
+        ("Time to first token", (("mean", _padded(ttft[0])), ("p95", _padded(ttft[1]))), _milliseconds, 0.05),
+        ("Time between tokens", (("mean", _padded(itl[0])), ("p95", _padded(itl[1]))), _milliseconds, 0.02),
     )
+    plots = [plot(title, lines, form, since=SPAN, top=top) for title, lines, form, top in drawn]
     return f'<div class="lsv-cards">{"".join(cards)}</div><div class="lsv-plots">{"".join(plots)}</div>'
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from html import escape
 from typing import Any
 
 import gradio as gr
 
 from lsv.errors import LsvError
-from lsv_webui import conversation
+from lsv_webui import conversation, media
 from lsv_webui.answer import write
-from lsv_webui.api import Api
+from lsv_webui.api import Api, Model
 from lsv_webui.controls import Controls
 from lsv_webui.conversation import Chat, Message
-from lsv_webui.parts import request_messages
+from lsv_webui.parts import request_messages, sent_kinds
 from lsv_webui.theme import TUCK
-from lsv_webui.view import GREETING, QUIET, choices, entries
+from lsv_webui.view import QUIET, entries
 from lsv_webui.wishes import Wishes
 
 EXAMPLES = (
@@ -26,6 +28,12 @@ EXAMPLES = (
     "What is 27 + 38?",
     "Tell me a story.",
 )
+
+Drawn = tuple[Any, ...]
+"""What handlers give: updates of components, in the order of the outputs."""
+
+KEEP_SECONDS = 1.0
+"""How often the browser keeps an answer that is being written."""
 
 _LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
@@ -55,13 +63,20 @@ class ChatTab:
     def render_list(self) -> None:
         """The list of conversations, for the side of the page."""
         self.new = gr.Button("New chat", variant="primary", elem_id="lsv-new")
-        self.list = gr.Radio([], show_label=False, container=False, elem_id="lsv-chats", interactive=True)
+        self.list = gr.Radio(
+            [], label="Conversations", show_label=False, container=False, elem_id="lsv-chats", interactive=True
+        )
+
+    def render_delete(self) -> None:
         self.delete = gr.Button("Delete this chat", size="sm", elem_id="lsv-delete")
 
     def render(self) -> None:
         """The conversation and the message box."""
-        self.current = gr.State(conversation.new_chat())
-        self.saved = gr.BrowserState([], storage_key="lsv.chats", secret="lsv")
+        self.current = gr.State(Chat())
+        # What passes between the browser's store and here: one conversation, and the titles of all.
+        self.record = gr.Textbox(visible="hidden")
+        self.index = gr.Textbox(visible="hidden")
+        self.changed = gr.Button(visible="hidden", elem_id="lsv-changed")
         self.view = gr.Chatbot(
             show_label=False,
             container=False,
@@ -70,7 +85,7 @@ class ChatTab:
             height=None,
             scale=1,
             editable="user",
-            placeholder=GREETING,
+            placeholder=media.greeting(Model("")),
             examples=[{"text": text} for text in EXAMPLES],
             latex_delimiters=_LATEX,
             buttons=["copy"],
@@ -79,6 +94,7 @@ class ChatTab:
             allow_tags=False,
         )
         self.box = gr.MultimodalTextbox(
+            label="Message",
             show_label=False,
             container=False,
             elem_id="lsv-box",
@@ -87,12 +103,22 @@ class ChatTab:
             file_types=["image", "audio", "video"],
             file_count="multiple",
             max_plain_text_length=100_000,
-            autofocus=True,
         )
+        self.hint = gr.HTML(elem_id="lsv-hint")
+        self.offered = gr.Textbox(visible="hidden")
+
+    @property
+    def offering(self) -> list[Any]:
+        """What depends on the model."""
+        return [self.offered, self.view, self.hint]
+
+    def offer(self, model: Model) -> Drawn:
+        """The media inputs the model takes, and words about them."""
+        return media.offered(model), gr.update(placeholder=media.greeting(model)), escape(media.hint(model))
 
     def wire(self, page: gr.Blocks, controls: Controls) -> None:
         """What happens when."""
-        shown = [self.current, self.view, self.list]
+        self.offered.change(None, self.offered, self.box, js=media.OFFER, **QUIET)
         asked = self.box.submit(self.ask, [self.box, self.current], [self.box, self.current, self.view], **QUIET)
         answers = [self._answered(asked, controls)]
         for trigger, act in (
@@ -103,24 +129,47 @@ class ChatTab:
             asked = trigger(act, self.current, [self.current, self.view, self.box], **QUIET)
             answers.append(self._answered(asked, controls))
         self.box.stop(self.stop, queue=False, **QUIET)
-        # Who goes elsewhere is done with the answer being written, which must not be drawn over what comes instead.
-        for left in (
-            self.new.click(self.begin, self.saved, shown, cancels=answers, **QUIET),
-            self.list.input(self.open, [self.list, self.saved], shown, cancels=answers, **QUIET),
-            self.delete.click(self.remove, [self.current, self.saved], [*shown, self.saved], cancels=answers, **QUIET),
-        ):
+        self._wire_leaving(answers)
+        self._wire_store(page)
+
+    def _wire_leaving(self, answers: list[Any]) -> None:
+        """Who goes elsewhere is done with the answer being written, which must not be drawn over what comes instead."""
+        here = [self.index, self.current]
+        chosen = [*here, self.record, self.list]
+        index, record = "(_, chat) => [lsvStore.index(), chat]", "lsvStore.index(), chat, lsvStore.read(id), id"
+        leaving: tuple[tuple[Any, Callable[..., Any], list[Any], str], ...] = (
+            (self.new.click, self.begin, here, index),
+            (self.delete.click, self.remove, here, index),
+            (self.list.input, self.open, chosen, f"(_, chat, r, id) => [{record}]"),
+        )
+        for trigger, act, inputs, js in leaving:
+            shown = [self.current, self.view, self.list, self.record]
+            left = trigger(act, inputs, shown, js=js, cancels=answers, **QUIET)
             # What was under way when it was cancelled may still have been drawn, so it is drawn once more.
             left.then(entries, self.current, self.view, **QUIET).then(_at_rest, None, self.box, **QUIET)
         for trigger in (self.new.click, self.list.input):
             trigger(None, js=TUCK, **QUIET)
-        page.load(self.restore, self.saved, shown, **QUIET)
+
+    def _wire_store(self, page: gr.Blocks) -> None:
+        """What the browser keeps, and when it is looked at: as the page opens, and once another window wrote."""
+        self.record.change(None, self.record, js="record => lsvStore.write(record)", **QUIET)
+        self.list.change(None, self.list, js="id => lsvStore.show(id)", **QUIET)
+        for trigger, found in ((page.load, "first"), (self.changed.click, "shown")):
+            trigger(
+                self.look,
+                [self.index, self.current, self.record],
+                [self.current, self.view, self.list],
+                js=f"(_, chat) => [lsvStore.index(), chat, lsvStore.{found}()]",
+                **QUIET,
+            )
 
     def _answered(self, asked: Any, controls: Controls) -> Any:
         """Once a question stands, let it be answered; gives the event that answers."""
         answer = asked.then(
             self.answer,
-            [self.current, self.saved, *controls.inputs],
-            [self.view, self.current, self.saved, self.list],
+            [self.index, self.current, *controls.inputs],
+            [self.view, self.current, self.record, self.list],
+            js="(_, ...others) => [lsvStore.index(), ...others]",
             **QUIET,
         )
         answer.then(_at_rest, None, self.box, **QUIET)
@@ -147,54 +196,69 @@ class ChatTab:
         chat.ask(str(event.value["text"]))
         return chat, entries(chat), _writing()
 
-    async def answer(
-        self, request: gr.Request, chat: Chat, saved: object, *values: Any
-    ) -> AsyncIterator[tuple[Any, ...]]:
-        """Answer the last question, drawing as it goes. The browser keeps the question at once."""
+    async def answer(self, request: gr.Request, index: str, chat: Chat, *values: Any) -> AsyncIterator[Drawn]:
+        """Answer the last question, drawing as it goes. The browser keeps the question at once, then the rest."""
         if not chat.messages or chat.messages[-1].role != "user":
             return
         turn, wishes = self._turn(request), Wishes.of(values)
         try:
+            yield entries(chat), chat, chat.record(), _listed(index, chat, first=True)
             # Files are read for it, so it has a thread of its own.
             messages = await asyncio.to_thread(request_messages, chat, wishes.system)
+            if wishes.schema and not (await self._api.abilities(wishes.key or None)).structures:
+                wishes = wishes._replace(schema="")  # it was entered for another server; here its panel is not shown
             body = {**wishes.fields(), "messages": messages}
+            if kinds := sent_kinds(messages):
+                media.check(await self._api.model(wishes.model, wishes.key or None), kinds)
             message = Message(role="assistant")
             chat.messages.append(message)
-            yield _kept(chat, saved)
+            yield entries(chat), *[gr.skip()] * 3
             async with aclosing(write(self._api, body, message, turn.stop, wishes.key or None)) as progress:
                 async for _ in progress:
                     if not turn.left:
-                        yield entries(chat), gr.skip(), gr.skip(), gr.skip()
+                        kept = chat.record() if time.time() > chat.at + KEEP_SECONDS else gr.skip()
+                        yield entries(chat), gr.skip(), kept, gr.skip()
         except LsvError as error:
             chat.messages.append(Message(role="assistant", error=error.message))
         finally:
             self._end(turn, request)
         if not turn.left:
-            yield _kept(chat, saved)
+            yield entries(chat), chat, chat.record(), gr.skip()
 
     async def stop(self, request: gr.Request) -> None:
         if turn := self._turns.get(str(request.session_hash)):
             turn.stop.set()
 
-    async def begin(self, saved: object, request: gr.Request) -> tuple[Any, ...]:
-        return self._show(conversation.new_chat(), saved, request)
+    async def begin(self, index: str, chat: Chat, request: gr.Request) -> Drawn:
+        return self._go(Chat(), index, chat, request)
 
-    async def open(self, chosen: str, saved: object, request: gr.Request) -> tuple[Any, ...]:
-        found = next((chat for chat in conversation.read_chats(saved) if chat.id == chosen), None)
-        return self._show(found or conversation.new_chat(), saved, request)
+    async def open(self, index: str, chat: Chat, record: str, chosen: str, request: gr.Request) -> Drawn:
+        if chosen == chat.id:  # its answer may have been cancelled, but nothing in the browser is newer
+            chat.interrupt()
+            return *self._show(chat, index, request), chat.record()
+        return self._go(conversation.read_record(record) or Chat(), index, chat, request)
 
-    async def remove(self, chat: Chat, saved: object, request: gr.Request) -> tuple[Any, ...]:
-        kept = conversation.forget(saved, chat)
-        return *self._show(conversation.new_chat(), kept, request), kept
+    async def remove(self, index: str, chat: Chat, request: gr.Request) -> Drawn:
+        return *self._show(Chat(), index, request, gone=chat.id), chat.no_record()
 
-    async def restore(self, saved: object, request: gr.Request) -> tuple[Any, ...]:
-        """The conversation that was open last, when the page opens."""
-        chats = conversation.read_chats(saved)
-        return self._show(chats[0] if chats else conversation.new_chat(), saved, request)
+    async def look(self, index: str, chat: Chat, record: str, request: gr.Request) -> Drawn:
+        """What the browser keeps, when the page opens or another window has changed it.
 
-    def _show(self, chat: Chat, saved: object, request: gr.Request) -> tuple[Any, ...]:
+        An answer being written here stands over what other windows wrote.
+        """
+        found, writing = conversation.read_record(record), str(request.session_hash) in self._turns
+        if writing or found is None or found.at <= chat.at:
+            return gr.skip(), gr.skip(), _listed(index, chat)
+        return self._show(found, index, request)
+
+    def _go(self, chat: Chat, index: str, left: Chat, request: gr.Request) -> Drawn:
+        """Show another conversation; what was written of an answer in the one that is left stays."""
+        kept = left.record() if left.interrupt() else gr.skip()
+        return *self._show(chat, index, request), kept
+
+    def _show(self, chat: Chat, index: str, request: gr.Request, gone: str = "") -> Drawn:
         self._leave(request)
-        return chat, entries(chat), _listed(saved, chat)
+        return chat, entries(chat), _listed(index, chat, gone=gone)
 
     def _turn(self, request: gr.Request) -> Turn:
         """A new turn; what was being written in this window ends."""
@@ -216,15 +280,12 @@ def _index(index: int | tuple[int, int] | list[int]) -> int:
     return index if isinstance(index, int) else index[0]
 
 
-def _kept(chat: Chat, saved: object) -> tuple[Any, ...]:
-    """The conversation drawn, and kept in the browser."""
-    kept = conversation.keep(saved, chat)
-    return entries(chat), chat, kept, _listed(kept, chat)
-
-
-def _listed(saved: object, chat: Chat) -> Any:
-    chats = conversation.read_chats(saved)
-    return gr.update(choices=choices(chats), value=chat.id if chat.messages else None)
+def _listed(index: str, chat: Chat, *, first: bool = False, gone: str = "") -> Any:
+    """The list of conversations, ``chat`` among them as soon as something is said in it; ``first`` when it changes."""
+    listed = {name: title for name, title in conversation.read_index(index) if name != gone}
+    if chat.id and (first or chat.id not in listed):
+        listed = {chat.id: chat.title, **listed}
+    return gr.update(choices=[(title, name) for name, title in listed.items()], value=chat.id or None)
 
 
 def _writing(*, empty: bool = False) -> Any:

@@ -11,6 +11,7 @@ from lsv_webui.view import QUIET
 from lsv_webui.wishes import NUMBERS, Number
 
 _REMEMBERED = 3 + len(NUMBERS)
+_REMEMBER = "(...values) => [values.map(value => value ?? '')]"
 
 
 class Controls:
@@ -32,13 +33,19 @@ class Controls:
         with gr.Row(elem_id="lsv-sampling"):
             self.numbers = tuple(map(_number, NUMBERS))
         with gr.Accordion("Structured output", open=False, visible=False) as self.structured:
-            self.schema = gr.Textbox(label="JSON schema", lines=6, placeholder='{"type": "object", …}')
+            self.schema = gr.Textbox(
+                label="JSON schema",
+                info="Answers follow it. {} takes any JSON; empty: prose.",
+                lines=6,
+                placeholder='{"type": "object", …}',
+            )
         self.key = gr.Textbox(
             label="API key", type="password", placeholder="only if the server asks for one", elem_id="lsv-key"
         )
         reset = gr.Button("Back to defaults", size="sm")
         for component in self._remembered:
-            component.change(_remember, self._remembered, self._kept, queue=False, **QUIET)
+            # In the browser alone, where what was entered last is also kept last.
+            component.change(None, self._remembered, self._kept, js=_REMEMBER, **QUIET)
         reset.click(lambda: [""] * _REMEMBERED, None, self._remembered, **QUIET)
 
     def render_model(self) -> None:
@@ -64,17 +71,13 @@ class Controls:
         """When the page opens, fill in what the browser kept; gives the event, to go on from."""
         return page.load(_restore, self._kept, self._remembered, **QUIET)
 
-    def show_abilities(self, abilities: Abilities) -> dict[str, Any]:
+    def show_abilities(self, abilities: Abilities) -> Any:
         """The panel for structured output is there where the server has it."""
         return gr.update(visible=abilities.structures)
 
 
 def _number(number: Number) -> gr.Textbox:
     return gr.Textbox(label=number.label, placeholder="default", max_lines=1, min_width=120)
-
-
-def _remember(*values: str | None) -> list[str]:
-    return [value or "" for value in values]
 
 
 def _restore(kept: Any) -> list[Any]:

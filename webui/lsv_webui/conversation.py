@@ -1,15 +1,13 @@
-"""Conversations as the page keeps them: in the session while one is open, in the browser for the next visit."""
+"""Conversations: in the session while one is open, as records in the browser (``store.js``) for the next visit."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-
-KEPT = 50
-"""Conversations a browser keeps; the oldest go first."""
 
 TITLE_LENGTH = 42
 
@@ -25,9 +23,13 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class Chat(msgspec.Struct, kw_only=True):
-    """A conversation; user and assistant take turns."""
+    """A conversation; user and assistant take turns. It has no ``id`` before something is said.
 
-    id: str
+    ``at`` is when it last changed, in seconds since 1970.
+    """
+
+    id: str = ""
+    at: float = 0.0
     messages: list[Message] = []
 
     @property
@@ -40,6 +42,7 @@ class Chat(msgspec.Struct, kw_only=True):
         return text if len(text) <= TITLE_LENGTH else f"{text[: TITLE_LENGTH - 1].rstrip()}…"
 
     def ask(self, text: str, files: Sequence[str] = ()) -> None:
+        self.id = self.id or secrets.token_hex(6)
         self.messages.append(Message(role="user", text=text, files=tuple(files)))
 
     def back_to(self, index: int) -> Message | None:
@@ -51,31 +54,44 @@ class Chat(msgspec.Struct, kw_only=True):
         del self.messages[index + 1 :]
         return self.messages[index]
 
+    def interrupt(self) -> bool:
+        """Mark an answer that was left before its end; whether there is one. A finished one has its figures."""
+        if not self.messages or self.messages[-1].role != "assistant":
+            return False
+        last = self.messages[-1]
+        if last.note or last.error:
+            return False
+        last.note = "stopped"
+        return True
 
-def new_chat() -> Chat:
-    return Chat(id=secrets.token_hex(6))
+    def record(self) -> str:
+        """What a browser keeps of it, as it is now: without an answer that has not begun."""
+        self.at = time.time()
+        begun = [message for message in self.messages if message.text or message.files or message.error]
+        kept = Chat(id=self.id, at=self.at, messages=begun)
+        return msgspec.json.encode({**msgspec.structs.asdict(kept), "title": self.title}).decode()
+
+    def no_record(self) -> str:
+        """The record of a conversation that is forgotten."""
+        return Chat(id=self.id, messages=[]).record()
 
 
-def read_chats(saved: object) -> list[Chat]:
-    """What a browser kept, newest first; none if another version of the page wrote it."""
+def read_record(record: str) -> Chat | None:
+    """A conversation that a browser kept; None without one, or if another version of the page wrote it.
+
+    An answer in it that never came to its end is marked.
+    """
     try:
-        return msgspec.convert(saved, list[Chat])
-    except msgspec.ValidationError:
+        chat = msgspec.json.decode(record, type=Chat)
+    except msgspec.DecodeError:
+        return None
+    chat.interrupt()
+    return chat
+
+
+def read_index(index: str) -> list[tuple[str, str]]:
+    """Names and titles of the conversations a browser keeps, newest first."""
+    try:
+        return msgspec.json.decode(index, type=list[tuple[str, str]])
+    except msgspec.DecodeError:
         return []
-
-
-def keep(saved: object, chat: Chat) -> list[Any]:
-    """What a browser keeps once ``chat`` has changed: it comes first."""
-    others = [other for other in read_chats(saved) if other.id != chat.id]
-    return _plain([chat, *others][:KEPT] if chat.messages else others)
-
-
-def forget(saved: object, chat: Chat) -> list[Any]:
-    return _plain([other for other in read_chats(saved) if other.id != chat.id])
-
-
-def _plain(chats: list[Chat]) -> list[Any]:
-    """Without answers that have not begun."""
-    begun = [[one for one in chat.messages if one.text or one.files or one.error] for chat in chats]
-    plain: list[Any] = msgspec.to_builtins([Chat(id=c.id, messages=m) for c, m in zip(chats, begun, strict=True)])
-    return plain

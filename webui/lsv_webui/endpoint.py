@@ -8,7 +8,7 @@ import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.conversation import new_chat
+from lsv_webui.conversation import Chat
 from lsv_webui.parts import request_messages
 
 
@@ -25,7 +25,7 @@ def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
         api_key: str | None = None,
     ) -> AsyncIterator[str]:
         """Answer one message; streams the answer so far."""
-        asked = new_chat()
+        asked = Chat()
         asked.ask(message, [dict(file)["path"] for file in files or ()])
         given = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
         text = ""

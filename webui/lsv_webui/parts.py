@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import mimetypes
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest
 from lsv_webui.conversation import Chat, Message
+
+_KINDS = {"image_url": "image", "input_audio": "audio", "video_url": "video"}
 
 
 def upload(path: str) -> Path:
@@ -48,6 +51,12 @@ def request_messages(chat: Chat, system: str = "") -> list[dict[str, Any]]:
     followed = zip(chat.messages, [*chat.messages[1:], None], strict=True)
     kept = [message for message, following in followed if _is_sent(message, following)]
     return [*told, *(_request_message(message, last=message is kept[-1]) for message in kept)]
+
+
+def sent_kinds(messages: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The kinds of files in messages as the API takes them."""
+    parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
+    return {_KINDS[part["type"]] for part in parts if part["type"] in _KINDS}
 
 
 def _is_sent(message: Message, following: Message | None) -> bool:

@@ -11,11 +11,13 @@ Values = Sequence[float | None]
 """A series, oldest first; None where there was nothing to measure."""
 
 
-def plot(title: str, lines: Sequence[tuple[str, Values]], form: Callable[[float], str], *, top: float = 0.0) -> str:
-    """A panel with one or two lines over time, the newest on the right. ``top`` is the least end of the scale."""
+def plot(
+    title: str, lines: Sequence[tuple[str, Values]], form: Callable[[float], str], *, since: str, top: float = 0.0
+) -> str:
+    """A panel with one or two lines over time, from ``since`` ago to now. ``top`` is the least end of the scale."""
     highest = max([top, *(value for _, values in lines for value in values if value is not None)]) or 1.0
     drawn = "".join(
-        f'<polyline class="line-{index}" points="{piece}"/>'
+        f'<polyline class="line-{index}" points="{piece}"/>{_shade(piece) if index == 0 else ""}'
         for index, (_, values) in enumerate(lines)
         for piece in _pieces(values, highest)
     )
@@ -25,9 +27,11 @@ def plot(title: str, lines: Sequence[tuple[str, Values]], form: Callable[[float]
     )
     return (
         f'<figure class="lsv-plot"><figcaption><h3>{escape(title)}</h3><div>{legend}</div></figcaption>'
+        f'<div class="field"><span class="scale">{form(highest)}</span>'
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">'
         f'<path class="grid" d="M0 1H{WIDTH:g}M0 {HEIGHT / 2:g}H{WIDTH:g}M0 {HEIGHT - 1:g}H{WIDTH:g}"/>{drawn}</svg>'
-        f'<span class="scale">{form(highest)}</span></figure>'
+        "</div>"
+        f'<div class="time"><span>{escape(since)} ago</span><span>now</span></div></figure>'
     )
 
 
@@ -42,6 +46,12 @@ def _pieces(values: Values, highest: float) -> list[str]:
             y = HEIGHT - 2 - (HEIGHT - 4) * value / highest
             runs[-1].append(f"{index * step:.1f},{y:.1f}")
     return [" ".join(run if len(run) > 1 else [run[0], _nudged(run[0])]) for run in runs if run]
+
+
+def _shade(piece: str) -> str:
+    """The area under a line."""
+    first, last = piece.split(" ", 1)[0].partition(",")[0], piece.rsplit(" ", 1)[-1].partition(",")[0]
+    return f'<polygon class="shade" points="{first},{HEIGHT - 1:g} {piece} {last},{HEIGHT - 1:g}"/>'
 
 
 def _nudged(point: str) -> str:

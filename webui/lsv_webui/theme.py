@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import gradio as gr
 
-_STYLE = files("lsv_webui").joinpath("style.css").read_text(encoding="utf-8")
+_STYLE, _STORE = (files("lsv_webui").joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "store.js"))
 
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
 """What a model writes may name pictures anywhere; the browser is told to load nothing from elsewhere."""
@@ -14,16 +14,23 @@ _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-
 HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
-<style>{_STYLE}</style>"""
+<style>{_STYLE}</style>
+<script>{_STORE}</script>"""
 """The style sheet stands here as it is: Gradio rewrites what it takes as ``css``, so that media queries lose in it."""
 
 OPENED = """() => {
   const mode = localStorage.getItem('lsv.mode');
   if (mode) document.body.classList.toggle('dark', mode === 'dark');
+  const label = (what, name) => document.querySelector(what)?.setAttribute('aria-label', name);
+  label('#lsv-side .toggle-button', 'Conversations');
+  label('#lsv-settings .toggle-button', 'Settings');
+  label('#lsv-box textarea', 'Message');
   const side = document.querySelector('#lsv-side.open');
-  if (side && innerWidth <= 768) side.querySelector('.toggle-button').click();
+  if (innerWidth > 768) document.querySelector('#lsv-box textarea')?.focus();
+  else if (side) side.querySelector('.toggle-button').click();
 }"""
-"""Runs when the page opens: the visitor's choice stands over the system's, and a phone shows the chat first."""
+"""Runs when the page opens: the visitor's choice of mode stands over the system's; what has no name gets one; one may
+write at once, but on a phone, where a keyboard would cover half of it, the chat is shown first."""
 
 TUCK = """() => {
   const side = document.querySelector('#lsv-side.open');
@@ -68,10 +75,12 @@ def theme() -> gr.themes.Base:
         input_background_fill="#ffffff",
         input_background_fill_dark="#1f2123",
         input_border_width="1px",
+        input_placeholder_color="#767268",
+        input_placeholder_color_dark="#8f8c84",
         button_primary_background_fill="*primary_700",
         button_primary_background_fill_hover="*primary_800",
-        button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_500",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_600",
         button_primary_text_color="#ffffff",
         button_primary_border_color="transparent",
         button_primary_border_color_dark="transparent",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
 import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.parts import upload
-from lsv_webui.view import banner
+from lsv_webui.view import QUIET, banner
+
+FORMATS = [("Text", "json"), ("With times", "verbose_json"), ("SRT", "srt"), ("WebVTT", "vtt")]
+"""What is shown, and the ``response_format`` it stands for. Plain text is streamed."""
 
 
 class Transcription:
@@ -18,17 +25,68 @@ class Transcription:
 
     def render(self, model: gr.Dropdown, key: gr.Textbox) -> None:
         with gr.Column(elem_id="lsv-transcription"):
-            sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound")
-            run = gr.Button("Transcribe", variant="primary")
+            sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound", elem_id="lsv-sound")
+            form = gr.Radio(FORMATS, value="json", label="Write", elem_id="lsv-format")
+            with gr.Row(elem_id="lsv-spoken"):
+                language = gr.Textbox(label="Language", placeholder="en, de, fr …", max_lines=1)
+                prompt = gr.Textbox(label="Words to expect", placeholder="names, terms", max_lines=1)
+            with gr.Row(elem_id="lsv-transcribe"):
+                run = gr.Button("Transcribe", variant="primary", scale=4)
+                stop = gr.Button("Stop", scale=1, interactive=False)
             failure = gr.HTML()
-            words = gr.Textbox(label="Words", lines=8, buttons=["copy"], interactive=False)
-        run.click(self.transcribe, [sound, model, key], [words, failure], api_visibility="private")
+            words = gr.Textbox(
+                label="Words",
+                lines=6,
+                max_lines=24,
+                buttons=["copy"],
+                interactive=False,
+                placeholder="What is said appears here.",
+                elem_id="lsv-words",
+            )
+        inputs = [sound, form, language, prompt, model, key]
+        began = run.click(_working, None, [run, stop], **QUIET)
+        running = began.then(self.transcribe, inputs, [words, failure], **QUIET)
+        running.then(_at_rest, None, [run, stop], **QUIET)
+        stop.click(_at_rest, None, [run, stop], cancels=running, **QUIET)
 
-    async def transcribe(self, sound: str | None, model: str | None, key: str) -> tuple[str, str]:
-        """The words, or the reason why there are none."""
+    async def transcribe(
+        self, sound: str | None, form: str, language: str, prompt: str, model: str | None, key: str
+    ) -> AsyncIterator[tuple[Any, str]]:
+        """The words as they come, or the reason why there are none."""
         if not sound:
-            return "", banner("Choose or record a sound first.")
+            yield "", banner("Choose or record a sound first.")
+            return
+        yield "", ""
+        asked = {"response_format": form, "language": language.strip(), "prompt": prompt.strip(), "model": model or ""}
+        asked["stream"] = "true" if form == "json" else ""
+        words = ""
         try:
-            return await self._api.transcribe(upload(sound), model, key or None), ""
+            given = {name: value for name, value in asked.items() if value}
+            async with aclosing(self._api.transcribe(upload(sound), given, key or None)) as events:
+                async for event in events:
+                    words = heard(words, event)
+                    yield words, ""
         except LsvError as error:
-            return "", banner(error.message)
+            yield words, banner(error.message)
+
+
+def heard(words: str, event: Mapping[str, Any]) -> str:
+    """The words so far, with one more event of a stream; a whole answer stands over what came before."""
+    if event.get("type") == "transcript.text.delta":
+        return words + str(event["delta"])
+    if segments := event.get("segments"):
+        lines = (f"{_time(part['start'])} – {_time(part['end'])}  {part['text'].strip()}" for part in segments)
+        return "\n".join(lines)
+    return str(event.get("text", words))
+
+
+def _working() -> tuple[Any, Any]:
+    return gr.update(interactive=False), gr.update(interactive=True)
+
+
+def _at_rest() -> tuple[Any, Any]:
+    return gr.update(interactive=True), gr.update(interactive=False)
+
+
+def _time(seconds: float) -> str:
+    return f"{int(seconds // 60)}:{seconds % 60:04.1f}"

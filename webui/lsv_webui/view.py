@@ -14,11 +14,6 @@ QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 WAITING = '<span class="lsv-waiting"><i></i><i></i><i></i></span>'
 
-GREETING = """<div class="lsv-greeting">
-<h1>What would you like to know?</h1>
-<p>Ask a question, or attach a picture, a sound or a video. Conversations stay in this browser.</p>
-</div>"""
-
 
 def entries(chat: Chat) -> list[dict[str, Any]]:
     """The conversation as the chat's value."""
@@ -29,17 +24,13 @@ def banner(text: str) -> str:
     return f'<div class="lsv-error" role="alert">{escape(text)}</div>'
 
 
-def choices(chats: list[Chat]) -> list[tuple[str, str]]:
-    """The list of conversations: what is shown and what it stands for."""
-    return [(chat.title, chat.id) for chat in chats]
-
-
 def _entry(message: Message) -> dict[str, Any]:
     if message.role == "user":
         return {"role": "user", "content": [*map(_file, message.files), *([message.text] if message.text else ())]}
     shown = [message.text, banner(message.error) if message.error else ""]
-    if message.note:
-        shown.append(f'<span class="lsv-note">{escape(message.note)}</span>')
+    if message.text or message.note:
+        # The line is there from the first word on, so that nothing moves when the figures come.
+        shown.append(f'<span class="lsv-note">{escape(message.note) or "writing …"}</span>')
     return {"role": "assistant", "content": "\n\n".join(filter(None, shown)) or WAITING}
 
 
