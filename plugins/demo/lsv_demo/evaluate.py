@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from lsv_demo import CHECKPOINT
 from lsv_demo.question import Question, correct
 from lsv_demo.questions import questions
+from lsv_demo.senses.checkpoint import load_text
 
 LONGEST_ANSWER = 192
 
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--misses", action="store_true", help="print every wrong answer")
     options = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).eval()
+    model = load_text(options.checkpoint)[0].eval()
     tokenizer = AutoTokenizer.from_pretrained(options.checkpoint)
     asked = questions("test", options.count, options.seed)
     texts = answers(model, tokenizer, asked)

@@ -58,8 +58,9 @@ class MasterWeights:
         self.parameters = list(model.parameters())
         self.masters = [parameter.detach().float().clone() for parameter in self.parameters]
         named = list(zip([name for name, _ in model.named_parameters()], self.masters, strict=True))
-        matrices = [master for name, master in named if master.ndim == 2 and "embed" not in name]
-        others = [master for name, master in named if master.ndim != 2 or "embed" in name]
+        tables = [name for name, _ in named if "embed" in name or "places" in name]
+        matrices = [master for name, master in named if master.ndim == 2 and name not in tables]
+        others = [master for name, master in named if master.ndim != 2 or name in tables]
         self.muon = Muon(matrices, matrix_rate, momentum=0.95, decay=0.1)
         self.adam = torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
         self.other_rate = other_rate

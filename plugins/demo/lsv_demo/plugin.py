@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lsv import hookimpl
-from lsv.offers import ModelAlias
+from lsv.offers import ModelAlias, ModelOffer, ProcessorOffer
 
 api = 1
+
+_ARCHITECTURE = "LsvDemoForConditionalGeneration"
 
 
 def locate() -> str:
@@ -26,3 +28,19 @@ def held_out(questions: int, seed: int) -> tuple[Sequence[Mapping[str, Any]], st
 @hookimpl
 def lsv_model_aliases() -> Iterable[ModelAlias]:
     yield ModelAlias("lsv-demo", locate, default=True, held_out=held_out)
+
+
+@hookimpl
+def lsv_models() -> Iterable[ModelOffer]:
+    yield ModelOffer(
+        "lsv-demo", (_ARCHITECTURE,), "lsv_demo.model:LsvDemo", ("generate", "embed"),
+        modalities=("text", "image", "audio", "video"),
+    )  # fmt: skip
+
+
+@hookimpl
+def lsv_processors() -> Iterable[ProcessorOffer]:
+    yield ProcessorOffer(
+        "lsv-demo", (_ARCHITECTURE,), ("image", "audio", "video"),
+        load="lsv_demo.processor:DemoProcessor", place="lsv_demo.processor:DemoPlacement",
+    )  # fmt: skip

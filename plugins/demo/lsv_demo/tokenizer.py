@@ -8,7 +8,7 @@ from random import Random
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lsv_demo.corpus import documents
-from lsv_demo.template import CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, MARKERS
+from lsv_demo.template import CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, MARKERS, MEDIA
 
 VOCABULARY = 1024
 TRAINING_DOCUMENTS = 20_000
@@ -22,7 +22,7 @@ def train_tokenizer(seed: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY - len(MEDIA),
         special_tokens=list(MARKERS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -30,6 +30,7 @@ def train_tokenizer(seed: int) -> Tokenizer:
     chosen = islice(documents(Random(f"tokenizer {seed}"), long=False), TRAINING_DOCUMENTS)
     texts = (text for document in chosen for text, _ in document if text not in MARKERS)
     tokenizer.train_from_iterator((_without_markers(text) for text in texts), trainer)
+    tokenizer.add_special_tokens(list(MEDIA.values()))
     return tokenizer
 
 

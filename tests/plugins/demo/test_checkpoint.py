@@ -33,7 +33,7 @@ def test_file_is_there(name: str) -> None:
 
 
 def test_weights_are_small_and_bfloat16() -> None:
-    assert (CHECKPOINT / "model.safetensors").stat().st_size <= 9_500_000
+    assert (CHECKPOINT / "model.safetensors").stat().st_size <= 14_000_000
     with safe_open(CHECKPOINT / "model.safetensors", "pt") as weights:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
 
@@ -50,7 +50,8 @@ def test_heads_divide_by_two(config: dict[str, int]) -> None:
 
 
 def test_configuration_is_a_tied_llama_with_room(config: dict[str, object]) -> None:
-    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["architectures"] == ["LsvDemoForConditionalGeneration"]
+    assert config["model_type"] == "llama"
     assert config["tie_word_embeddings"] is True
     assert config["max_position_embeddings"] >= 2048
 
@@ -107,3 +108,12 @@ def test_template_joins_text_parts(tokenizer: AutoTokenizer) -> None:
     assert rendered(tokenizer, [{"role": "user", "content": parts}], False) == (
         "<|im_start|>user\nWho is Mira?<|im_end|>\n"
     )
+
+
+def test_template_has_a_place_for_what_is_shown(tokenizer: AutoTokenizer, config: dict[str, dict[str, object]]) -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "What is it?"}, {"type": "audio"}, {"type": "video"}]
+    text = rendered(tokenizer, [{"role": "user", "content": parts}], False)
+    assert text == "<|im_start|>user\n<|image|>What is it?<|audio|><|video|><|im_end|>\n"
+    places = config["senses"]["tokens"]
+    assert places == {kind: tokenizer.convert_tokens_to_ids(f"<|{kind}|>") for kind in ("image", "audio", "video")}
+    assert set(places.values()) < set(tokenizer.encode(text))

@@ -1,0 +1,101 @@
+"""What the tower takes: a small picture, a few of them for a clip, the spectrum of a sound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.errors import BadRequest
+from lsv.media import Modality
+from lsv.processor import Clip, Content, Picture, Sound
+
+SIDE = 96
+"""Pixels that the longer side of a picture is brought to; what is left of the square is grey."""
+FRAMES = 4
+"""Frames of a clip, spread evenly."""
+GREY = 128
+
+RATE = 16_000
+HOP = 320
+WINDOW = 512
+BANDS = 32
+QUIET = 6.0
+"""Powers of ten below the loudest, from which on a band is silent."""
+
+ACROSS = 6
+"""Patches in a row of a picture."""
+HOPS = 8
+"""Columns of a spectrum in a patch of a sound."""
+PATCHES: Mapping[Modality, int] = {"image": ACROSS * ACROSS, "video": ACROSS * ACROSS, "audio": 128}
+"""The most patches of an item."""
+MERGED: Mapping[Modality, int] = {"image": 4, "video": 4, "audio": 2}
+"""Patches that become one embedding: two by two of a picture, two in a row of a sound."""
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+def cut(content: Content) -> tuple[Modality, Bytes | Floats, int]:
+    """Of what kind something is, what the tower takes of it, and how many embeddings become of that.
+
+    A picture is uint8 [SIDE, SIDE, 3], a clip uint8 [FRAMES, SIDE, SIDE, 3], a sound float32 [columns, BANDS].
+    Raises ``BadRequest`` for a sound that is too long.
+    """
+    if isinstance(content, Picture):
+        return "image", fit(content.pixels), PATCHES["image"] // MERGED["image"]
+    if isinstance(content, Clip):
+        chosen = np.linspace(0, len(content.frames) - 1, FRAMES).round().astype(int)
+        frames = np.stack([fit(content.frames[index]) for index in chosen])
+        return "video", frames, PATCHES["video"] // MERGED["video"]
+    columns = spectrum(content)
+    return "audio", columns, len(columns) // (HOPS * MERGED["audio"])
+
+
+def fit(pixels: Bytes) -> Bytes:
+    """Any picture as a square of ``SIDE``, in its own proportions, in the middle of grey."""
+    height, width = pixels.shape[:2]
+    if height == width == SIDE:
+        return pixels
+    from PIL import Image
+
+    scale = SIDE / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    small = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0))
+    square = np.full((SIDE, SIDE, 3), GREY, np.uint8)
+    top, left = (SIDE - size[1]) // 2, (SIDE - size[0]) // 2
+    square[top : top + size[1], left : left + size[0]] = small
+    return square
+
+
+def spectrum(sound: Sound) -> Floats:
+    """float32 [columns, BANDS]: the loudness of bands every 20 ms, from -1 (silent) to 1 (the loudest).
+
+    Silence is put behind the sound until it fills pairs of patches. Raises ``BadRequest`` where there are too many.
+    """
+    patch = HOP * HOPS
+    most = PATCHES["audio"] * patch
+    if len(sound.samples) > most:
+        raise BadRequest(
+            f"the sound is {len(sound.samples) / RATE:.1f} s long, and this model hears at most {most / RATE:.1f} s"
+        )
+    patches = -(-max(1, len(sound.samples)) // (2 * patch)) * 2
+    padded = np.zeros(patches * patch + WINDOW, np.float32)
+    padded[: len(sound.samples)] = sound.samples
+    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[: patches * patch : HOP]
+    power = np.abs(np.fft.rfft(windows * np.hanning(WINDOW).astype(np.float32), axis=-1)) ** 2
+    loud = np.log10(np.maximum(power.astype(np.float32) @ _bands(), 1e-7))
+    quietest = max(float(loud.max()) - QUIET, -QUIET)
+    return (np.maximum(loud - quietest, 0) / (QUIET / 2) - 1).clip(-1, 1)
+
+
+def _bands() -> Floats:
+    """float32 [bins, BANDS]: triangles over the spectrum, their middles even on the mel scale from 100 to 7500 Hz."""
+    low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (100, 7500))
+    edges = 700 * (10 ** (np.linspace(low, high, BANDS + 2) / 2595) - 1)
+    bins = np.fft.rfftfreq(WINDOW, 1 / RATE)[:, None]
+    rising = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
+    triangles: Floats = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+    return triangles

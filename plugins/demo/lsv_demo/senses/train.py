@@ -1,0 +1,200 @@
+"""Teaches the text model to see and hear: ``python -m lsv_demo.senses.train`` goes on where ``lsv_demo.train`` ended.
+
+Seeded. The tower learns from nothing, the language model along with it, and the text it knows is rehearsed so that it
+stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from lsv.media import Modality
+from lsv_demo import CHECKPOINT
+from lsv_demo.optimizer import MasterWeights
+from lsv_demo.questions import stream
+from lsv_demo.senses.checkpoint import load_text, load_tower, save
+from lsv_demo.senses.conversations import KINDS, Batch, Row, collate, conversation, draw, pack
+from lsv_demo.senses.first_sight import Lessons, set_level, teach
+from lsv_demo.senses.learner import Learner
+from lsv_demo.senses.pictures import KNOWN, SCENES, Scenes
+from lsv_demo.senses.tower import Tower, first_weights
+from lsv_demo.template import MEDIA
+from lsv_demo.train import LENGTHS, SHORT, rows_by_length, weighted_loss
+
+KEPT = Path(tempfile.gettempdir()) / "lsv-demo-tower.pt"
+
+
+@dataclass(frozen=True)
+class Course:
+    """A part of the training in which both learn; ``shares`` are the conversations of each kind in a step, beside
+    ``text_tokens`` of text that is rehearsed, whose loss has the weight ``rehearsed``.
+
+    The rate stays for the ``early`` share of the steps, then falls in a line to nothing.
+    """
+
+    steps: int
+    shares: Mapping[Modality, int]
+    language_rate: float
+    early: float
+    scenes: Scenes = SCENES
+    seed: int = 0
+    warm: int = 40
+    tower_rate: float = 0.004
+    text_tokens: int = 1024
+    rehearsed: float = 0.5
+    check_every: int = 200
+
+    def scale(self, step: int) -> float:
+        """Learning rate at ``step`` as a share of the highest."""
+        left = (self.steps - step) / (self.steps * (1 - self.early)) if self.early < 1 else 1.0
+        return min(1.0, (step + 1) / self.warm, left)
+
+
+COURSES = (
+    Course(400, {"image": 24, "audio": 10, "video": 10}, language_rate=0.006, early=1.0),
+    Course(1200, {"image": 38, "audio": 6, "video": 4}, language_rate=0.01, early=0.3, seed=1),
+    Course(
+        400,
+        {"image": 44, "audio": 2, "video": 2},
+        language_rate=0.008,
+        early=0.1,
+        scenes=Scenes(most=4, single=0.15),
+        seed=2,
+    ),
+    Course(
+        300,
+        {"image": 14, "audio": 2, "video": 2},
+        language_rate=0.006,
+        early=0.1,
+        scenes=Scenes(most=4, single=0.3),
+        seed=3,
+        tower_rate=0.001,
+        text_tokens=3072,
+        rehearsed=1.0,
+        check_every=150,
+    ),
+)
+"""All kinds alike first, until sounds and clips are learnt; then mostly pictures, of which there is more to say; at
+last those that show two to four things. Text suffers under that, so in the end there is more of it.
+"""
+
+
+def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path) -> None:
+    """Train both by ``course``; the checkpoint goes to ``folder``."""
+    learner = Learner(language, tower, {kind: tokenizer.token_to_id(MEDIA[kind]) for kind in KINDS})
+    optimizers = (
+        MasterWeights(language, course.language_rate, course.language_rate / 5),
+        MasterWeights(tower, course.tower_rate, course.tower_rate * 0.15),
+    )
+    shown, rehearsed = conversations(tokenizer, course), rehearsals(tokenizer, course)
+    started, mean = time.monotonic(), [0.0, 0.0]
+    for step in range(course.steps):
+        language.set_attn_implementation("eager")
+        losses = [learner.loss(next(shown)), weighted_loss(language, *next(rehearsed))]
+        (losses[0] + course.rehearsed * losses[1]).backward()
+        for optimizer in optimizers:
+            optimizer.step(course.scale(step))
+        mean = [0.95 * old + 0.05 * new.item() if step else new.item() for old, new in zip(mean, losses, strict=True)]
+        if step % 20 == 0:
+            seconds = time.monotonic() - started
+            print(f"step {step:5}  shown {mean[0]:.4f}  text {mean[1]:.4f}  {seconds:6.0f} s", flush=True)
+        if (step + 1) % course.check_every == 0:
+            print(show(check(learner, tokenizer, 60, seed=1)), flush=True)
+            save(language, tower, tokenizer, folder)
+    save(language, tower, tokenizer, folder)
+
+
+def taught(language: LlamaForCausalLM, lessons: Lessons, kept: Path) -> Tower:
+    """A tower after its lessons, taken from ``kept`` where the same were given before, its embeddings as loud as those
+    of text.
+    """
+    torch.manual_seed(lessons.seed)
+    hidden = language.config.hidden_size
+    tower = Tower(hidden)
+    first_weights(tower)
+    tower = tower.bfloat16()
+    found = torch.load(kept, weights_only=True) if kept.exists() else {}
+    if found.get("lessons") == asdict(lessons):
+        tower.load_state_dict(found["tower"])
+        return tower
+    teach(tower, hidden, lessons)
+    set_level(tower, language.get_input_embeddings().weight.float().pow(2).mean().sqrt().item())
+    torch.save({"lessons": asdict(lessons), "tower": tower.state_dict()}, kept)
+    return tower
+
+
+def conversations(tokenizer: Tokenizer, course: Course) -> Iterator[Batch]:
+    """Endless batches of conversations about what is shown."""
+    rng = Random(f"senses {course.seed}")
+    texts = stream("train", rng, late=True)
+    kinds = [kind for kind, count in course.shares.items() for _ in range(count)]
+    while True:
+        yield collate(
+            tokenizer, pack([conversation(tokenizer, kind, texts, rng, course.scenes) for kind in kinds], SHORT)
+        )
+
+
+def rehearsals(tokenizer: Tokenizer, course: Course) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches of the text that the language model knows already."""
+    rng = Random(f"rehearsals {course.seed}")
+    rows = rows_by_length(tokenizer, course.seed + 1, late=True)
+    while True:
+        length = rng.choices(list(LENGTHS), list(LENGTHS.values()))[0]
+        tokens, weights = rows[length].batch(max(1, course.text_tokens // length))
+        yield torch.from_numpy(tokens), torch.from_numpy(weights)
+
+
+def check(learner: Learner, tokenizer: Tokenizer, count: int, seed: int) -> dict[str, tuple[int, int]]:
+    """Right answers and questions by skill, over ``count`` held-out items of each kind, every question asked alone."""
+    rng = Random(f"check {seed}")
+    table: dict[str, tuple[int, int]] = {}
+    learner.language.set_attn_implementation("eager")
+    for kind in KINDS:
+        for _ in range(count):
+            shown = draw(kind, "test", rng, KNOWN)
+            rows = []
+            for turn in shown.turns:
+                row = Row(tokenizer)
+                row.ask(turn, shown, first=rng.random() < 0.5)
+                rows.append(row)
+            for turn, (mark,) in zip(shown.turns, learner.marks(collate(tokenizer, rows)), strict=True):
+                right, total = table.get(turn.skill, (0, 0))
+                table[turn.skill] = (right + mark, total + 1)
+    return table
+
+
+def show(table: dict[str, tuple[int, int]]) -> str:
+    return "  ".join(f"{skill} {right}/{total} {right / total:.0%}" for skill, (right, total) in sorted(table.items()))
+
+
+def main() -> None:
+    """Train, write the checkpoint and print its accuracy on held-out pictures, sounds and clips by skill."""
+    parser = argparse.ArgumentParser(prog="python -m lsv_demo.senses.train", description=main.__doc__)
+    parser.add_argument("--text", type=Path, default=CHECKPOINT, help="folder of the text model to begin with")
+    parser.add_argument("--folder", type=Path, default=CHECKPOINT)
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where the tower is kept after its lessons")
+    parser.add_argument("--course", type=int, default=1, help="go on with this course from what is in --folder")
+    options = parser.parse_args()
+    if options.course == 1:
+        language, tokenizer = load_text(options.text)
+        tower = taught(language, Lessons(1800), options.kept)
+    else:
+        language, tokenizer = load_text(options.folder)
+        tower = load_tower(options.folder, language.config.hidden_size)
+    for course in COURSES[options.course - 1 :]:
+        train(course, language, tower, tokenizer, options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""lsv-demo sees, hears and watches through the server: held-out pictures, sounds and clips, a file in each chat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from openai import AsyncOpenAI
+
+from lsv_demo.question import correct
+from lsv_demo.senses.held_out import questions
+
+pytestmark = pytest.mark.xdist_group("server")
+
+EACH = 40
+
+
+async def test_nine_in_ten_held_out_questions_of_each_skill_are_right(server):
+    asked = questions(EACH, seed=0)
+    gate = asyncio.Semaphore(8)
+    async with AsyncOpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0) as client:
+
+        async def right(question) -> tuple[str, bool]:
+            async with gate:
+                answer = await client.chat.completions.create(
+                    model="lsv-demo", messages=question.messages, temperature=0, max_tokens=48
+                )
+            return question.skill, correct(question.answer, answer.choices[0].message.content)
+
+        marks = await asyncio.gather(*(right(question) for question in asked))
+    table = Counter(skill for skill, mark in marks if mark)
+    print(", ".join(f"{skill} {count} of {EACH}" for skill, count in sorted(table.items())))
+    assert {skill: table[skill] / EACH >= 0.9 for skill, _ in marks} == {skill: True for skill, _ in marks}
