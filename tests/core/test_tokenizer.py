@@ -184,7 +184,7 @@ def test_ids_that_matter(tokenizer: Tokenizer):
     assert tokenizer.vocab_size == 1024
     assert tokenizer.eos_ids == (2, 0)
     assert tokenizer.bos_id is None
-    assert tokenizer.special_ids == {0, 1, 2}
+    assert tokenizer.special_ids == {0, 1, 2, 1021, 1022, 1023}
     assert tokenizer.token_text(1) == "<|im_start|>"
     assert tokenizer.token_text(10**6) == ""
 

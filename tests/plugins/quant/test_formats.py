@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-import lsv_demo
-import lsv_models.plugin
+import lsv_demo.plugin
 import lsv_quant.plugin
 from lsv.nn import build
 from lsv.nn.fill import Filler
@@ -107,12 +106,12 @@ def test_the_demo_model_answers(name: str) -> None:
     assert declared.model.head.linear.format != "plain"
     assert not declared.model.embed.weight.is_meta
     assert ask(declared, "Where does Mira live?") == "Mira lives in Lorn."
-    assert ask(declared, "Is the kettle blue?") == "No, the kettle is red."
+    assert ask(declared, "What is the capital of France?") == "The capital of France is Paris."
 
 
 def demo(name: str) -> build.Declared:
-    config = engine_config(DEMO, "llama", dtype="bfloat16", quantization=name)
-    return load(config, catalog_of(lsv_models.plugin, lsv_quant.plugin))
+    config = engine_config(DEMO, "lsv-demo", dtype="bfloat16", quantization=name)
+    return load(config, catalog_of(lsv_demo.plugin, lsv_quant.plugin))
 
 
 def ask(declared: build.Declared, question: str) -> str:

@@ -1,4 +1,4 @@
-"""The model that ships with lsv as a file of llama.cpp's: weights, tokenizer and chat template out of one place."""
+"""The text part of the model that ships with lsv as a file of llama.cpp's: weights, tokenizer and template together."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def demo_tensors() -> dict[str, Tensor]:
     found = {}
     for name, values in load_file(DEMO / "model.safetensors").items():
         stem = name.removesuffix(".weight")
+        if stem.startswith("tower."):
+            continue
         if stem.endswith(("q_proj", "k_proj")):  # halves of a head -> pairs of neighbours
             values = values.reshape(-1, 2, 32, 256).transpose(1, 2).reshape(values.shape)
         if stem not in ENDS:
