@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.kv.spec import KVGroup, KVKind, KVSpec
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,11 @@ class AttentionLayer:
     key_scale: float = 1.0
     value_scale: float = 1.0
     source: int | None = None
+
+    @property
+    def kind(self) -> KVKind:
+        """Of what it keeps in the cache."""
+        return "cross" if self.source is not None else "full" if self.window is None else "window"
 
 
 def token_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:

@@ -17,7 +17,7 @@ from lsv.attention import AttentionLayer, token_bytes
 from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVKind, KVSpec, group_specs
+from lsv.kv.spec import KVGroup, KVSpec, group_specs
 from lsv.locate import read_config
 from lsv.nn import kv_scales
 from lsv.nn.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
@@ -153,8 +153,7 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
 
 
 def _spec(layer: AttentionLayer, dtype: torch.dtype) -> KVSpec:
-    kind: KVKind = "cross" if layer.source is not None else "full" if layer.window is None else "window"
-    return KVSpec(layer.index, kind, token_bytes(layer, dtype), window=layer.window, source=layer.source)
+    return KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, source=layer.source)
 
 
 def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:

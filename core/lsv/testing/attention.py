@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, token_bytes
-from lsv.kv.spec import KVGroup, KVKind, KVSpec
+from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv.testing.attention_cases import (
     FEATURES,
@@ -109,8 +109,7 @@ class _Cached:
     ) -> None:
         self.backend, self.layer, self.block_size, self.layout = backend, layer, case.block_size, layout
         self.token_bytes = token_bytes(layer, case.cache_dtype)
-        kind: KVKind = "cross" if layer.source is not None else "full" if layer.window is None else "window"
-        self.group = KVGroup(0, kind, (0, 1), self.token_bytes, layer.window, layer.source)
+        self.group = KVGroup(0, layer.kind, (0, 1), self.token_bytes, layer.window, layer.source)
         pages = 2 + max(int(request.blocks.max()) for request in requests)
         layers = [replace(layer, index=0, place=0), layer]
         self.cache = backend.allocate([self.group], layers, pages, case.block_size, case.cache_dtype, device)

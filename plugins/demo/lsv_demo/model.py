@@ -20,7 +20,7 @@ from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import Rope
 from lsv.nn.weights import Weights
 from lsv_demo.senses.inputs import FRAMES, MERGED, PATCHES, SIDE
-from lsv_demo.senses.tower import LISTENS, LOOKS, listen, look, merge
+from lsv_demo.senses.tower import LISTENS, LOOKS, levels, listen, look, merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,7 @@ class Senses(nn.Module):
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Sensing:
         ((kind, shown),) = inputs.items()
-        levels = shown if shown.is_floating_point() else shown / 127.5 - 1
-        x = self._patches(kind, levels.to(self.norm.weight.dtype))
+        x = self._patches(kind, levels(shown, self.norm.weight.dtype))
         return Sensing(kind, self.before(x) + self.places[kind][: len(x)])
 
     def advance(self, state: Sensing, part: int) -> Sensing | torch.Tensor:

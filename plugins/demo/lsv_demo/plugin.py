@@ -11,7 +11,7 @@ from lsv.offers import ModelAlias, ModelOffer, ProcessorOffer
 
 api = 1
 
-_ARCHITECTURE = "LsvDemoForConditionalGeneration"
+ARCHITECTURE = "LsvDemoForConditionalGeneration"
 
 
 def locate() -> str:
@@ -33,7 +33,7 @@ def lsv_model_aliases() -> Iterable[ModelAlias]:
 @hookimpl
 def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer(
-        "lsv-demo", (_ARCHITECTURE,), "lsv_demo.model:LsvDemo", ("generate", "embed"),
+        "lsv-demo", (ARCHITECTURE,), "lsv_demo.model:LsvDemo", ("generate", "embed"),
         modalities=("text", "image", "audio", "video"),
     )  # fmt: skip
 
@@ -41,6 +41,6 @@ def lsv_models() -> Iterable[ModelOffer]:
 @hookimpl
 def lsv_processors() -> Iterable[ProcessorOffer]:
     yield ProcessorOffer(
-        "lsv-demo", (_ARCHITECTURE,), ("image", "audio", "video"),
+        "lsv-demo", (ARCHITECTURE,), ("image", "audio", "video"),
         load="lsv_demo.processor:DemoProcessor", place="lsv_demo.processor:DemoPlacement",
     )  # fmt: skip

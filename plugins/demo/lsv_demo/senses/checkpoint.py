@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from lsv_demo.plugin import ARCHITECTURE
 from lsv_demo.senses.tower import HEADS, INNER, LAYERS, NORM_EPS, SIZE, Tower
 from lsv_demo.template import MEDIA
 from lsv_demo.tokenizer import save_tokenizer
 
-ARCHITECTURE = "LsvDemoForConditionalGeneration"
 WEIGHTS = "model.safetensors"
 PREFIX = "tower."
 

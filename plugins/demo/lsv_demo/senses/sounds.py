@@ -67,5 +67,5 @@ def _ask(rng: Random, count: int, pitch: str) -> tuple[Turn, ...]:
         Turn("pitch", said(rng, "How high is the sound?", "Is the sound high or low?", "What pitch do the beeps have?"),
              f"The pitch is {pitch}."),
         Turn("describe", said(rng, "What do you hear?", "Describe the sound.", "What is this sound?"),
-             f"{count} {pitch} beep{'s' * (count > 1)}."),
+             f"{counted(count, f'{pitch} beep')}."),
     )  # fmt: skip

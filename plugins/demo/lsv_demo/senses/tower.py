@@ -103,8 +103,7 @@ class Tower(nn.Module):
         """shown [items, ...] -> [items, patches / MERGED, hidden]; ``mask`` bool [items, 1, 1, patches] says which
         patches are there, and all are without one.
         """
-        shown = shown if shown.is_floating_point() else shown / 127.5 - 1
-        x = self._patches(kind, shown.to(self.norm.weight.dtype))
+        x = self._patches(kind, levels(shown, self.norm.weight.dtype))
         x = self.before(x) + self.places[kind][: x.shape[1]]
         for layer in self.layers:
             x = layer(x, mask)
@@ -117,6 +116,11 @@ class Tower(nn.Module):
             return self.looks(shown)
         frames = self.looks(shown.flatten(0, 1)).unflatten(0, (-1, FRAMES))
         return self.watch(frames.transpose(1, 2).flatten(2))
+
+
+def levels(shown: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is shown in numbers from -1 to 1; sounds come so."""
+    return (shown if shown.is_floating_point() else shown / 127.5 - 1).to(dtype)
 
 
 def merge(x: Tensor, kind: str) -> Tensor:
