@@ -115,6 +115,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine turned out to hold once its model is loaded.
 
     ``encoder_parts`` are the pieces in which the model encodes an item of media; 0 for a model that takes text only.
+    ``cores`` are the processor's that the model's threads may run on.
     """
 
     num_blocks: int
@@ -127,6 +128,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[BoundOp, ...] = ()
     padding: Padding | None = None
     encoder_parts: int = 0
+    cores: frozenset[int] = frozenset()
     reasons: tuple[Reason, ...] = ()
 
     @property

@@ -311,6 +311,7 @@ class SocketClient:
             if self.intake is None:
                 self._become(Status(state="ready"))
             else:
+                self.intake.keep_off(message.fit.cores)
                 self._become(Status(state="loading", stage="processor"))
                 self._opening = asyncio.create_task(self._await_processor(self.intake))
         elif isinstance(message, Failed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -90,6 +90,10 @@ class Intake:
     def warm(self) -> None:
         """Have a side process ready before the first item comes."""
         self._pool.warm()
+
+    def keep_off(self, cores: Collection[int]) -> None:
+        """Leave these cores to the model, where it is bound to some of them."""
+        self._pool.keep_off(cores)
 
     async def ready(self) -> None:
         """Wait until the processor has been loaded once. Raises why it can't be."""

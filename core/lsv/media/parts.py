@@ -36,13 +36,19 @@ class ContentPart(msgspec.Struct, kw_only=True):
     input_audio: InputAudio | None = None
 
 
+class InlinePart(ContentPart, kw_only=True):
+    """A part whose media came in the request, in base64, and were not parsed with the rest of it."""
+
+    payload: bytes
+
+
 class Reference(msgspec.Struct, frozen=True):
     """Media that a part refers to: by ``url``, or ``base64`` itself. ``where`` names the part in errors."""
 
     modality: Modality
     where: str
     url: str = ""
-    base64: str = ""
+    base64: str | bytes = ""
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -63,6 +69,8 @@ def read_part(part: ContentPart, where: str) -> str | Reference:
             f"{where}.type: there are no parts of type {part.type[:32]!r}; it is one of {', '.join(KNOWN)}",
             param=f"{where}.type",
         )
+    if isinstance(part, InlinePart):
+        return Reference(_LINKS.get(part.type, "audio"), where, base64=part.payload)
     value = getattr(part, part.type)
     if value is None:
         raise BadRequest(f"{where}.{part.type} is required in a part of that type", param=f"{where}.{part.type}")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -40,6 +40,7 @@ class Side:
         self._reader: FrameReader[Answer] = FrameReader(Answer)
         self._arrived: deque[Answer] = deque()
         self._equipped = False
+        self._cores: frozenset[int] = frozenset()
 
     @property
     def running(self) -> bool:
@@ -57,8 +58,19 @@ class Side:
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
+        self._move()
         with suppress(OSError):  # it died at once; whoever wants something prepared finds out
             self._end.sendall(encode_frame(self._equip))
+
+    def stay_on(self, cores: frozenset[int]) -> None:
+        """Have this process, and those that come in its place, run on some of the processor's cores alone."""
+        self._cores = cores
+        self._move()
+
+    def _move(self) -> None:
+        if self._cores and self._child is not None:
+            with suppress(OSError):  # it has ended, or may not use these cores any more
+                os.sched_setaffinity(self._child.pid, self._cores)
 
     def equip(self) -> None:
         """Wait until the processor is loaded. Raises why it can't be; the process has ended then."""
@@ -166,6 +178,12 @@ class Pool:
         """Start the first process, so that the first item does not wait for its imports."""
         if not self._idle[-1].running:
             self._idle[-1].start()
+
+    def keep_off(self, cores: Collection[int]) -> None:
+        """Leave cores of the processor to others, where there are more."""
+        left = frozenset(os.sched_getaffinity(0)) - frozenset(cores)
+        for side in (*self._idle, *self._busy) if left else ():
+            side.stay_on(left)
 
     async def equip(self) -> None:
         """Wait until the first process has loaded the processor; raises as ``Side.equip``."""

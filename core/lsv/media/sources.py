@@ -48,11 +48,11 @@ class Sources:
             return Encoded(await self._fetcher.fetch(reference.url, seconds))
         raise BadRequest("the URL must begin with data:, http:, https: or file:")
 
-    def _inline(self, text: str) -> Encoded:
+    def _inline(self, text: str | bytes) -> Encoded:
         self._check_size(len(text) * 3 // 4)
         if not text.isascii():
             raise BadRequest("base64 is ASCII text")
-        return Encoded(text.encode("ascii"), base64=True)
+        return Encoded(text.encode("ascii") if isinstance(text, str) else text, base64=True)
 
     def _file(self, url: str) -> bytes:
         """A regular file inside the allowed folder, after symbolic links are resolved."""

@@ -29,6 +29,7 @@ class FakeTokenizer:
     vocab_size = VOCAB
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
+    has_chat_template = True
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [*([BOS] if add_special_tokens else ()), *text.encode()]

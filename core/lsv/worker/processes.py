@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import msgspec
+
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
@@ -128,7 +130,7 @@ class ProcessesExecutor:
                 progress(report.stage, report.done, report.total)
             if len(fits) == len(self._ranks):
                 break
-        return fits[0]
+        return msgspec.structs.replace(fits[0], cores=frozenset[int]().union(*(fit.cores for fit in fits.values())))
 
     def _reports(self, timeout: float | None) -> Iterator[tuple[int, Report]]:
         """What the ranks report, as it comes; raises ``EngineDied`` once ``timeout`` seconds have passed."""

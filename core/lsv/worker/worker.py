@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 
@@ -95,7 +96,8 @@ class Worker:
         self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
         encoder = getattr(declared.model, "encoder", None)
         self._media = MediaEncoder(encoder, device.torch_device, self._write_item)
-        return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=self._media.parts)
+        parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
+        return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)
 
     @property
     def in_flight(self) -> int:

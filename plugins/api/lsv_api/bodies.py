@@ -16,6 +16,7 @@ from sanic.exceptions import PayloadTooLarge, SanicException
 
 from lsv.errors import BadRequest, TooLarge
 from lsv_api.failures import BodyTimeout, Unsupported
+from lsv_api.payloads import put_back, take_out
 
 log = logging.getLogger("lsv.api")
 
@@ -102,6 +103,16 @@ async def _discard(stream: Any) -> None:
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
     """A checked record of ``kind``; every fault of the body is a ``BadRequest`` that names the field."""
+    thin, payloads = take_out(data)
+    if payloads:
+        with suppress(BadRequest):  # it will be found again, in the body as it was sent
+            body = _decode(thin, kind)
+            if put_back(getattr(body, "messages", None) or (), payloads):
+                return body
+    return _decode(data, kind)
+
+
+def _decode(data: bytes, kind: type[Body]) -> Body:
     fields = _decode_object(data)
     _refuse_tools(fields)
     known = field_names(kind)

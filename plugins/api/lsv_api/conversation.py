@@ -28,6 +28,7 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: 
     """
     messages = template_messages(body.messages or [])
     shown = _references(body.messages or [], served)
+    _check_converses(served)
     prompt = await _render(body, messages, served, api)
     ids = await encode_text(served.client.tokenizer, prompt, special=bool(body.add_special_tokens))
     if not ids:
@@ -94,6 +95,17 @@ def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
     if served.client.intake is not None:
         served.client.intake.check(found)
     return found
+
+
+def _check_converses(served: Served) -> None:
+    """Raises ``BadRequest`` for a model that writes down what is said and does no more."""
+    intake = served.client.intake
+    if intake is not None and intake.transcriber is not None and not served.client.tokenizer.has_chat_template:
+        raise BadRequest(
+            "messages: this model does not converse, it writes down what is said: send sounds to "
+            "/v1/audio/transcriptions",
+            param="messages",
+        )
 
 
 def _text_of(content: str | list[dict[str, str]]) -> str:

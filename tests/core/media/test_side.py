@@ -195,6 +195,21 @@ async def test_who_goes_away_frees_the_process_when_its_work_is_done(pool: Pool)
 
 
 @MODULE
+async def test_a_pool_leaves_cores_to_the_model(pool: Pool) -> None:
+    await pool.prepare(picture(solid(1, 2, 3)))
+    side, allowed = pool._idle[-1], os.sched_getaffinity(0)
+    assert side._child is not None
+    pool.keep_off(allowed)
+    assert os.sched_getaffinity(side._child.pid) == allowed, "where no core is left, all are shared"
+    if len(allowed) < 2:
+        pytest.skip("there is one core")
+    pool.keep_off({min(allowed)})
+    assert os.sched_getaffinity(side._child.pid) == allowed - {min(allowed)}
+    side.start()
+    assert os.sched_getaffinity(side._child.pid) == allowed - {min(allowed)}, "so does what comes in its place"
+
+
+@MODULE
 async def test_a_pool_replaces_what_was_killed(pool: Pool) -> None:
     with pytest.raises(BadRequest, match="broke the process"):
         await pool.prepare(picture(solid(1, 1, 1), crash=True))

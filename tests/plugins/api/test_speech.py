@@ -282,6 +282,14 @@ async def test_models_that_do_not_transcribe_say_so(start: Any) -> None:
         assert PATH not in (await site.http.get("/openapi.json")).json()["paths"]
 
 
+async def test_a_model_that_only_transcribes_does_not_converse(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Listening(Ear())
+    monkeypatch.setattr(engine.tokenizer, "has_chat_template", False)
+    answer = await (await start(engine=engine)).chat()
+    assert answer.status_code == 400
+    assert "send sounds to /v1/audio/transcriptions" in answer.json()["error"]["message"]
+
+
 async def test_the_description_has_a_form(site: Site) -> None:
     described = (await site.http.get("/openapi.json")).json()
     body = described["paths"][PATH]["post"]["requestBody"]["content"]

@@ -1,0 +1,104 @@
+"""Bodies with pictures and sounds: what is taken out before the JSON is parsed changes nothing that is read of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from lsv.errors import BadRequest
+from lsv.media.parts import InlinePart, Reference, read_part
+from lsv_api.bodies import decode_body
+from lsv_api.payloads import SHORTEST, take_out
+from lsv_api.requests import ChatRequest, TokenizeRequest
+
+LONG = "QUJD" * (SHORTEST // 4)
+OTHER = "REVG" * (SHORTEST // 4)
+
+
+def url(text: str = LONG, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{text}"
+
+
+def body(*parts: dict[str, Any], **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": list(parts)}], **more}).encode()
+
+
+def parts_of(data: bytes) -> list[Any]:
+    content = decode_body(data, ChatRequest).messages[0].content
+    assert isinstance(content, list)
+    return content
+
+
+def test_long_payloads_reach_their_parts() -> None:
+    parts = parts_of(
+        body(
+            {"type": "image_url", "image_url": {"url": url(), "detail": "high"}},
+            {"type": "text", "text": "and"},
+            {"type": "video_url", "video_url": url(OTHER, "video/mp4")},
+            {"type": "input_audio", "input_audio": {"format": "wav", "data": LONG}},
+            {"type": "image_url", "image_url": {"url": url("QUJD")}},
+        )
+    )
+    assert [isinstance(part, InlinePart) for part in parts] == [True, False, True, True, False]
+    found = [read_part(part, "here") for part in parts]
+    assert found == [
+        Reference("image", "here", base64=LONG.encode()),
+        "and",
+        Reference("video", "here", base64=OTHER.encode()),
+        Reference("audio", "here", base64=LONG.encode()),
+        Reference("image", "here", url=url("QUJD")),
+    ]
+
+
+def test_spaces_and_other_kinds_of_bodies() -> None:
+    spaced = '{"messages": [{"role": "user", "content": [{"image_url" : {"url" :\n "%s"}, "type": "image_url"}]}]}'
+    found = decode_body((spaced % url()).encode(), TokenizeRequest).messages
+    assert found is not None
+    assert isinstance(found[0].content, list)
+    assert read_part(found[0].content[0], "here") == Reference("image", "here", base64=LONG.encode())
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "more"),
+    [
+        ("user", url(), {}),  # a text that looks like a picture
+        ("user", [{"type": "text", "text": url()}], {}),
+        ("user", [{"type": "text", "text": f'"url": "{url()}"'}], {}),
+        ("user", [{"type": "text", "text": "x", "image_url": url()}], {}),  # a field that its type does not name
+        ("user", "Hi", {"chat_template_kwargs": {"url": url()}}),
+        ("user", "Hi", {"documents": [{"data": LONG}]}),
+        ("user", [{"type": "image_url", "image_url": url()}], {"documents": [{"data": OTHER}]}),
+        ("user", [{"type": "image_url", "image_url": url(LONG + "\\/" + LONG)}], {}),
+        ("user", [{"type": "image_url", "image_url": url("@0@")}, {"type": "text", "text": LONG}], {}),
+    ],
+)
+def test_all_else_is_read_as_it_was_sent(role: str, content: Any, more: dict[str, Any]) -> None:
+    data = json.dumps({"messages": [{"role": role, "content": content}], **more}).replace("\\\\/", "\\/").encode()
+    plain = msgspec.json.decode(data, type=ChatRequest)
+    assert msgspec.to_builtins(decode_body(data, ChatRequest)) == msgspec.to_builtins(plain)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (body({"type": "image_url", "image_url": url()})[:-1], "The body must be JSON"),
+        (body({"type": "image_url", "image_url": url()}) + b'"', "The body must be JSON"),
+        (f'{{"url": "{url()}'.encode(), "The body must be JSON"),
+        (body({"type": "image_url", "image_url": url()}, temprature=1), "did you mean 'temperature'"),
+        (body({"type": "image_url", "image_url": url()}, seed="x"), "seed: expected int"),
+    ],
+)
+def test_faults_are_named_as_in_any_body(data: bytes, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        decode_body(data, ChatRequest)
+
+
+def test_what_is_taken_out() -> None:
+    data = body({"type": "image_url", "image_url": url()}, {"type": "image_url", "image_url": url(OTHER)})
+    thin, payloads = take_out(data)
+    assert payloads == {"@0@": LONG.encode(), "@1@": OTHER.encode()}
+    assert thin == data.replace(LONG.encode(), b"@0@").replace(OTHER.encode(), b"@1@")
+    assert take_out(b"{}") == (b"{}", {})
