@@ -1,6 +1,7 @@
 """What running answers feel when pictures arrive, and what the second question about a picture costs.
 
     python benchmarks/media.py [--model lsv-demo] [--cores 0,1] [--engine-cores 0] [-- more options of lsv serve]
+    python benchmarks/media.py --decoder qwen2.5-0.5b --alone 15 --pictures 40
     python benchmarks/media.py --url http://127.0.0.1:8000/v1
 
 Eight streams decode alone for a while; then pictures of 1,024 x 1,024, all different, are sent, each as soon as the one
@@ -9,7 +10,8 @@ question about a new picture, and another one behind the answer; TTFT of both fr
 
 Without ``--url`` a server is started, on ``--cores`` alone. ``--engine-cores 0`` of ``--cores 0,1`` leaves a core to
 spare: the model computes on the one, HTTP and the processes that prepare pictures have the other. Without it the
-engine's threads are on all. The last line is JSON.
+engine's threads are on all. ``--decoder`` puts layers of another shape behind the tower of lsv-demo, with random
+weights: its own take a millisecond for a step. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
+from checkpoints import SHAPES
 from PIL import Image
 
 from lsv.bench.figures import percentile
@@ -42,6 +45,7 @@ from lsv.bench.server import OwnServer
 EDGE = 1024
 READY_SECONDS = 120.0
 EVENT = b"data: {"
+LAYERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 
 
 def main() -> None:
@@ -64,6 +68,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--api-key")
     for name, default in (("streams", 8), ("pictures", 16), ("chats", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--tokens", type=int, default=400, help="of each stream, which then begins anew")
+    parser.add_argument("--decoder", choices=SHAPES, help="shape of another decoder with random weights")
     parser.add_argument("--alone", type=float, default=5.0, help="seconds of the streams alone")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between pictures")
     parser.add_argument("--format", choices=("PNG", "JPEG"), default="PNG")
@@ -83,9 +89,19 @@ def served(options: argparse.Namespace) -> Iterator[str]:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/v1"
     command = [*pin, sys.executable, "-m", "lsv", "serve", options.model, "--port", str(port), *bind]
-    with OwnServer([*command, *options.serve], url) as server:
+    with OwnServer([*command, *reshaped(options.decoder), *options.serve], url) as server:
         server.wait_until_ready(READY_SECONDS)
         yield url
+
+
+def reshaped(decoder: str | None) -> list[str]:
+    """Options of lsv serve that put a decoder of random weights into lsv-demo."""
+    if decoder is None:
+        return []
+    shape = SHAPES[decoder]
+    changed = {name: shape[name] for name in LAYERS}
+    changed["head_dim"] = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
+    return ["--load-format", "dummy", "--hf-overrides", json.dumps(changed)]
 
 
 class Client:
@@ -93,11 +109,8 @@ class Client:
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
-        self.host, self.port, self.path = (
-            parts.hostname or "127.0.0.1",
-            parts.port or 80,
-            f"{parts.path}/chat/completions",
-        )
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.path = f"{parts.path}/chat/completions"
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
     def ask(self, body: bytes) -> tuple[float, str]:
@@ -117,6 +130,14 @@ class Client:
         finally:
             connection.close()
         return first, said
+
+    def tokenize(self, text: str) -> list[int]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        asked = json.dumps({"prompt": text, "add_special_tokens": False})
+        with closing(connection):
+            connection.request("POST", "/tokenize", asked, self.headers)
+            tokens: list[int] = json.loads(connection.getresponse().read())["tokens"]
+        return tokens
 
     async def listen(self, body: bytes, gaps: list[tuple[float, float]]) -> None:
         """Add to ``gaps`` when tokens of an answer came and how long after those before."""
@@ -162,10 +183,13 @@ async def stream_beside_pictures(client: Client, options: argparse.Namespace) ->
     contents = [show(number, options) for number in range(options.pictures + 1)]
     bodies = [request([{"role": "user", "content": content}], max_tokens=2) for content in contents]
     gaps: list[tuple[float, float]] = []
+    # random weights spell halves of characters, which come as no event of their own
+    allowed = client.tokenize("a") if options.decoder else None
 
     async def stream(number: int) -> None:
         while True:
-            body = request([{"role": "user", "content": f"{number} Tell me a long story."}], max_tokens=400)
+            asked = [{"role": "user", "content": f"{number} Tell me a long story."}]
+            body = request(asked, max_tokens=options.tokens, allowed_token_ids=allowed)
             await client.listen(body, gaps)
 
     streams = [asyncio.create_task(stream(number)) for number in range(options.streams)]
@@ -214,10 +238,9 @@ def show(number: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     return [{"type": "image_url", "image_url": {"url": link}}, {"type": "text", "text": "What is this?"}]
 
 
-def request(messages: Sequence[dict[str, Any]], *, max_tokens: int) -> bytes:
+def request(messages: Sequence[dict[str, Any]], **more: Any) -> bytes:
     """The body of a streamed request whose answer has its full length."""
-    asked = {"messages": messages, "max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True, "stream": True}
-    return json.dumps(asked).encode()
+    return json.dumps({"messages": messages, "temperature": 0.0, "ignore_eos": True, "stream": True, **more}).encode()
 
 
 def report(options: argparse.Namespace, streams: dict[str, float], turns: dict[str, float]) -> None:
@@ -236,6 +259,7 @@ def report(options: argparse.Namespace, streams: dict[str, float], turns: dict[s
     print(f"{turns['ratio']:.1f} times lower")
     where = {
         "model": options.url or options.model,
+        "decoder": options.decoder,
         "pause": options.pause,
         "cores": options.cores,
         "engine_cores": options.engine_cores,
