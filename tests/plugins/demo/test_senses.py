@@ -74,6 +74,15 @@ def test_labels_count_what_the_key_lists() -> None:
         assert str(len(things)) in asked.answer
 
 
+def test_crossed_things_are_told_apart_by_shape_and_colour_together() -> None:
+    rng, scenes = Random("crossed"), pictures.Scenes(most=4, single=0.0, crossed=1.0)
+    for _ in range(60):
+        listed = pictures.picture(rng, 48, scenes=scenes).key.split()
+        things = list(zip(listed[::3], listed[1::3], strict=True))
+        assert len(set(things)) == len(things) > 1
+        assert all(len(set(names)) <= 2 for names in zip(*things, strict=True))
+
+
 def test_a_sound_has_as_many_beeps_as_it_says_at_its_pitch() -> None:
     rng = Random("beeps")
     for _ in range(40):

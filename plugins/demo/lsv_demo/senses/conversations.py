@@ -23,7 +23,7 @@ from lsv_demo.senses.sounds import sound
 from lsv_demo.senses.tower import Tower
 from lsv_demo.template import END_OF_TEXT, END_OF_TURN, MEDIA, turn_start
 
-HARD = {"position": 3, AMONG_SEVERAL: 3, "count": 2}
+HARD = {"position": 3, AMONG_SEVERAL: 12, "count": 3}
 """How much more often than others a skill is asked for."""
 KINDS: tuple[Modality, ...] = ("image", "audio", "video")
 
@@ -53,7 +53,7 @@ class Row:
     tokenizer: Tokenizer
     ids: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    items: list[tuple[Modality, np.ndarray]] = field(default_factory=list)
+    items: list[tuple[Shown, np.ndarray]] = field(default_factory=list)
 
     def say(self, text: str, weight: float) -> None:
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -64,7 +64,7 @@ class Row:
         _, item, count = cut(shown.content)
         self.ids += [self.tokenizer.token_to_id(MEDIA[shown.modality])] * count
         self.weights += [0.0] * count
-        self.items.append((shown.modality, item))
+        self.items.append((shown, item))
 
     def ask(self, turn: Turn, shown: Shown | None, first: bool) -> None:
         """A user's turn, with something shown before or behind its text, and its answer."""
@@ -95,7 +95,7 @@ def conversation(
         row.say(turn_start(message["role"]) + message["content"] + END_OF_TURN + "\n", 0.0)
     for _ in range(1 if rng.random() < 0.92 else 2):
         shown = draw(kind, "train", rng, scenes)
-        turns = _choose(shown.turns, rng.choice((2, 3, 4)), rng)
+        turns = _choose(shown.turns, rng.choice((3, 4, 5)), rng)
         for index, turn in enumerate(turns):
             row.ask(turn, shown if index == 0 else None, first=rng.random() < 0.5)
             if rng.random() < 0.04:
@@ -108,21 +108,24 @@ def conversation(
 
 @dataclass(frozen=True)
 class Items:
-    """Things of one kind, filled up to the longest: what the tower takes of them [items, ...], and which of their
-    patches are there, bool [items, patches].
+    """Things of one kind, filled up to the longest: what the tower takes of them [items, ...], which of their patches
+    are there, bool [items, patches], and their labels, int64 [items, aspects].
     """
 
     kind: Modality
     shown: Tensor
     there: Tensor
+    labels: Tensor
 
     @classmethod
-    def of(cls, kind: Modality, items: Sequence[np.ndarray]) -> Items:
-        shown = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(item) for item in items], batch_first=True)
-        if kind != "audio":
-            return cls(kind, shown, torch.ones(len(items), PATCHES[kind], dtype=torch.bool))
-        lengths = torch.tensor([len(item) // HOPS for item in items])
-        return cls(kind, shown, torch.arange(shown.shape[1] // HOPS) < lengths[:, None])
+    def of(cls, kind: Modality, items: Sequence[tuple[Shown, np.ndarray]]) -> Items:
+        shown = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(item) for _, item in items], batch_first=True)
+        labels = torch.tensor([one.labels for one, _ in items])
+        there = torch.ones(len(items), PATCHES[kind], dtype=torch.bool)
+        if kind == "audio":
+            lengths = torch.tensor([len(item) // HOPS for _, item in items])
+            there = torch.arange(shown.shape[1] // HOPS) < lengths[:, None]
+        return cls(kind, shown, there, labels)
 
     def embed(self, tower: Tower) -> Tensor:
         """[items, embeddings, hidden]; those of patches that are not there are nothing."""
@@ -169,5 +172,5 @@ def collate(tokenizer: Tokenizer, rows: Sequence[Row]) -> Batch:
     for place, row in enumerate(rows):
         ids[place, : len(row.ids)] = torch.tensor(row.ids)
         weights[place, : len(row.ids)] = torch.tensor(row.weights)
-    found = {kind: [item for row in rows for one, item in row.items if one == kind] for kind in KINDS}
+    found = {kind: [item for row in rows for item in row.items if item[0].modality == kind] for kind in KINDS}
     return Batch(ids, weights, {kind: Items.of(kind, items) for kind, items in found.items() if items})

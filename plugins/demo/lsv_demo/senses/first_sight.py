@@ -58,7 +58,7 @@ class Namer(nn.Module):
 
     def forward(self, kind: Modality, items: list[Shown]) -> tuple[Tensor, ...]:
         """Scores [items, classes] of each aspect."""
-        made = Items.of(kind, [cut(item.content)[1] for item in items]).embed(self.tower)
+        made = Items.of(kind, [(item, cut(item.content)[1]) for item in items]).embed(self.tower)
         head = self.heads[kind]
         flat = F.pad(made.flatten(1), (0, head.in_features - made[0].numel()))
         # so that a step of the head changes the scores of thousands of inputs no more than a layer's does its outputs
@@ -105,7 +105,8 @@ def set_level(tower: Tower, level: float) -> None:
     """Scale what the tower makes of each kind to a root mean square of ``level``."""
     rng = Random("level")
     for kind in KINDS:
-        items = Items.of(kind, [cut(draw(kind, "train", rng).content)[1] for _ in range(16)])
+        drawn = [draw(kind, "train", rng) for _ in range(16)]
+        items = Items.of(kind, [(one, cut(one.content)[1]) for one in drawn])
         made = items.embed(tower)[items.kept].float()
         merge = tower.merge[kind]
         for parameter in (merge.weight, merge.bias):

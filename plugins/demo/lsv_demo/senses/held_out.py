@@ -22,7 +22,7 @@ from lsv.media import Modality
 from lsv.processor import Clip, Picture, Sound
 from lsv_demo.senses.asked import Shown, Turn
 from lsv_demo.senses.clips import clip
-from lsv_demo.senses.pictures import KNOWN, picture
+from lsv_demo.senses.pictures import AMONG_SEVERAL, KNOWN, picture
 from lsv_demo.senses.sounds import sound
 
 SKILLS: dict[str, Modality] = {
@@ -30,6 +30,7 @@ SKILLS: dict[str, Modality] = {
     "beeps": "audio", "pitch": "audio", "motion": "video",
 }  # fmt: skip
 """What is scored, and what it is asked about."""
+PART_OF = {AMONG_SEVERAL: "position"}
 FPS = 10
 
 
@@ -60,7 +61,7 @@ def _pairs(skill: str, rng: Random) -> Iterator[tuple[Shown, Turn]]:
     """Something shown that was not trained on, and a question of the skill about it, again and again."""
     while True:
         shown = _draw(SKILLS[skill], rng)
-        turns = [turn for turn in shown.turns if turn.skill == skill]
+        turns = [turn for turn in shown.turns if turn.skill == skill or PART_OF.get(turn.skill) == skill]
         if shown.split == "test" and turns:
             yield shown, rng.choice(turns)
 

@@ -9,7 +9,33 @@ from transformers import LlamaForCausalLM
 
 from lsv.media import Modality
 from lsv_demo.senses.conversations import Batch
+from lsv_demo.senses.pictures import ASPECTS, PLACES
 from lsv_demo.senses.tower import Tower
+
+
+class Fields(nn.Module):
+    """Tells of each embedding of a picture alone what its field shows, and which field it is.
+
+    To say where one of several things is, the language model has to find its embedding among the others and read off
+    the place. This loss makes both lie in every embedding the same way; the layer itself is not kept.
+    """
+
+    THINGS = ASPECTS[0]
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(hidden, self.THINGS + len(PLACES))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def loss(self, made: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy; made [pictures, fields, hidden], labels int64 [pictures, aspects]."""
+        scores = self.head(made).float()
+        things, places = scores.split((self.THINGS, len(PLACES)), dim=-1)
+        shown = labels[:, : len(PLACES)]
+        index = torch.arange(len(PLACES)).expand_as(shown)
+        lost = F.cross_entropy(things.flatten(0, 1), shown.flatten(), ignore_index=-1)
+        return lost + F.cross_entropy(places.flatten(0, 1), index.flatten())
 
 
 class Learner(nn.Module):
@@ -18,21 +44,26 @@ class Learner(nn.Module):
     def __init__(self, language: LlamaForCausalLM, tower: Tower, placeholders: dict[Modality, int]) -> None:
         super().__init__()
         self.language, self.tower, self.placeholders = language, tower, placeholders
+        self.fields = Fields(language.config.hidden_size).to(language.dtype)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [rows, length, vocabulary]."""
+        return self._logits(batch, {kind: items.embed(self.tower) for kind, items in batch.items.items()})
+
+    def _logits(self, batch: Batch, made: dict[Modality, Tensor]) -> Tensor:
         embeddings = self.language.get_input_embeddings()(batch.ids)
         for kind, items in batch.items.items():
-            made = items.embed(self.tower)[items.kept]
-            embeddings = embeddings.masked_scatter((batch.ids == self.placeholders[kind])[..., None], made)
+            places = (batch.ids == self.placeholders[kind])[..., None]
+            embeddings = embeddings.masked_scatter(places, made[kind][items.kept])
         return self.language(inputs_embeds=embeddings, use_cache=False).logits
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Mean cross-entropy of the next token by its weight."""
-        logits = self(batch)[:, :-1]
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy of the next token by its weight, and what ``Fields`` finds of the pictures."""
+        made = {kind: items.embed(self.tower) for kind, items in batch.items.items()}
+        logits = self._logits(batch, made)[:, :-1]
         losses = F.cross_entropy(logits.flatten(0, 1).float(), batch.ids[:, 1:].flatten(), reduction="none")
         each = batch.weights[:, 1:].flatten()
-        return (losses * each).sum() / each.sum()
+        return (losses * each).sum() / each.sum(), self.fields.loss(made["image"], batch.items["image"].labels)
 
     @torch.inference_mode()
     def marks(self, batch: Batch) -> list[list[bool]]:

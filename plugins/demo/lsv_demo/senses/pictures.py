@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -19,7 +20,7 @@ PLACES = (
 )  # fmt: skip
 """The nine fields of a picture, row by row: their names, and how to say that something is there."""
 AMONG_SEVERAL = "position among several"
-"""A skill of its own, which the model is far worse at than at telling where a single thing is."""
+"""Counted on its own: it takes far longer to learn than to tell where a single thing is."""
 MIDDLE = 4
 MOST = 6
 ASPECTS = (len(SHAPES) * len(COLOURS) + 1,) * len(PLACES) + (MOST + 1,) * (len(SHAPES) + len(COLOURS) + 1)
@@ -28,10 +29,14 @@ ASPECTS = (len(SHAPES) * len(COLOURS) + 1,) * len(PLACES) + (MOST + 1,) * (len(S
 
 @dataclass(frozen=True)
 class Scenes:
-    """What pictures show: a single thing in the share ``single`` of them, else two to ``most``."""
+    """What pictures show: a single thing in the share ``single`` of them, else two to ``most``.
+
+    In the share ``crossed`` of those with two to four, things are told apart by shape and colour together alone.
+    """
 
     most: int = MOST
     single: float = 0.45
+    crossed: float = 0.0
 
 
 SCENES = Scenes()
@@ -47,9 +52,9 @@ def picture(rng: Random, side: int, wide: int | None = None, scenes: Scenes = SC
     if chance < scenes.single:
         placed = _single(rng, aspect)
     elif chance < 0.85:
-        placed = _spread(rng, aspect, scenes.most)
+        placed = _spread(rng, aspect, scenes)
     else:
-        placed = _row(rng, aspect, scenes.most)
+        placed = _row(rng, aspect, scenes)
     things = tuple(thing for _, thing in placed)
     ground = background(rng, {thing.colour for thing in things})
     canvas = np.empty((side, wide, 3), np.float32)
@@ -99,9 +104,11 @@ def _inside(rng: Random, field: int, aspect: tuple[float, float]) -> tuple[float
     return x * aspect[0], y * aspect[1]
 
 
-def _kinds(rng: Random, count: int) -> list[tuple[str, str]]:
-    """(shape, colour) of ``count`` things: all alike, alike in shape or colour, or any."""
+def _kinds(rng: Random, count: int, crossed: float) -> list[tuple[str, str]]:
+    """(shape, colour) of ``count`` things: all alike, alike in shape or colour, any, or two shapes in two colours."""
     shapes, colours = list(SHAPES), list(COLOURS)
+    if crossed and count <= 4 and rng.random() < crossed:
+        return rng.sample(list(product(rng.sample(shapes, 2), rng.sample(colours, 2))), count)
     chance = rng.random()
     shape, colour = rng.choice(shapes), rng.choice(colours)
     if chance < 0.25:
@@ -114,25 +121,25 @@ def _kinds(rng: Random, count: int) -> list[tuple[str, str]]:
     return [rng.choice(pool) for _ in range(count)]
 
 
-def _spread(rng: Random, aspect: tuple[float, float], most: int) -> Placed:
+def _spread(rng: Random, aspect: tuple[float, float], scenes: Scenes) -> Placed:
     """Several things, each in a field of its own."""
-    count = rng.randint(2, most)
+    count = rng.randint(2, scenes.most)
     fields = sorted(rng.sample(range(9), count))
     size = rng.uniform(0.07, 0.13)
     placed: Placed = []
-    for field, (shape, colour) in zip(fields, _kinds(rng, count), strict=True):
+    for field, (shape, colour) in zip(fields, _kinds(rng, count, scenes.crossed), strict=True):
         x, y = _inside(rng, field, aspect)
         placed.append((field, _thing(rng, shape, colour, x, y, size * rng.uniform(0.85, 1.1))))
     return placed
 
 
-def _row(rng: Random, aspect: tuple[float, float], most: int) -> Placed:
+def _row(rng: Random, aspect: tuple[float, float], scenes: Scenes) -> Placed:
     """Several things side by side, or one below the other."""
-    count = rng.randint(2, most)
+    count = rng.randint(2, scenes.most)
     radius = min(0.14, 0.4 / count) * rng.uniform(0.75, 1)
     middle, lying = rng.uniform(0.3, 0.7), rng.random() < 0.75
     placed: Placed = []
-    for index, (shape, colour) in enumerate(_kinds(rng, count)):
+    for index, (shape, colour) in enumerate(_kinds(rng, count, scenes.crossed)):
         place = (index + 0.5) / count, middle
         x, y = place if lying else place[::-1]
         placed.append((-1, _thing(rng, shape, colour, x * aspect[0], y * aspect[1], radius)))

@@ -24,21 +24,25 @@ from lsv_demo import CHECKPOINT
 from lsv_demo.optimizer import MasterWeights
 from lsv_demo.questions import stream
 from lsv_demo.senses.checkpoint import load_text, load_tower, save
-from lsv_demo.senses.conversations import KINDS, Batch, Row, collate, conversation, draw, pack
+from lsv_demo.senses.conversations import KINDS, Batch, collate, conversation, pack
+from lsv_demo.senses.evaluate import check, show
 from lsv_demo.senses.first_sight import Lessons, set_level, teach
 from lsv_demo.senses.learner import Learner
-from lsv_demo.senses.pictures import KNOWN, SCENES, Scenes
+from lsv_demo.senses.pictures import SCENES, Scenes
 from lsv_demo.senses.tower import Tower, first_weights
 from lsv_demo.template import MEDIA
-from lsv_demo.train import LENGTHS, SHORT, rows_by_length, weighted_loss
+from lsv_demo.train import LENGTHS, rows_by_length, weighted_loss
 
+PACKED = 512
+"""Tokens of a row of conversations, one behind the other."""
 KEPT = Path(tempfile.gettempdir()) / "lsv-demo-tower.pt"
 
 
 @dataclass(frozen=True)
 class Course:
     """A part of the training in which both learn; ``shares`` are the conversations of each kind in a step, beside
-    ``text_tokens`` of text that is rehearsed, whose loss has the weight ``rehearsed``.
+    ``text_tokens`` of text that is rehearsed, whose loss has the weight ``rehearsed``; ``fields`` is the weight of what
+    single embeddings tell of a picture's fields.
 
     The rate stays for the ``early`` share of the steps, then falls in a line to nothing.
     """
@@ -53,6 +57,7 @@ class Course:
     tower_rate: float = 0.004
     text_tokens: int = 1024
     rehearsed: float = 0.5
+    fields: float = 0.0
     check_every: int = 200
 
     def scale(self, step: int) -> float:
@@ -84,9 +89,35 @@ COURSES = (
         rehearsed=1.0,
         check_every=150,
     ),
+    Course(
+        1200,
+        {"image": 20, "audio": 2, "video": 2},
+        language_rate=0.008,
+        early=0.15,
+        scenes=Scenes(most=4, single=0.3),
+        seed=4,
+        tower_rate=0.003,
+        text_tokens=3072,
+        rehearsed=1.0,
+        fields=0.5,
+    ),
+    Course(
+        1200,
+        {"image": 20, "audio": 3, "video": 3},
+        language_rate=0.006,
+        early=0.2,
+        scenes=Scenes(most=4, single=0.2, crossed=0.4),
+        seed=5,
+        tower_rate=0.002,
+        text_tokens=3072,
+        rehearsed=1.0,
+        fields=0.5,
+        check_every=200,
+    ),
 )
-"""All kinds alike first, until sounds and clips are learnt; then mostly pictures, of which there is more to say; at
-last those that show two to four things. Text suffers under that, so in the end there is more of it.
+"""All kinds alike first, until sounds and clips are learnt; then mostly pictures, of which there is more to say; then
+those that show two to four things. Text suffers under that, so from there on it has more room. At last come pictures in
+which neither shape nor colour alone tells which thing is meant: before them, "the blue star" was any star.
 """
 
 
@@ -96,21 +127,23 @@ def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: T
     optimizers = (
         MasterWeights(language, course.language_rate, course.language_rate / 5),
         MasterWeights(tower, course.tower_rate, course.tower_rate * 0.15),
+        MasterWeights(learner.fields, 0.02, 0.004),
     )
     shown, rehearsed = conversations(tokenizer, course), rehearsals(tokenizer, course)
-    started, mean = time.monotonic(), [0.0, 0.0]
+    started, mean = time.monotonic(), [0.0, 0.0, 0.0]
     for step in range(course.steps):
         language.set_attn_implementation("eager")
-        losses = [learner.loss(next(shown)), weighted_loss(language, *next(rehearsed))]
-        (losses[0] + course.rehearsed * losses[1]).backward()
+        losses = [*learner.loss(next(shown)), weighted_loss(language, *next(rehearsed))]
+        (losses[0] + course.fields * losses[1] + course.rehearsed * losses[2]).backward()
         for optimizer in optimizers:
             optimizer.step(course.scale(step))
         mean = [0.95 * old + 0.05 * new.item() if step else new.item() for old, new in zip(mean, losses, strict=True)]
         if step % 20 == 0:
             seconds = time.monotonic() - started
-            print(f"step {step:5}  shown {mean[0]:.4f}  text {mean[1]:.4f}  {seconds:6.0f} s", flush=True)
+            told = "  ".join(f"{name} {loss:.4f}" for name, loss in zip(("shown", "fields", "text"), mean, strict=True))
+            print(f"step {step:5}  {told}  {seconds:6.0f} s", flush=True)
         if (step + 1) % course.check_every == 0:
-            print(show(check(learner, tokenizer, 60, seed=1)), flush=True)
+            print(show(check(learner, tokenizer, 60, seed=1)[0]), flush=True)
             save(language, tower, tokenizer, folder)
     save(language, tower, tokenizer, folder)
 
@@ -140,9 +173,8 @@ def conversations(tokenizer: Tokenizer, course: Course) -> Iterator[Batch]:
     texts = stream("train", rng, late=True)
     kinds = [kind for kind, count in course.shares.items() for _ in range(count)]
     while True:
-        yield collate(
-            tokenizer, pack([conversation(tokenizer, kind, texts, rng, course.scenes) for kind in kinds], SHORT)
-        )
+        rows = [conversation(tokenizer, kind, texts, rng, course.scenes) for kind in kinds]
+        yield collate(tokenizer, pack(rows, PACKED))
 
 
 def rehearsals(tokenizer: Tokenizer, course: Course) -> Iterator[tuple[Tensor, Tensor]]:
@@ -153,29 +185,6 @@ def rehearsals(tokenizer: Tokenizer, course: Course) -> Iterator[tuple[Tensor, T
         length = rng.choices(list(LENGTHS), list(LENGTHS.values()))[0]
         tokens, weights = rows[length].batch(max(1, course.text_tokens // length))
         yield torch.from_numpy(tokens), torch.from_numpy(weights)
-
-
-def check(learner: Learner, tokenizer: Tokenizer, count: int, seed: int) -> dict[str, tuple[int, int]]:
-    """Right answers and questions by skill, over ``count`` held-out items of each kind, every question asked alone."""
-    rng = Random(f"check {seed}")
-    table: dict[str, tuple[int, int]] = {}
-    learner.language.set_attn_implementation("eager")
-    for kind in KINDS:
-        for _ in range(count):
-            shown = draw(kind, "test", rng, KNOWN)
-            rows = []
-            for turn in shown.turns:
-                row = Row(tokenizer)
-                row.ask(turn, shown, first=rng.random() < 0.5)
-                rows.append(row)
-            for turn, (mark,) in zip(shown.turns, learner.marks(collate(tokenizer, rows)), strict=True):
-                right, total = table.get(turn.skill, (0, 0))
-                table[turn.skill] = (right + mark, total + 1)
-    return table
-
-
-def show(table: dict[str, tuple[int, int]]) -> str:
-    return "  ".join(f"{skill} {right}/{total} {right / total:.0%}" for skill, (right, total) in sorted(table.items()))
 
 
 def main() -> None:
