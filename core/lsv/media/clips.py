@@ -11,7 +11,6 @@ import numpy as np
 
 from lsv.errors import BadRequest
 from lsv.media.options import SAMPLING, Limits
-from lsv.media.pauses import pause
 from lsv.media.pictures import check_size
 from lsv.media.streams import opened
 from lsv.processor import Clip
@@ -100,7 +99,6 @@ def _decode(
     frames: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
     shown: list[float] = []
     for number, frame in enumerate(container.decode(stream)):
-        pause()
         check_size(frame.width, frame.height, limits)
         if number != index:
             continue

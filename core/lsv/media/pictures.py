@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
-from lsv.media.pauses import PIECE, PausingFile
 from lsv.processor import Picture
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -21,7 +21,7 @@ _WHITE = (255, 255, 255, 255)
 def decode_picture(data: bytes, limits: Limits) -> Picture:
     """The first frame of a picture. Raises ``BadRequest``, in words of ours: those of decoders name addresses."""
     try:
-        image = Image.open(PausingFile(data), formats=_FORMATS)
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:
         raise BadRequest("this is no picture in a known format: PNG, JPEG, WebP, GIF and BMP are taken") from None
     except Image.DecompressionBombError:
@@ -30,7 +30,6 @@ def decode_picture(data: bytes, limits: Limits) -> Picture:
         raise BadRequest("the picture is damaged: its header can't be read") from None
     check_size(*image.size, limits)
     try:
-        image.decodermaxblock = PIECE
         image.load()
         return Picture(pixels_of(image))
     except BadRequest:

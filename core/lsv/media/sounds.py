@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
-from lsv.media.pauses import pause
 from lsv.media.streams import opened
 from lsv.processor import Sound
 
@@ -71,7 +70,6 @@ def _gather(frames: Iterator[av.AudioFrame], rate: int, limits: Limits) -> Sampl
     pieces: list[Samples] = []
     count = 0
     for frame in frames:
-        pause()
         pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
         count += len(pieces[-1])
         _check_seconds(count / rate, limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,6 @@ import av
 import av.container
 
 from lsv.errors import BadRequest
-from lsv.media.pauses import PausingFile
 
 _FORMATS = "wav,flac,ogg,mp3,aac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 """Containers that hold their own data; playlists and scripts (hls, concat, …) name other files and hosts."""
@@ -20,7 +20,7 @@ def opened(data: bytes, what: str) -> Iterator[av.container.InputContainer]:
     """A container over encoded bytes. Raises ``BadRequest`` for what FFmpeg can't read, also while it is open."""
     options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
     try:
-        with av.open(PausingFile(data), "r", options=options, metadata_errors="ignore") as container:
+        with av.open(io.BytesIO(data), "r", options=options, metadata_errors="ignore") as container:
             yield container
     except av.error.InvalidDataError:
         raise BadRequest(f"the {what} is damaged, cut off or in a format that is not taken") from None
