@@ -11,7 +11,8 @@ question about a new picture, and another one behind the answer; TTFT of both fr
 Without ``--url`` a server is started, on ``--cores`` alone. ``--engine-cores 0`` of ``--cores 0,1`` leaves a core to
 spare: the model computes on the one, HTTP and the processes that prepare pictures have the other. Without it the
 engine's threads are on all. ``--decoder`` puts layers of another shape behind the tower of lsv-demo, with random
-weights: its own take a millisecond for a step. The last line is JSON.
+weights: its own take a millisecond for a step. ``--format words`` sends a few words in place of each picture, to tell
+what a picture costs from what any prompt costs. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--decoder", choices=SHAPES, help="shape of another decoder with random weights")
     parser.add_argument("--alone", type=float, default=5.0, help="seconds of the streams alone")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between pictures")
-    parser.add_argument("--format", choices=("PNG", "JPEG"), default="PNG")
+    parser.add_argument("--format", choices=("PNG", "JPEG", "words"), default="PNG")
     parser.add_argument("serve", nargs="*", help="more options of lsv serve, behind --")
     return parser.parse_args()
 
@@ -230,7 +231,11 @@ def ask_twice(client: Client, options: argparse.Namespace) -> dict[str, float]:
 
 
 def show(number: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The content of a question about the picture of this number: soft colours, about as large as a photo."""
+    """The content of a question about the picture of this number: soft colours, about as large as a photo. Or about as
+    many words as the picture has embeddings.
+    """
+    if options.format == "words":
+        return [{"type": "text", "text": f"{number} is a number. What is this?"}]
     colours = np.random.default_rng(number).integers(0, 256, (EDGE // 8, EDGE // 8, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(colours).resize((EDGE, EDGE), Image.Resampling.BICUBIC).save(file, options.format)
