@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -305,7 +305,11 @@ class Processing:
 
     def __init__(self, error: PluginError | None = None) -> None:
         self.loaded = asyncio.Event()
+        self.off: list[Collection[int]] = []
         self._error = error
+
+    def keep_off(self, cores: Collection[int]) -> None:
+        self.off.append(cores)
 
     async def ready(self) -> None:
         await self.loaded.wait()
@@ -324,6 +328,8 @@ async def test_who_takes_media_is_ready_with_the_processor(start: Start):
         await answer(client, [1], greedy())
     intake.loaded.set()
     await client.ready()
+    assert client.fit is not None
+    assert intake.off == [client.fit.cores]
     assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
 
 
