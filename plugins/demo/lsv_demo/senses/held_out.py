@@ -31,6 +31,7 @@ SKILLS: dict[str, Modality] = {
 }  # fmt: skip
 """What is scored, and what it is asked about."""
 PART_OF = {AMONG_SEVERAL: "position"}
+"""Skills that are learnt on their own and scored with another one."""
 FPS = 10
 
 

@@ -112,7 +112,6 @@ COURSES = (
         text_tokens=3072,
         rehearsed=1.0,
         fields=0.5,
-        check_every=200,
     ),
 )
 """All kinds alike first, until sounds and clips are learnt; then mostly pictures, of which there is more to say; then
