@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from secrets import token_hex
 
 from lsv.media.parts import ContentPart, InlinePart, InputAudio, MediaLink
 from lsv_api.requests import Message
@@ -22,19 +23,19 @@ def take_out(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """The body with a short name in place of each long payload, and the payloads by their names.
 
     A payload is a string's content, or the end of it: quotes inside of strings are escaped, so the next one ends it. A
-    string with escapes stays where it is.
+    string with escapes stays where it is. Names are drawn anew for each body, so that nothing in it can be one.
     """
     if len(body) < SHORTEST:
         return body, {}
     pieces: list[bytes] = []
     payloads: dict[str, bytes] = {}
-    kept = place = 0
+    mark, kept, place = token_hex(8), 0, 0
     while found := _HEAD.search(body, place):
         start, end = found.end(), body.find(b'"', found.end())
         place = max(start, end)
         if end - start < SHORTEST or body.find(b"\\", start, end) >= 0:
             continue
-        name = f"@{len(payloads)}@"  # no base64
+        name = f"@{mark}{len(payloads)}@"  # no base64
         payloads[name] = body[start:end]
         pieces += [body[kept:start], name.encode("ascii")]
         kept = end
@@ -47,10 +48,10 @@ def put_back(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:
     """
     left = dict(payloads)
     for message in messages:
-        for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            name = _inline_text(part)
-            if name in left and isinstance(message.content, list):
-                message.content[index] = InlinePart(type=part.type, payload=left.pop(name))
+        parts = message.content if isinstance(message.content, list) else []
+        for index, part in enumerate(parts):
+            if (payload := left.pop(_inline_text(part), None)) is not None:
+                parts[index] = InlinePart(type=part.type, payload=payload)
     return not left
 
 

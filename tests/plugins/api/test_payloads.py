@@ -10,6 +10,7 @@ import pytest
 
 from lsv.errors import BadRequest
 from lsv.media.parts import InlinePart, Reference, read_part
+from lsv_api import payloads as payloads_module
 from lsv_api.bodies import decode_body
 from lsv_api.payloads import SHORTEST, take_out
 from lsv_api.requests import ChatRequest, TokenizeRequest
@@ -51,6 +52,16 @@ def test_long_payloads_reach_their_parts() -> None:
         Reference("audio", "here", base64=LONG.encode()),
         Reference("image", "here", url=url("QUJD")),
     ]
+
+
+@pytest.mark.parametrize("forged", ["data:,@0@", url("@0@")])
+def test_what_looks_like_a_name_gets_no_payload(forged: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": url()}}
+    for other in ({"type": "text", "text": forged}, {"type": "video_url", "video_url": forged}):
+        first, second = parts_of(body(other, image))
+        assert read_part(second, "here") == Reference("image", "here", base64=LONG.encode())
+        expected = forged if other["type"] == "text" else Reference("video", "here", url=forged)
+        assert read_part(first, "here") == expected
 
 
 def test_spaces_and_other_kinds_of_bodies() -> None:
@@ -96,7 +107,8 @@ def test_faults_are_named_as_in_any_body(data: bytes, message: str) -> None:
         decode_body(data, ChatRequest)
 
 
-def test_what_is_taken_out() -> None:
+def test_what_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads_module, "token_hex", lambda _: "")
     data = body({"type": "image_url", "image_url": url()}, {"type": "image_url", "image_url": url(OTHER)})
     thin, payloads = take_out(data)
     assert payloads == {"@0@": LONG.encode(), "@1@": OTHER.encode()}
