@@ -59,11 +59,14 @@ def make_checkpoint(shape: str, folder: Path) -> Path:
     return target
 
 
+def head_dim(shape: dict) -> int:
+    return shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
+
+
 def _weights(c: dict) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     hidden, inner = c["hidden_size"], c["intermediate_size"]
-    head_dim = c.get("head_dim", hidden // c["num_attention_heads"])
-    q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
+    q, kv = (c[name] * head_dim(c) for name in ("num_attention_heads", "num_key_value_heads"))
     biased = c["model_type"] == "qwen2"
 
     def normal(*shape: int) -> torch.Tensor:

@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
-from checkpoints import SHAPES
+from checkpoints import SHAPES, head_dim
 from PIL import Image
 
 from lsv.bench.figures import percentile
@@ -100,8 +100,7 @@ def reshaped(decoder: str | None) -> list[str]:
     if decoder is None:
         return []
     shape = SHAPES[decoder]
-    changed = {name: shape[name] for name in LAYERS}
-    changed["head_dim"] = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
+    changed = {**{name: shape[name] for name in LAYERS}, "head_dim": head_dim(shape)}
     return ["--load-format", "dummy", "--hf-overrides", json.dumps(changed)]
 
 

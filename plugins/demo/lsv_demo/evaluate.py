@@ -59,7 +59,8 @@ def accuracy(table: dict[str, tuple[int, int]]) -> float:
 def show(table: dict[str, tuple[int, int]]) -> str:
     """The table as text, worst skill first."""
     rows = sorted(table.items(), key=lambda row: row[1][0] / row[1][1])
-    return "\n".join(f"{name:16} {right:4} / {total:4}  {right / total:6.1%}" for name, (right, total) in rows)
+    width = max(16, *map(len, table))
+    return "\n".join(f"{name:{width}} {right:4} / {total:4}  {right / total:6.1%}" for name, (right, total) in rows)
 
 
 def main() -> None:

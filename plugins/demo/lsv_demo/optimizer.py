@@ -14,6 +14,11 @@ QUINTIC_STEPS = 5
 State = dict[str, Any]
 
 
+def share_of_rate(step: int, steps: int, *, warm: int, falling: float) -> float:
+    """Learning rate at `step` as a share of the highest: warm up, stay, fall in a line to nothing in the last steps."""
+    return min(1.0, (step + 1) / warm, (steps - step) / max(1, falling))
+
+
 def orthogonal(matrices: Tensor) -> Tensor:
     """Nearly the orthogonal factor of each matrix of [count, rows, columns], by a Newton-Schulz iteration."""
     a, b, c = QUINTIC

@@ -40,6 +40,11 @@ def _without_markers(text: str) -> str:
     return text
 
 
+def media_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """The token that stands for each kind of media."""
+    return {kind: tokenizer.token_to_id(token) for kind, token in MEDIA.items()}
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write tokenizer.json and tokenizer_config.json, the chat template within."""
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForC
 from lsv_demo import CHECKPOINT
 from lsv_demo.corpus import Rows, documents
 from lsv_demo.evaluate import accuracy, answers, score, show
-from lsv_demo.optimizer import MasterWeights
+from lsv_demo.optimizer import MasterWeights, share_of_rate
 from lsv_demo.questions import questions
 from lsv_demo.template import END_OF_TEXT, END_OF_TURN
 from lsv_demo.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
@@ -48,9 +48,7 @@ class Plan:
     check_every: int = 300
 
     def scale(self, step: int) -> float:
-        """Learning rate at `step` as a share of the highest: warm up, stay, fall in a line to nothing."""
-        left = (self.steps - step) / max(1, self.steps - self.early)
-        return min(1.0, (step + 1) / self.warm, left)
+        return share_of_rate(step, self.steps, warm=self.warm, falling=self.steps - self.early)
 
 
 # Row lengths with the share of steps they get. Short rows cost far less attention; the long ones teach that

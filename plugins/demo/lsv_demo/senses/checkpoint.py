@@ -12,8 +12,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lsv_demo.plugin import ARCHITECTURE
 from lsv_demo.senses.tower import HEADS, INNER, LAYERS, NORM_EPS, SIZE, Tower
-from lsv_demo.template import MEDIA
-from lsv_demo.tokenizer import save_tokenizer
+from lsv_demo.tokenizer import media_tokens, save_tokenizer
 
 WEIGHTS = "model.safetensors"
 PREFIX = "tower."
@@ -52,7 +51,7 @@ def save(language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder:
     config["architectures"] = [ARCHITECTURE]
     config["senses"] = {
         "hidden_size": SIZE, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "layer_norm_eps": NORM_EPS, "tokens": {kind: tokenizer.token_to_id(token) for kind, token in MEDIA.items()},
+        "layer_norm_eps": NORM_EPS, "tokens": media_tokens(tokenizer),
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_tokenizer(tokenizer, folder, language.config.max_position_embeddings)

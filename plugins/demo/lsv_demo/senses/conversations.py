@@ -127,6 +127,10 @@ class Items:
             there = torch.arange(shown.shape[1] // HOPS) < lengths[:, None]
         return cls(kind, shown, there, labels)
 
+    @classmethod
+    def cut(cls, kind: Modality, shown: Sequence[Shown]) -> Items:
+        return cls.of(kind, [(one, cut(one.content)[1]) for one in shown])
+
     def embed(self, tower: Tower) -> Tensor:
         """[items, embeddings, hidden]; those of patches that are not there are nothing."""
         mask = None if bool(self.there.all()) else self.there[:, None, None, :]

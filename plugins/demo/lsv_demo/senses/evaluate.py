@@ -14,12 +14,12 @@ from random import Random
 from tokenizers import Tokenizer
 
 from lsv_demo import CHECKPOINT
+from lsv_demo.evaluate import show
 from lsv_demo.senses.asked import Shown, Turn
 from lsv_demo.senses.checkpoint import load_text, load_tower
 from lsv_demo.senses.conversations import KINDS, Row, collate, draw
 from lsv_demo.senses.learner import Learner
 from lsv_demo.senses.pictures import KNOWN
-from lsv_demo.template import MEDIA
 
 Table = dict[str, tuple[int, int]]
 """Right answers and questions by name."""
@@ -56,11 +56,6 @@ def _counted(marks: dict[str, list[bool]]) -> Table:
     return {name: (sum(found), len(found)) for name, found in sorted(marks.items())}
 
 
-def show(table: Table) -> str:
-    """The table in one line."""
-    return "  ".join(f"{name} {right}/{total} {right / total:.0%}" for name, (right, total) in table.items())
-
-
 def main() -> None:
     """Ask the checkpoint about held-out items, and print how much is right by skill and by number of things."""
     parser = argparse.ArgumentParser(prog="python -m lsv_demo.senses.evaluate", description=main.__doc__)
@@ -70,11 +65,9 @@ def main() -> None:
     options = parser.parse_args()
     language, tokenizer = load_text(options.checkpoint)
     tower = load_tower(options.checkpoint, language.config.hidden_size)
-    learner = Learner(language, tower, {kind: tokenizer.token_to_id(MEDIA[kind]) for kind in KINDS})
+    learner = Learner(language, tower, tokenizer)
     for table in check(learner, tokenizer, options.items, options.seed):
-        for name, (right, total) in table.items():
-            print(f"{name:28} {right:4} / {total:4}  {right / total:6.1%}")
-        print()
+        print(show(table), end="\n\n")
 
 
 if __name__ == "__main__":

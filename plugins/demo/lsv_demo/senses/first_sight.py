@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lsv.media import Modality
-from lsv_demo.optimizer import MasterWeights
+from lsv_demo.optimizer import MasterWeights, share_of_rate
 from lsv_demo.question import Split
 from lsv_demo.senses import clips, pictures, sounds
-from lsv_demo.senses.asked import Shown
 from lsv_demo.senses.conversations import KINDS, Items, draw
-from lsv_demo.senses.inputs import MERGED, PATCHES, cut
+from lsv_demo.senses.inputs import MERGED, PATCHES
 from lsv_demo.senses.tower import Tower
 
 ASPECTS: Mapping[Modality, tuple[int, ...]] = {
@@ -41,7 +40,7 @@ class Lessons:
     other: float = 0.003
 
     def scale(self, step: int) -> float:
-        return min(1.0, (step + 1) / self.warm, 1.2 * (self.steps - step) / self.steps)
+        return share_of_rate(step, self.steps, warm=self.warm, falling=self.steps / 1.2)
 
 
 class Namer(nn.Module):
@@ -56,29 +55,27 @@ class Namer(nn.Module):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
-    def forward(self, kind: Modality, items: list[Shown]) -> tuple[Tensor, ...]:
+    def forward(self, items: Items) -> tuple[Tensor, ...]:
         """Scores [items, classes] of each aspect."""
-        made = Items.of(kind, [(item, cut(item.content)[1]) for item in items]).embed(self.tower)
-        head = self.heads[kind]
+        made = items.embed(self.tower)
+        head = self.heads[items.kind]
         flat = F.pad(made.flatten(1), (0, head.in_features - made[0].numel()))
         # so that a step of the head changes the scores of thousands of inputs no more than a layer's does its outputs
-        return (head(flat).float() * (8 / head.in_features**0.5)).split(ASPECTS[kind], dim=-1)
+        return (head(flat).float() * (8 / head.in_features**0.5)).split(ASPECTS[items.kind], dim=-1)
 
-    def loss(self, kind: Modality, items: list[Shown]) -> Tensor:
+    def loss(self, items: Items) -> Tensor:
         """Cross-entropy, summed over aspects and averaged over items."""
-        labels = torch.tensor([item.labels for item in items])
         losses = [
             F.cross_entropy(scores, wanted, ignore_index=-1, reduction="sum")
-            for scores, wanted in zip(self(kind, items), labels.unbind(1), strict=True)
+            for scores, wanted in zip(self(items), items.labels.unbind(1), strict=True)
         ]
-        return torch.stack(losses).sum() / len(items)
+        return torch.stack(losses).sum() / len(items.labels)
 
     @torch.inference_mode()
-    def share_right(self, kind: Modality, items: list[Shown]) -> float:
+    def share_right(self, items: Items) -> float:
         """The share of items of which every aspect is named right."""
-        labels = torch.tensor([item.labels for item in items])
-        named = torch.stack([scores.argmax(-1) for scores in self(kind, items)], dim=1)
-        return float(((named == labels) | (labels < 0)).all(1).float().mean())
+        named = torch.stack([scores.argmax(-1) for scores in self(items)], dim=1)
+        return float(((named == items.labels) | (items.labels < 0)).all(1).float().mean())
 
 
 def teach(tower: Tower, hidden: int, lessons: Lessons) -> None:
@@ -89,7 +86,7 @@ def teach(tower: Tower, hidden: int, lessons: Lessons) -> None:
     for step in range(lessons.steps):
         losses = {}
         for kind, count in SHARES.items():
-            loss = namer.loss(kind, [draw(kind, "train", rng) for _ in range(count)])
+            loss = namer.loss(Items.cut(kind, [draw(kind, "train", rng) for _ in range(count)]))
             loss.backward()
             losses[kind] = loss.item()
         optimizer.step(lessons.scale(step))
@@ -105,8 +102,7 @@ def set_level(tower: Tower, level: float) -> None:
     """Scale what the tower makes of each kind to a root mean square of ``level``."""
     rng = Random("level")
     for kind in KINDS:
-        drawn = [draw(kind, "train", rng) for _ in range(16)]
-        items = Items.of(kind, [(one, cut(one.content)[1]) for one in drawn])
+        items = Items.cut(kind, [draw(kind, "train", rng) for _ in range(16)])
         made = items.embed(tower)[items.kept].float()
         merge = tower.merge[kind]
         for parameter in (merge.weight, merge.bias):
@@ -115,5 +111,5 @@ def set_level(tower: Tower, level: float) -> None:
 
 def _examine(namer: Namer, split: Split = "test", count: int = 200) -> str:
     rng = Random("examine")
-    items = {kind: [draw(kind, split, rng) for _ in range(count)] for kind in KINDS}
-    return "  ".join(f"{kind} {namer.share_right(kind, shown):.0%}" for kind, shown in items.items())
+    items = [Items.cut(kind, [draw(kind, split, rng) for _ in range(count)]) for kind in KINDS]
+    return "  ".join(f"{one.kind} {namer.share_right(one):.0%}" for one in items)

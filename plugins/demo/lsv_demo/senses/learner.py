@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
@@ -11,6 +12,7 @@ from lsv.media import Modality
 from lsv_demo.senses.conversations import Batch
 from lsv_demo.senses.pictures import ASPECTS, PLACES
 from lsv_demo.senses.tower import Tower
+from lsv_demo.tokenizer import media_tokens
 
 
 class Fields(nn.Module):
@@ -39,11 +41,12 @@ class Fields(nn.Module):
 
 
 class Learner(nn.Module):
-    """``placeholders`` are the tokens that embeddings take the place of."""
+    """Embeddings take the places of the tokens that ``tokenizer`` has for media."""
 
-    def __init__(self, language: LlamaForCausalLM, tower: Tower, placeholders: dict[Modality, int]) -> None:
+    def __init__(self, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self.language, self.tower, self.placeholders = language, tower, placeholders
+        self.language, self.tower = language, tower
+        self.placeholders = media_tokens(tokenizer)
         self.fields = Fields(language.config.hidden_size).to(language.dtype)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -21,16 +21,15 @@ from transformers import LlamaForCausalLM
 
 from lsv.media import Modality
 from lsv_demo import CHECKPOINT
-from lsv_demo.optimizer import MasterWeights
+from lsv_demo.optimizer import MasterWeights, share_of_rate
 from lsv_demo.questions import stream
 from lsv_demo.senses.checkpoint import load_text, load_tower, save
-from lsv_demo.senses.conversations import KINDS, Batch, collate, conversation, pack
-from lsv_demo.senses.evaluate import check, show
+from lsv_demo.senses.conversations import Batch, collate, conversation, pack
+from lsv_demo.senses.evaluate import check
 from lsv_demo.senses.first_sight import Lessons, set_level, teach
 from lsv_demo.senses.learner import Learner
 from lsv_demo.senses.pictures import SCENES, Scenes
 from lsv_demo.senses.tower import Tower, first_weights
-from lsv_demo.template import MEDIA
 from lsv_demo.train import LENGTHS, rows_by_length, weighted_loss
 
 PACKED = 512
@@ -61,9 +60,7 @@ class Course:
     check_every: int = 200
 
     def scale(self, step: int) -> float:
-        """Learning rate at ``step`` as a share of the highest."""
-        left = (self.steps - step) / (self.steps * (1 - self.early)) if self.early < 1 else 1.0
-        return min(1.0, (step + 1) / self.warm, left)
+        return share_of_rate(step, self.steps, warm=self.warm, falling=self.steps * (1 - self.early))
 
 
 COURSES = (
@@ -122,7 +119,7 @@ which neither shape nor colour alone tells which thing is meant: before them, "t
 
 def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path) -> None:
     """Train both by ``course``; the checkpoint goes to ``folder``."""
-    learner = Learner(language, tower, {kind: tokenizer.token_to_id(MEDIA[kind]) for kind in KINDS})
+    learner = Learner(language, tower, tokenizer)
     optimizers = (
         MasterWeights(language, course.language_rate, course.language_rate / 5),
         MasterWeights(tower, course.tower_rate, course.tower_rate * 0.15),
@@ -142,7 +139,8 @@ def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: T
             told = "  ".join(f"{name} {loss:.4f}" for name, loss in zip(("shown", "fields", "text"), mean, strict=True))
             print(f"step {step:5}  {told}  {seconds:6.0f} s", flush=True)
         if (step + 1) % course.check_every == 0:
-            print(show(check(learner, tokenizer, 60, seed=1)[0]), flush=True)
+            by_skill, _ = check(learner, tokenizer, 60, seed=1)
+            print("  ".join(f"{name} {right / total:.0%}" for name, (right, total) in by_skill.items()), flush=True)
             save(language, tower, tokenizer, folder)
     save(language, tower, tokenizer, folder)
 
