@@ -112,7 +112,11 @@ def test_a_client_that_leaves_frees_its_blocks(server):
 
 
 def test_the_printed_curl_line_works(server):
-    line = next(line for line in server.log.read_text().splitlines() if line.startswith("try: "))
+    deadline = time.monotonic() + 5
+    # a server says so a moment after it answers that it is ready
+    while "\ntry: " not in (log := server.log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    line = next(line for line in log.splitlines() if line.startswith("try: "))
     answer = subprocess.run(line.removeprefix("try: "), shell=True, capture_output=True, check=True, text=True)
     assert "lsv-demo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
