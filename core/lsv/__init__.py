@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pluggy import HookimplMarker
+from lsv.hooks import hookimpl
+from lsv.version import __version__
 
 if TYPE_CHECKING:
     from lsv.errors import LsvError as LsvError
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from lsv.llm import RequestOutput as RequestOutput
     from lsv.request import PoolingParams as PoolingParams
     from lsv.request import SamplingParams as SamplingParams
-
-__version__ = "0.1.0"
-
-hookimpl = HookimplMarker("lsv")
-"""Marks a function of a plugin's manifest as the implementation of a hook."""
 
 _HOMES = {
     "LLM": "lsv.llm",

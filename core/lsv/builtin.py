@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lsv import hookimpl
+from lsv.hooks import hookimpl
 from lsv.offers import ExecutorOffer, PolicyOffer
 
 api = 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lsv.errors import ConfigError, PluginError
+from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import (
     AttentionOffer,
     CheckpointOffer,
@@ -22,7 +22,6 @@ from lsv.offers import (
     QuantizerOffer,
     load_object,
 )
-from lsv.spelling import suggestion
 
 T = TypeVar("T")
 

@@ -17,6 +17,8 @@ LsvError
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
@@ -116,3 +118,15 @@ def from_record(record: ErrorRecord) -> LsvError:
     """The error a record stands for; a code this version does not know becomes a plain ``LsvError``."""
     by_code = {cls.code: cls for cls in _with_subclasses(LsvError)}
     return by_code.get(record.code, LsvError)(record.message, param=record.param)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like ``name``, or None where nothing comes close."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean …?"`` to append to an error, or nothing."""
+    found = nearest(name, known)
+    return f"; did you mean {found}?" if found else ""

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lsv.errors import ConfigError
+from lsv.errors import ConfigError, nearest
 from lsv.settings import Declared, Given, Setting, dashed
-from lsv.spelling import nearest
 from lsv.values import is_boolean_word
 
 _NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")

@@ -26,13 +26,12 @@ from lsv.engine.records import (
     RequestOutput,
     TokenLogprob,
 )
-from lsv.errors import BadRequest, ConfigError
+from lsv.errors import BadRequest, ConfigError, suggestion
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.request import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather
-from lsv.spelling import suggestion
 from lsv.tokenizer import NoTokenizer, Tokenizer
 
 __all__ = [

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from lsv.errors import suggestion
 from lsv.settings import Setting
-from lsv.spelling import suggestion
 
 API = 1
 """The version of the hooks and seams; a manifest says which one it was written for with ``api = 1``."""

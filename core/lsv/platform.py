@@ -10,9 +10,8 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo, Padding
 from lsv.config import OptionValue
-from lsv.errors import ConfigError, PluginError
+from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import PlatformOffer, load_object
-from lsv.spelling import suggestion
 
 if TYPE_CHECKING:
     import numpy as np

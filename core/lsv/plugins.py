@@ -20,10 +20,9 @@ import pluggy
 
 from lsv import hookspecs, manifest, options
 from lsv.catalog import Catalog
-from lsv.errors import ConfigError, PluginError
+from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.settings import Declared, Setting
-from lsv.spelling import suggestion
 
 log = logging.getLogger(__name__)
 

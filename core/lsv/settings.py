@@ -14,8 +14,7 @@ import msgspec
 
 from lsv import values
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
-from lsv.spelling import suggestion
+from lsv.errors import ConfigError, suggestion
 
 SettingType = values.ValueType
 

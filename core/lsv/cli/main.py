@@ -8,11 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from lsv import __version__
 from lsv.cli.context import CommandContext, HelpWanted
-from lsv.errors import ConfigError, LsvError
+from lsv.errors import ConfigError, LsvError, suggestion
 from lsv.offers import CommandOffer
-from lsv.spelling import suggestion
+from lsv.version import __version__
 
 COMMANDS = {
     "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from lsv import __version__
 from lsv.doctor.findings import Line
 from lsv.doctor.secrets import Cleaner, hide, is_secret
 from lsv.errors import ConfigError
@@ -21,6 +20,7 @@ from lsv.hardware import explain_absence
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
 from lsv.settings import Settings, variables
+from lsv.version import __version__
 
 _TOOL_SECONDS = 20.0
 _MOST_OUTPUT = 20_000

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from lsv import __version__, plugins
+from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.connection import Connection, ConnectionLost
@@ -42,6 +42,7 @@ from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
 from lsv.lifeline import die_with
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
+from lsv.version import __version__
 from lsv.wire import FrameReader, encode_frame
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from lsv import hookimpl
 from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import ConfigError
+from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer
 from lsv.scheduler.limits import Limits

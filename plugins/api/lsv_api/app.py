@@ -13,8 +13,8 @@ import msgspec
 from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
-from lsv import __version__
 from lsv.engine.client import Service
+from lsv.version import __version__
 from lsv_api.access import Gate
 from lsv_api.context import Api, Exchange, Traffic
 from lsv_api.failures import Draining, encode_error, error_response

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sanic.response import HTTPResponse
 
-from lsv import __version__
 from lsv.engine.client import Service
+from lsv.version import __version__
 from lsv_api.context import Api, Exchange, describe
 from lsv_api.reply import json_response
 from lsv_api.responses import Alive, EngineState, Health, ModelCard, ModelList, Version

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from lsv.capabilities import DeviceInfo
-from lsv.spelling import suggestion
+from lsv.errors import suggestion
 
 _GIB = 1 << 30
 

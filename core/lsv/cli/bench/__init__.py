@@ -6,8 +6,7 @@ import importlib
 import logging
 
 from lsv.cli.context import CommandContext, HelpWanted, wants_help
-from lsv.errors import ConfigError
-from lsv.spelling import suggestion
+from lsv.errors import ConfigError, suggestion
 
 KINDS = {
     "latency": ("lsv.cli.bench.latency", "how long one batch takes in this process"),
