@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lsv import options, plugins
+from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.collect import Collector
@@ -31,7 +31,7 @@ from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.request import PoolingParams, SamplingParams
-from lsv.settings import Declared, Given, Settings, dashed, gather
+from lsv.settings import Declared, Given, Settings, dashed, gather, options
 from lsv.tokenizer import NoTokenizer, Tokenizer
 
 __all__ = [

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import pluggy
 
-from lsv import hookspecs, manifest, options
+from lsv import hookspecs, manifest
 from lsv.catalog import Catalog
 from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
-from lsv.settings import Declared, Setting
+from lsv.settings import Declared, Setting, options
 
 log = logging.getLogger(__name__)
 

@@ -84,7 +84,7 @@ def test_help_of_a_command_shows_defaults_and_variables(capsys: pytest.CaptureFi
 
 
 def test_every_core_setting_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    from lsv import options
+    from lsv.settings import options
 
     assert not [setting.name for setting in options.CORE if not setting.help or not setting.group]
 

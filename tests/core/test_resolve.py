@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lsv import options
 from lsv.config import EngineConfig
 from lsv.errors import CheckpointError, ConfigError
-from lsv.flags import parse
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
-from lsv.settings import Declared, gather
+from lsv.settings import Declared, gather, options
+from lsv.settings.flags import parse
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

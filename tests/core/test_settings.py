@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lsv import options
 from lsv.errors import ConfigError
-from lsv.flags import parse
-from lsv.settings import Declared, Setting, Settings, gather, unknown_variables
+from lsv.settings import Declared, Setting, Settings, gather, options, unknown_variables
+from lsv.settings.flags import parse
 
 PLUGIN = Setting(name="cpu.threads", type="int", default=0, env=("OMP_NUM_THREADS",))
 ALL = (*options.CORE, PLUGIN)

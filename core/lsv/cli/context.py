@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lsv import options
 from lsv.errors import ConfigError
-from lsv.flags import CommandLine, is_flag, parse
 from lsv.plugins import Plugins, load
-from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, unknown_variables
+from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, options, unknown_variables
+from lsv.settings.flags import CommandLine, is_flag, parse
 
 if TYPE_CHECKING:
     from rich.console import Console

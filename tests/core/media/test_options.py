@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from lsv import options
 from lsv.chat_template import ChatTemplates
 from lsv.errors import ConfigError
-from lsv.flags import parse
 from lsv.media.options import Limits, MediaOptions
-from lsv.settings import Declared, gather
+from lsv.settings import Declared, gather, options
+from lsv.settings.flags import parse
 
 DECLARED = Declared(options.for_scope("serve"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lsv.options import CORE
 from lsv.settings import dashed
+from lsv.settings.options import CORE
 from lsv_api import plugin
 from lsv_api.options import _SETTINGS
 from lsv_api.routes import ROUTES

@@ -7,8 +7,8 @@ import pytest
 
 from lsv.config import EngineConfig, OptionValue, Topology
 from lsv.errors import ConfigError
-from lsv.options import for_scope
 from lsv.settings import Declared, gather
+from lsv.settings.options import for_scope
 from lsv_hpu import plugin
 from lsv_hpu.settings import HpuOptions, declare, read
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from lsv import options
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
-from lsv.flags import parse
 from lsv.plugins import load
 from lsv.resolve import resolve
-from lsv.settings import Declared, gather
+from lsv.settings import Declared, gather, options
+from lsv.settings.flags import parse
 
 
 def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) -> EngineConfig:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lsv.flags import parse
-from lsv.options import for_scope
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather
+from lsv.settings.flags import parse
+from lsv.settings.options import for_scope
 from lsv.testing.tiny import tiny
 from lsv.worker.survey import bound_ops
 

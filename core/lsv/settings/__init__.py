@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from lsv import values
 from lsv.config import OptionValue
 from lsv.errors import ConfigError, suggestion
+from lsv.settings import values
 
 SettingType = values.ValueType
 

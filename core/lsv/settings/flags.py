@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lsv.errors import ConfigError, nearest
 from lsv.settings import Declared, Given, Setting, dashed
-from lsv.values import is_boolean_word
+from lsv.settings.values import is_boolean_word
 
 _NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")
 
