@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lsv import LLM, SamplingParams, plugins
-from lsv.catalog import Catalog
 from lsv.doctor import measure
 from lsv.hardware import explain_absence
 from lsv.offers import PlatformOffer
 from lsv.platform import load_platform
+from lsv.plugins.catalog import Catalog
 
 WARM_UP_TOKENS = 16
 ROUNDS = 3

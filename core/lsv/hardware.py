@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lsv.capabilities import Capabilities, DeviceInfo
-from lsv.catalog import Catalog
 from lsv.config import Choices, EngineConfig
 from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer, PlatformOffer
 from lsv.platform import Platform, load_platform
+from lsv.plugins.catalog import Catalog
 
 
 def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:

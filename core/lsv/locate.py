@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lsv.catalog import Catalog
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import CheckpointOffer, ModelAlias, load_object
+from lsv.plugins.catalog import Catalog
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from lsv.catalog import Catalog
     from lsv.config import EngineConfig
+    from lsv.plugins.catalog import Catalog
 
     Int32s = npt.NDArray[np.int32]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.media.options import MediaOptions
 from lsv.media.parts import Reference, convert_part, read_part, template_content
 from lsv.media.placing import Placed
+from lsv.plugins.catalog import Catalog
 from lsv.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lsv.capabilities import Capabilities
-from lsv.catalog import Catalog
 from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import ConfigError
 from lsv.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
 from lsv.locate import default_model, locate_model, merge, read_config
 from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
 from lsv.plugins import Plugins
+from lsv.plugins.catalog import Catalog
 from lsv.settings import Settings
 
 _DTYPES = {

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lsv import manifest
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import ModelOffer, PolicyOffer
-from lsv.plugins import Plugins, load
+from lsv.plugins import Plugins, load, manifest
 from lsv.settings import Setting
 from lsv.testing.plugins import Finding, check_folder, check_plugin, write_distribution
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.catalog import Catalog
 from lsv.config import Fit
 from lsv.errors import ConfigError
 from lsv.nn.build import Declared
 from lsv.plugins import load
+from lsv.plugins.catalog import Catalog
 from lsv.testing.fake_client import fake_config
 from lsv.testing.tiny import tiny
 from lsv.testing.tiny_hearing import tiny_hearing

@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lsv.catalog import KINDS
 from lsv.cli.context import JSON, CommandContext
 from lsv.errors import ConfigError
 from lsv.plugins import Plugins
+from lsv.plugins.catalog import KINDS
 from lsv.settings import Setting
 
 _SETTINGS = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.catalog import Catalog
 from lsv.errors import ConfigError, ErrorRecord, LsvError, from_record
 from lsv.eval.run import UNQUANTISED, format_name
 from lsv.offers import QuantizerOffer
 from lsv.plugins import Plugins
+from lsv.plugins.catalog import Catalog
 from lsv.resolve import resolve
 from lsv.settings import Settings
 

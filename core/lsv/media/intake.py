@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError
 from lsv.media import Modality
@@ -22,6 +21,7 @@ from lsv.media.placing import Placed, find_processor, load_placement, load_trans
 from lsv.media.pool import Pool
 from lsv.media.sources import Sources
 from lsv.offers import ProcessorOffer
+from lsv.plugins.catalog import Catalog
 
 _REMEMBERED_BYTES = 256 << 20
 _LONG = 1 << 20

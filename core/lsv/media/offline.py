@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from PIL import Image
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.locate import read_config
@@ -27,6 +26,7 @@ from lsv.media.placing import Placed, find_processor, load_placement, place
 from lsv.media.sounds import mix_sound
 from lsv.media.sources import Sources
 from lsv.media.workshop import Workshop
+from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processed
 
 _WHERE = "multi_modal_data"

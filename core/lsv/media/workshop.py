@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.locate import read_config
@@ -22,6 +21,7 @@ from lsv.media.orders import Cut, Prepare, Prepared, Window
 from lsv.media.parts import Encoded
 from lsv.media.placing import find_processor
 from lsv.media.windows import cut_sound
+from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processor, Sound
 
 

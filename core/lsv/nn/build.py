@@ -14,7 +14,6 @@ from torch import nn
 
 from lsv import ops
 from lsv.attention import AttentionLayer, token_bytes
-from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, group_specs
@@ -28,6 +27,7 @@ from lsv.nn.sampling import Sampling
 from lsv.nn.weights import Declaration, Shard, Slot, Weights
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
+from lsv.plugins.catalog import Catalog
 from lsv.quantizer import Quantizer, Skipping, Unquantised
 
 

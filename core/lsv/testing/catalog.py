@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lsv.catalog import Catalog
+from lsv.plugins.catalog import Catalog
 
 
 class Manifests:

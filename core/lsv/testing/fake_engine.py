@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import ConfigError
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer
+from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.testing.fake_worker import FakeWorker

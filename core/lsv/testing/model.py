@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend, BatchLayout
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
 from lsv.nn import build
 from lsv.nn.model import run, write_item
 from lsv.nn.step import Embeddings, Step
+from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
 
 Tokens = Sequence[int]

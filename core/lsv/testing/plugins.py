@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lsv import manifest
-from lsv.catalog import KINDS, Catalog
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import ModelAlias, ModelOffer, PlatformOffer, QuantizerOffer
-from lsv.plugins import GROUP, Origin, Plugins
+from lsv.plugins import GROUP, Origin, Plugins, manifest
+from lsv.plugins.catalog import KINDS, Catalog
 
 _ONLINE_TOLERANCE = 0.3
 """Largest relative error of an online quantiser that still counts as one; a broken one is off by more than 1."""

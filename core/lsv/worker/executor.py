@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied
+from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.worker import Worker
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend
-from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig, Fit, Reason
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
@@ -21,6 +20,7 @@ from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.model import Encoder
 from lsv.offers import AttentionOffer
 from lsv.platform import BatchLimits, Communicator, Device, Group, Shape, ShapePolicy, load_platform
+from lsv.plugins.catalog import Catalog
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.memory import after_weights, plan_embeddings, plan_memory
 from lsv.worker.steps import Steps

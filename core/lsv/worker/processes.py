@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied, LsvError, from_record
+from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.wire import Channel
 from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started

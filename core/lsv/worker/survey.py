@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.catalog import Catalog
 from lsv.config import BoundOp, EngineConfig, Fit
 from lsv.nn import build
 from lsv.platform import Memory
+from lsv.plugins.catalog import Catalog
 from lsv.worker.loading import open_device, plan_fit, prepare
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.catalog import Catalog
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Event, Group
+from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.constraints import is_constrained
 from lsv.worker.encoder import MediaEncoder

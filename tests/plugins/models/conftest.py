@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lsv.catalog import Catalog
+from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny
 from lsv_models import plugin

@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.catalog import Catalog
 from lsv.nn import build
 from lsv.nn.checkpoint import DummySource
 from lsv.offers import QuantizerOffer
+from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny

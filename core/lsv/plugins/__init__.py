@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import pluggy
 
-from lsv import hookspecs, manifest
-from lsv.catalog import Catalog
 from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
+from lsv.plugins import hookspecs, manifest
+from lsv.plugins.catalog import Catalog
 from lsv.settings import Declared, Setting, options
 
 log = logging.getLogger(__name__)
