@@ -21,10 +21,10 @@ from pathlib import Path
 
 from lsv import LLM, SamplingParams, plugins
 from lsv.doctor import measure
-from lsv.hardware import explain_absence
 from lsv.offers import PlatformOffer
 from lsv.platform import load_platform
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.hardware import explain_absence
 
 WARM_UP_TOKENS = 16
 ROUNDS = 3

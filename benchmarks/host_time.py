@@ -27,9 +27,9 @@ from lsv import LLM, SamplingParams
 from lsv.engine import engine as engine_module
 from lsv.engine.messages import EngineMessage, Submit, Tokens
 from lsv.engine.stream import Stream
-from lsv.locate import locate_model
 from lsv.nn import model as nn_model
 from lsv.plugins import load
+from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.tokenizer import Tokenizer
 from lsv.wire import encode_frame

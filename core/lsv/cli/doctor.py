@@ -15,7 +15,7 @@ from lsv.doctor import report
 from lsv.doctor.evaluate import Row, evaluate, write_csv
 from lsv.doctor.findings import Line, look
 from lsv.errors import ConfigError
-from lsv.hardware import choose_platform
+from lsv.resolve.hardware import choose_platform
 from lsv.settings import Setting, Settings
 
 _SETTINGS = (

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
-from lsv.hardware import explain_absence
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
+from lsv.resolve.hardware import explain_absence
 
 _VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
 _GIB = 1 << 30

@@ -16,9 +16,9 @@ import msgspec
 from lsv.doctor.findings import Line
 from lsv.doctor.secrets import Cleaner, hide, is_secret
 from lsv.errors import ConfigError
-from lsv.hardware import explain_absence
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
+from lsv.resolve.hardware import explain_absence
 from lsv.settings import Settings, variables
 from lsv.version import __version__
 

@@ -10,9 +10,9 @@ import msgspec
 from lsv.errors import ConfigError
 from lsv.eval.questions import Question, digest, make_questions, read_questions, read_text
 from lsv.eval.result import Source
-from lsv.locate import default_model
 from lsv.offers import ModelAlias
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.locate import default_model
 from lsv.settings import Settings
 
 _OWN_QUESTIONS = 600

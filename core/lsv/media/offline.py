@@ -15,7 +15,6 @@ from PIL import Image
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.locate import read_config
 from lsv.media import EMBEDDINGS, Array, Modality
 from lsv.media.clips import DEFAULT_FPS
 from lsv.media.options import MODALITIES, MediaOptions
@@ -28,6 +27,7 @@ from lsv.media.sources import Sources
 from lsv.media.workshop import Workshop
 from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processed
+from lsv.resolve.locate import read_config
 
 _WHERE = "multi_modal_data"
 

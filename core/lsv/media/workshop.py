@@ -14,7 +14,6 @@ import numpy as np
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.locate import read_config
 from lsv.media import Modality
 from lsv.media.options import SAMPLING, Limits
 from lsv.media.orders import Cut, Prepare, Prepared, Window
@@ -23,6 +22,7 @@ from lsv.media.placing import find_processor
 from lsv.media.windows import cut_sound
 from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processor, Sound
+from lsv.resolve.locate import read_config
 
 
 class Workshop:

@@ -17,7 +17,6 @@ from lsv.attention import AttentionLayer, token_bytes
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, group_specs
-from lsv.locate import read_config
 from lsv.nn import kv_scales
 from lsv.nn.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.nn.dtypes import cache_dtype
@@ -29,6 +28,7 @@ from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
 from lsv.plugins.catalog import Catalog
 from lsv.quantizer import Quantizer, Skipping, Unquantised
+from lsv.resolve.locate import read_config
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
-from lsv.hardware import refuse_pairs
+from lsv.resolve.hardware import refuse_pairs
 from lsv_xpu import oneccl
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation import DEVICES, MODEL, EmulatedXpuPlatform, emulated_info

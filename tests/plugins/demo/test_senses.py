@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from lsv.errors import BadRequest
-from lsv.locate import read_config
 from lsv.media import Modality
 from lsv.media.orders import Prepared
 from lsv.media.placing import place
 from lsv.processor import Clip, Picture, Sound
+from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.shown import check_shown

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.locate import read_config
 from lsv.media.orders import Prepared
 from lsv.media.placing import Placed, place
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Sound
+from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny
 from lsv_models import plugin as models

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError
-from lsv.locate import locate_model
 from lsv.nn.linear import Row
+from lsv.resolve.locate import locate_model
 from lsv.testing.catalog import catalog_of
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place

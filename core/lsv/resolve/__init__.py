@@ -9,11 +9,11 @@ from typing import Any
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import ConfigError
-from lsv.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
-from lsv.locate import default_model, locate_model, merge, read_config
 from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
+from lsv.resolve.locate import default_model, locate_model, merge, read_config
 from lsv.settings import Settings
 
 _DTYPES = {
