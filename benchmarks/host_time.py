@@ -31,7 +31,7 @@ from lsv.nn import model as nn_model
 from lsv.plugins import load
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 from lsv.wire import encode_frame
 from lsv.worker import readout, worker
 from lsv.worker.slots import Slots

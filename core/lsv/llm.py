@@ -29,10 +29,10 @@ from lsv.engine.records import (
 from lsv.errors import BadRequest, ConfigError, suggestion
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
-from lsv.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.request import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, options
-from lsv.tokenizer import NoTokenizer, Tokenizer
+from lsv.text.prompts import Prompt, PromptReader, list_prompts, read_conversation
+from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 __all__ = [
     "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "PositionLogprobs",

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from lsv.engine.text import Detokenizer, StopFinder, Stopped
-from lsv.tokenizer import Tokenizer
+from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
+from lsv.text.tokenizer import Tokenizer
 
 
 def byte_level() -> Tokenizer:

@@ -14,7 +14,7 @@ import pytest
 import lsv_demo
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.testing.fake_text import letters
-from lsv.tokenizer import NoTokenizer, Tokenizer
+from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 
@@ -258,7 +258,7 @@ def test_no_tokenizer_knows_where_answers_end(tmp_path: Path):
 
 def test_loading_imports_no_transformers():
     code = (
-        "import sys; from lsv.tokenizer import Tokenizer; Tokenizer.load(sys.argv[1]);"
+        "import sys; from lsv.text.tokenizer import Tokenizer; Tokenizer.load(sys.argv[1]);"
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(DEMO)], capture_output=True, text=True, check=True)

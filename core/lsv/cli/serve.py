@@ -19,7 +19,7 @@ from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
 from lsv.resolve import resolve
 from lsv.settings import Settings
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 _RESTARTS = 5
 """How often ``--restart-engine`` starts a dead engine again before giving up."""

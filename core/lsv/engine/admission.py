@@ -12,7 +12,7 @@ from lsv.engine.messages import Submit
 from lsv.errors import BadRequest
 from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20
 

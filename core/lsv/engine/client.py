@@ -13,7 +13,7 @@ from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import LsvError, ModelNotFound
 from lsv.media import Media, Positions
 from lsv.request import PoolingParams, SamplingParams
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lsv.media.intake import Intake

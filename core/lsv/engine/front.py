@@ -15,7 +15,7 @@ from lsv.errors import RequestFailed, from_record
 from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import FinishReason, PoolingParams, SamplingParams
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 
 class Front:

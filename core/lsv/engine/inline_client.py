@@ -17,7 +17,7 @@ from lsv.errors import EngineDied, LsvError
 from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import PoolingParams, SamplingParams
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 
 class News(msgspec.Struct, frozen=True):

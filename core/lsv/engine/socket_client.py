@@ -36,7 +36,7 @@ from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_recor
 from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.request import PoolingParams, SamplingParams
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 from lsv.wire import FrameReader, encode_frame
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
-from lsv.engine.text import Detokenizer, StopFinder, Stopped
 from lsv.errors import RequestFailed, from_record
 from lsv.request import FinishReason, SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.tokenizer import Tokenizer
+from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
+from lsv.text.tokenizer import Tokenizer
 
 
 class Answer:

@@ -13,7 +13,7 @@ from lsv.eval.asking import Span, log_likelihoods
 
 if TYPE_CHECKING:
     from lsv.llm import LLM
-    from lsv.tokenizer import Tokenizer
+    from lsv.text.tokenizer import Tokenizer
 
 _CONTEXT = 1024
 """Tokens of a window unless another number is asked for."""

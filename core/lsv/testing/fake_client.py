@@ -17,7 +17,7 @@ from lsv.request import FinishReason, PoolingParams, SamplingParams
 
 if TYPE_CHECKING:
     from lsv.media.intake import Intake
-    from lsv.tokenizer import Tokenizer
+    from lsv.text.tokenizer import Tokenizer
 
 BOS, EOS = 256, 257
 VOCAB = 260

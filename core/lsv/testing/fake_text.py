@@ -5,7 +5,7 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 
 def letters(size: int, *, templates: dict[str, str] | None = None) -> Tokenizer:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import ConfigError
-from lsv.tokenizer import read_template
+from lsv.text.tokenizer import read_template
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from lsv.errors import BadRequest
 from lsv.media import Media, Positions
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 from lsv_api.context import Served
 from lsv_api.requests import Prompt
 from lsv_api.sampling import check_ids

@@ -19,7 +19,7 @@ from lsv.media.intake import Intake
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.testing.fake_client import FakeClient
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server

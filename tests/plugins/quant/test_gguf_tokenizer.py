@@ -12,7 +12,7 @@ import pytest
 
 import lsv_demo
 from lsv.errors import CheckpointError
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 from lsv_quant.gguf.tokenizer import write_tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"

@@ -12,8 +12,8 @@ from typing import Any
 
 import tokenizers
 
-from lsv.chat_template import ChatTemplates, read_templates
 from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.text.chat_template import ChatTemplates, read_templates
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -191,7 +191,7 @@ def _convert(folder: Path) -> Path:
         raise CheckpointError(
             f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
         )
-    from lsv.tokenizer_convert import convert_in_side_process
+    from lsv.text.convert import convert_in_side_process
 
     return convert_in_side_process(folder)
 

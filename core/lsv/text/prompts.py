@@ -12,7 +12,7 @@ from lsv.media.options import MediaOptions
 from lsv.media.parts import Reference, convert_part, read_part, template_content
 from lsv.media.placing import Placed
 from lsv.plugins.catalog import Catalog
-from lsv.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lsv.media.offline import OfflineMedia

@@ -1,6 +1,6 @@
 """Slow tokenizers become fast ones in a process of their own, because only that one needs transformers.
 
-``python -m lsv.tokenizer_convert FOLDER TARGET`` writes ``TARGET/tokenizer.json``.
+``python -m lsv.text.convert FOLDER TARGET`` writes ``TARGET/tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def convert_in_side_process(folder: Path) -> Path:
 
 
 def _run(folder: Path, target: str) -> None:
-    command = [sys.executable, "-m", "lsv.tokenizer_convert", str(folder), target]
+    command = [sys.executable, "-m", "lsv.text.convert", str(folder), target]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
