@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lsv.accelerator import DecodePolicy
 from lsv.config import EngineConfig
+from lsv.devices.accelerator import DecodePolicy
 from lsv.nn.build import _as_wanted
 from lsv.offers import KernelOffer, OpSpec
 from lsv.platform import BatchLimits, Shape

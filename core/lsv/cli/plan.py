@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
+from lsv.devices.traffic import read_traffic
 from lsv.errors import ConfigError
 from lsv.platform import Advice, load_platform
 from lsv.resolve import resolve
 from lsv.settings import Setting, Settings, dashed
-from lsv.traffic import read_traffic
 
 _GIB = 1 << 30
 

@@ -125,7 +125,7 @@ class CpuDevice(Device):
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:
             return None
-        from lsv.collectives import BackendCommunicator, gloo
+        from lsv.devices.collectives import BackendCommunicator, gloo
 
         return BackendCommunicator(group, gloo, self.torch_device)
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lsv.accelerator import Accelerator, Graphs
 from lsv.capabilities import DeviceInfo
-from lsv.collectives import BackendCommunicator
+from lsv.devices.accelerator import Accelerator, Graphs
+from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group
 from lsv_cuda.platform import Vendor

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import FakeCapturing, FakeGraph
+from lsv.devices.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform, Vendor
 
 if TYPE_CHECKING:
-    from lsv.recording import Method
+    from lsv.devices.recording import Method
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class EmulatedCudaPlatform(CudaPlatform):
         return device
 
     def _vendor(self) -> Vendor:
-        from lsv.collectives import gloo
+        from lsv.devices.collectives import gloo
 
         return Vendor(FakeCuda(), "cpu", gloo)
 

@@ -15,7 +15,7 @@ from lsv_cuda import datasheet
 from lsv_cuda.machine import Machine, capability, describe
 
 if TYPE_CHECKING:
-    from lsv.collectives import MakeBackend
+    from lsv.devices.collectives import MakeBackend
 
 _BFLOAT16 = (8, 0)
 _EXPORTED = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from lsv.accelerator import Accelerator
 from lsv.capabilities import DeviceInfo
-from lsv.collectives import BackendCommunicator
+from lsv.devices.accelerator import Accelerator
+from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Budget, Communicator, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import selection

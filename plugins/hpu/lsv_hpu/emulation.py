@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import FakeRuntime
+from lsv.devices.emulation import FakeRuntime
 from lsv.platform import Device, StepFn
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
@@ -93,7 +93,7 @@ class FakeHabana(FakeRuntime):
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         self.record("make_collectives", rank, size)
-        from lsv.collectives import gloo
+        from lsv.devices.collectives import gloo
 
         return gloo(store, rank, size, timeout)
 
@@ -131,7 +131,7 @@ class _Replayed:
         self._result: Any = None
 
     def __call__(self) -> Any:
-        from lsv.recording import Recording
+        from lsv.devices.recording import Recording
 
         if self._recording is None:
             self._habana.count("graph")

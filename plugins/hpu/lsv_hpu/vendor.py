@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lsv.accelerator import Runtime
+from lsv.devices.accelerator import Runtime
 from lsv.errors import ConfigError
 from lsv.platform import StepFn
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lsv.accelerator import Accelerator, Graphs
 from lsv.capabilities import DeviceInfo
-from lsv.collectives import BackendCommunicator
 from lsv.config import OptionValue
+from lsv.devices.accelerator import Accelerator, Graphs
+from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group, Memory, Shape, StepFn
 from lsv_xpu.links import Links

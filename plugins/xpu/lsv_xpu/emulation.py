@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.emulation import FakeCapturing, FakeGraph
+from lsv.devices.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device, Group
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name
@@ -21,7 +21,7 @@ from lsv_xpu.probe import describe
 if TYPE_CHECKING:
     import torch
 
-    from lsv.recording import Method
+    from lsv.devices.recording import Method
     from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)
@@ -84,13 +84,13 @@ class FakeVendor:
         return torch.device("cpu")
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        from lsv.collectives import gloo
+        from lsv.devices.collectives import gloo
 
         return gloo(store, rank, size, timeout)
 
     def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
         """The trial that a child process runs on devices, in this one."""
-        from lsv.collectives import BackendCommunicator
+        from lsv.devices.collectives import BackendCommunicator
         from lsv.errors import ConfigError
         from lsv_xpu.trial import check_links
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.emulation import StrictFake
+from lsv.devices.emulation import StrictFake
 from lsv_xpu.fake_attention import attend_row, read_pages, write_pages
 from lsv_xpu.fake_checks import check_devices, check_tensor, numbers, require
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from lsv.coded import from_nibbles
-from lsv.emulation import StrictFake
+from lsv.devices.emulation import StrictFake
 from lsv_xpu.fake_checks import check_devices, check_tensor, require
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from lsv.emulation import StrictFake
+from lsv.devices.emulation import StrictFake
 from lsv.errors import ConfigError
 from lsv.offers import load_object
 

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from lsv.collectives import BackendCommunicator
+from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.lifeline import die_with
 from lsv.platform import Communicator, Group

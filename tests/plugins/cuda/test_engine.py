@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.recording import without_waiting
+from lsv.devices.recording import without_waiting
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.testing.tiny import tiny
 from lsv.worker.worker import Worker

@@ -17,7 +17,7 @@ import torch
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.emulation import UnknownCall
+from lsv.devices.emulation import UnknownCall
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import BatchLimits, Shape

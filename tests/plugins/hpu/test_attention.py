@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, Int32s
+from lsv.devices.recording import Recording
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
-from lsv.recording import Recording
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.layouts import Padded
 from lsv_hpu.attention import FlatAttention

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from lsv.coded import CodedLinear, Coding, to_nibbles
+from lsv.devices.recording import Recording
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.weights import Weights
 from lsv.offers import KernelOffer, OpSpec
 from lsv.quantizer import LinearLayer
-from lsv.recording import Recording
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
 from lsv_hpu import plugin, selection

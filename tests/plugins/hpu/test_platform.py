@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.emulation import StrictFake, UnknownCall
+from lsv.devices.emulation import StrictFake, UnknownCall
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import BatchLimits, Memory

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.emulation import StrictFake
+from lsv.devices.emulation import StrictFake
 from lsv.platform import StepFn
 from lsv.testing.tiny import tiny
 from lsv_hpu.emulation import FakeHabana

@@ -9,6 +9,7 @@ import pytest
 import torch
 from triton.runtime.interpreter import GridExecutor
 
+from lsv.devices.recording import Recording
 from lsv.errors import CheckpointError
 from lsv.nn.checkpoint import DummySource
 from lsv.nn.fill import Filler
@@ -16,7 +17,6 @@ from lsv.nn.moe import MoE
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
-from lsv.recording import Recording
 from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
 from lsv_quant import fp8, int4, int8, online_coded

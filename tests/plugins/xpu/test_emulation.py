@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.accelerator import Graphs
-from lsv.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
+from lsv.devices.accelerator import Graphs
+from lsv.devices.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Group, Shape
 from lsv.testing.attention import cover_pairs

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lsv.collectives import gloo
+from lsv.devices.collectives import gloo
 from lsv.errors import ConfigError
 from lsv.platform import Group
 from lsv.settings import Declared, gather

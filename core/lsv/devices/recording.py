@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lsv.collectives import BackendCommunicator
+from lsv.devices.collectives import BackendCommunicator
 
 Method = tuple[type, str]
 """A class and the name of a method that computes outside torch, such as the launch of a kernel."""

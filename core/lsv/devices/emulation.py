@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsv.recording import Method
+    from lsv.devices.recording import Method
 
 
 class UnknownCall(Exception):
@@ -40,7 +40,7 @@ class StrictFake:
 
 
 class FakeRuntime(StrictFake):
-    """Answers what ``lsv.accelerator.Runtime`` asks, for one process with one current device of ``count``.
+    """Answers what ``lsv.devices.accelerator.Runtime`` asks, for one process with one current device of ``count``.
 
     Each has ``total`` bytes, of which nothing on the host takes any; a subclass may say what else does, by ``_taken``.
     """
@@ -104,7 +104,7 @@ class FakeCapturing(FakeRuntime):
     """A runtime that captures graphs.
 
     While a graph is captured, calls that wait for the device raise ``RuntimeError``, and so does work that can't be
-    captured (``lsv.recording``).
+    captured (``lsv.devices.recording``).
     """
 
     def __init__(self, count: int, total: int) -> None:
@@ -124,7 +124,7 @@ class FakeCapturing(FakeRuntime):
             raise RuntimeError(f"{pool!r} is not the pool of any graph")
         if graph.recording is not None:
             raise RuntimeError("this graph has been captured already: make another")
-        from lsv.recording import Recording
+        from lsv.devices.recording import Recording
 
         recording = Recording(outside=self._outside())
         self._capturing = True

@@ -1,0 +1,1 @@
+"""What platform plugins share: streams and graphs, collectives, emulation, device probing."""
