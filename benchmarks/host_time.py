@@ -29,10 +29,10 @@ from lsv.engine.messages import EngineMessage, Submit, Tokens
 from lsv.engine.stream import Stream
 from lsv.nn import model as nn_model
 from lsv.plugins import load
+from lsv.processes.wire import encode_frame
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.text.tokenizer import Tokenizer
-from lsv.wire import encode_frame
 from lsv.worker import readout, worker
 from lsv.worker.slots import Slots
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lsv import hookimpl, wire
+from lsv import hookimpl
 from lsv.engine.admission import Door, derive_seed, encode_bad_words, make_submits
 from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
@@ -17,6 +17,8 @@ from lsv.engine.records import RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.plugins import Plugins
+from lsv.processes import wire
+from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
@@ -24,7 +26,6 @@ from lsv.testing.clock import FakeClock
 from lsv.testing.fake_engine import FakeExecutor, engine_config
 from lsv.testing.fake_text import letters
 from lsv.testing.plugins import plugins_of
-from lsv.wire import FrameReader, encode_frame
 
 TOKENIZER = letters(97)
 

@@ -23,11 +23,11 @@ from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
 from lsv.media import Array, Media
+from lsv.processes.wire import encode_frame
 from lsv.request import FinishReason, PoolingParams, Request, SamplingParams
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import engine_config, install_plugin
 from lsv.testing.fake_text import letters
-from lsv.wire import encode_frame
 
 Start = Callable[..., Awaitable[SocketClient]]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lsv.errors import ConfigError, LsvError
-from lsv.lifeline import die_with
+from lsv.processes.lifeline import die_with
 from lsv.settings import export
 from lsv_webui.options import PageOptions
 

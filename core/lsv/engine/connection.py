@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from lsv.engine.mailbox import Mailbox
 from lsv.engine.messages import ClientMessage, EngineMessage, Stats, Tokens, Update
-from lsv.wire import FrameReader, encode_frame
+from lsv.processes.wire import FrameReader, encode_frame
 
 _READ = 1 << 18
 

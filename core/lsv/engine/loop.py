@@ -39,11 +39,11 @@ from lsv.engine.messages import (
     Welcome,
 )
 from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
-from lsv.lifeline import die_with
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
+from lsv.processes.lifeline import die_with
+from lsv.processes.wire import FrameReader, encode_frame
 from lsv.version import __version__
-from lsv.wire import FrameReader, encode_frame
 
 log = logging.getLogger(__name__)
 

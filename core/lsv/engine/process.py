@@ -15,7 +15,7 @@ from pathlib import Path
 from lsv.config import EngineConfig
 from lsv.engine.messages import Boot, Failed
 from lsv.errors import EngineDied, LsvError, from_record
-from lsv.wire import FrameReader, encode_frame
+from lsv.processes.wire import FrameReader, encode_frame
 
 _BACKLOG = 64
 _STOP_SECONDS = 5.0

@@ -35,9 +35,9 @@ from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
 from lsv.media import Media, Positions
 from lsv.plugins import Plugins
+from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
-from lsv.wire import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from lsv.media.intake import Intake

@@ -17,7 +17,7 @@ from typing import TypeVar
 from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, from_record
 from lsv.media import Modality
 from lsv.media.orders import Answer, Cut, Equip, Prepare, Prepared, Refused, Window
-from lsv.wire import FrameReader, encode_frame
+from lsv.processes.wire import FrameReader, encode_frame
 
 _EQUIP_SECONDS = 120.0
 """How long imports and the loading of the processor may take."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from lsv import plugins, settings
 from lsv.errors import LsvError, PluginError, RequestFailed
-from lsv.lifeline import die_with
 from lsv.media.orders import Answer, Cut, Equip, Equipped, Order, Prepare, Refused
 from lsv.media.workshop import Workshop
-from lsv.wire import Channel
+from lsv.processes.lifeline import die_with
+from lsv.processes.wire import Channel
 
 _log = logging.getLogger(__name__)
 

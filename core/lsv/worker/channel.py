@@ -1,4 +1,4 @@
-"""Messages between an executor and its worker processes, on ``lsv.wire`` channels."""
+"""Messages between an executor and its worker processes, on ``lsv.processes.wire`` channels."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied, LsvError, from_record
 from lsv.plugins.catalog import Catalog
+from lsv.processes.wire import Channel
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.wire import Channel
 from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
 
 _STOP_SECONDS = 5.0

@@ -9,8 +9,8 @@ import sys
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
-from lsv.lifeline import die_with
-from lsv.wire import Channel
+from lsv.processes.lifeline import die_with
+from lsv.processes.wire import Channel
 from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 

@@ -8,8 +8,8 @@ import torch
 
 from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
-from lsv.lifeline import die_with
 from lsv.platform import Communicator, Group
+from lsv.processes.lifeline import die_with
 from lsv_xpu.runtime import TorchXpu
 
 _LARGE = 1 << 20
