@@ -23,8 +23,8 @@ from lsv_xpu.probe import INSTALL_TORCH
 class Vendor(Protocol):
     """What the platform needs of Intel's software.
 
-    ``runtime`` is ``torch.xpu``: an ``lsv.devices.accelerator.Runtime`` with ``device_count``, ``get_device_properties`` and
-    ``can_device_access_peer``. ``make_graph`` is None where torch has no graphs for these devices.
+    ``runtime`` is ``torch.xpu``: a ``lsv.devices.accelerator.Runtime`` with ``device_count``, ``get_device_properties``
+    and ``can_device_access_peer``. ``make_graph`` is None where torch has no graphs for these devices.
     """
 
     runtime: Any
