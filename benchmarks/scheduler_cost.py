@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
-from lsv.request import Request, SamplingParams
+from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs

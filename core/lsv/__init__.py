@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from lsv.llm import LLM as LLM
     from lsv.llm import CompletionOutput as CompletionOutput
     from lsv.llm import RequestOutput as RequestOutput
-    from lsv.request import PoolingParams as PoolingParams
-    from lsv.request import SamplingParams as SamplingParams
+    from lsv.request.request import PoolingParams as PoolingParams
+    from lsv.request.request import SamplingParams as SamplingParams
 
 _HOMES = {
     "LLM": "lsv.llm",
     "CompletionOutput": "lsv.llm",
     "RequestOutput": "lsv.llm",
     "LsvError": "lsv.errors",
-    "PoolingParams": "lsv.request",
-    "SamplingParams": "lsv.request",
+    "PoolingParams": "lsv.request.request",
+    "SamplingParams": "lsv.request.request",
 }
 
 __all__ = ["__version__", "hookimpl", *_HOMES]

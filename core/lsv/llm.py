@@ -18,7 +18,10 @@ from lsv.engine.engine import Engine
 from lsv.engine.front import read_vector
 from lsv.engine.inline_client import InlineClient
 from lsv.engine.messages import Stats
-from lsv.engine.records import (
+from lsv.errors import BadRequest, ConfigError, suggestion
+from lsv.media.options import MediaOptions
+from lsv.plugins import Plugins
+from lsv.request.outputs import (
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
@@ -26,10 +29,7 @@ from lsv.engine.records import (
     RequestOutput,
     TokenLogprob,
 )
-from lsv.errors import BadRequest, ConfigError, suggestion
-from lsv.media.options import MediaOptions
-from lsv.plugins import Plugins
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, options
 from lsv.text.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.text.tokenizer import NoTokenizer, Tokenizer

@@ -10,7 +10,7 @@ import msgspec
 
 from lsv.capabilities import DeviceInfo, Layout
 from lsv.config import EngineConfig
-from lsv.media import Modality
+from lsv.request.media import Modality
 
 
 class OpSpec(msgspec.Struct, frozen=True):

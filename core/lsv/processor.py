@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lsv.media import Array, Media, Modality, Positions
+from lsv.request.media import Array, Media, Modality, Positions
 
 if TYPE_CHECKING:
     import numpy as np

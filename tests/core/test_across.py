@@ -11,8 +11,8 @@ from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
 from lsv.kv.table import Table
-from lsv.media import Media
-from lsv.request import Request, SamplingParams
+from lsv.request.media import Media
+from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
 from lsv.testing.fake_tokens import expected_output

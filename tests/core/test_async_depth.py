@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.request import FinishReason, Request, SamplingParams, Status
+from lsv.request.request import FinishReason, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
 from lsv.testing.fake_tokens import expected_output
 from lsv.testing.rig import Rig

@@ -13,13 +13,13 @@ from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
-from lsv.engine.records import RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.plugins import Plugins
 from lsv.processes import wire
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.outputs import RequestRecord
+from lsv.request.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.clock import FakeClock

@@ -9,8 +9,8 @@ import pytest
 
 from lsv.errors import BadRequest
 from lsv.kv.prefix import pack_extras
-from lsv.media import Media
-from lsv.request import Request, SamplingParams
+from lsv.request.media import Media
+from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.testing.fake_tokens import expected_output

@@ -11,7 +11,7 @@ import pytest
 from lsv.engine.engine import Engine, refuse
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import BadRequest, EngineDied, Overloaded
-from lsv.request import FinishReason, Request, SamplingParams
+from lsv.request.request import FinishReason, Request, SamplingParams
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing import fake_tokens

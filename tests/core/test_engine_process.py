@@ -19,12 +19,12 @@ import pytest
 from lsv.engine import socket_client
 from lsv.engine.messages import Abort, Control, Finish, Hello, Submit
 from lsv.engine.process import EngineProcess
-from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
-from lsv.media import Array, Media
 from lsv.processes.wire import encode_frame
-from lsv.request import FinishReason, PoolingParams, Request, SamplingParams
+from lsv.request.media import Array, Media
+from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.request import FinishReason, PoolingParams, Request, SamplingParams
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import engine_config, install_plugin
 from lsv.testing.fake_text import letters

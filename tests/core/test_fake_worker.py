@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lsv.errors import EngineDied
-from lsv.request import FinishReason, SamplingParams
+from lsv.request.request import FinishReason, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
 from lsv.testing.clock import FakeClock

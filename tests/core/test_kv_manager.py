@@ -8,7 +8,7 @@ from lsv.errors import ConfigError
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
-from lsv.request import Request, SamplingParams
+from lsv.request.request import Request, SamplingParams
 
 FULL = KVGroup(0, "full", (0,), 1)
 WINDOW = KVGroup(1, "window", (1,), 1, window=6)

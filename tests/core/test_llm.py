@@ -13,7 +13,7 @@ from lsv import LLM, SamplingParams, plugins
 from lsv.engine.engine import Engine
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
-from lsv.request import FinishReason, PoolingParams, Request
+from lsv.request.request import FinishReason, PoolingParams, Request
 from lsv.scheduler.policy import Fcfs
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import FakeExecutor, engine_config

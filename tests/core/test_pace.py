@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from lsv.request import Request
+from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan import Rows, StepPlan

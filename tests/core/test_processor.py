@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lsv.media import Media, Positions
 from lsv.processor import Processed, expand
+from lsv.request.media import Media, Positions
 
 
 class Placed:

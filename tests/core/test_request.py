@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.request import PoolingParams, Request, SamplingParams, Status
+from lsv.request.request import PoolingParams, Request, SamplingParams, Status
 
 
 def test_ids_run_over_prompt_and_output():

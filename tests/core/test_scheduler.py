@@ -6,7 +6,7 @@ import pytest
 
 from lsv.errors import BadRequest, Overloaded
 from lsv.kv.spec import KVGroup
-from lsv.request import FinishReason, PoolingParams, Request, SamplingParams, Status
+from lsv.request.request import FinishReason, PoolingParams, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lsv.kv.spec import KVGroup
-from lsv.media import Media
-from lsv.request import FinishReason, PoolingParams, Request, SamplingParams, Status
+from lsv.request.media import Media
+from lsv.request.request import FinishReason, PoolingParams, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority

@@ -10,10 +10,10 @@ import torch
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.kv.spec import KVGroup
-from lsv.media import Media, Positions
 from lsv.offers import AttentionOffer, ModelOffer, PlatformOffer, load_object
 from lsv.platform import BatchLimits, Budget, Device, Memory, Platform, Shape, ShapePolicy, StepFn
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan, StepResult
 from lsv.testing.tiny import tiny
 from lsv.worker.slots import Slot

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.media import Array, Media, Positions
+from lsv.request.media import Array, Media, Positions
 from lsv.scheduler.plan import Encode
 from lsv_models.llama import Llama
 

@@ -14,7 +14,7 @@ import pytest
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
 from lsv.errors import ConfigError, EngineDied
-from lsv.request import SamplingParams
+from lsv.request.request import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
 from lsv.worker.channel import Run, Start
 from lsv.worker.executor import InlineExecutor

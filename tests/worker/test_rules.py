@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 )
 
 from lsv.errors import BadRequest
-from lsv.request import SamplingParams, TimeMarks, TokenRules
+from lsv.request.request import SamplingParams, TimeMarks, TokenRules
 from lsv.worker.rules import Ruling
 from lsv.worker.sampler import NO_TOKEN_LEFT, sample_rows
 from lsv.worker.slots import Slot

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from lsv.request import PoolingParams
+from lsv.request.request import PoolingParams
 from lsv.scheduler.plan import Grown
 from lsv.worker.sampler import NOT_FINITE
 

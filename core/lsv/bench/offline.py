@@ -10,8 +10,8 @@ import msgspec
 
 from lsv.bench.datasets import Sample
 from lsv.bench.figures import Figures, spread
-from lsv.engine.records import RequestOutput
-from lsv.request import SamplingParams
+from lsv.request.outputs import RequestOutput
+from lsv.request.request import SamplingParams
 
 if TYPE_CHECKING:
     from lsv.llm import LLM

@@ -10,8 +10,8 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest
-from lsv.media import Media, Positions
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20

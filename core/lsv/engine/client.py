@@ -9,10 +9,10 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Stats
-from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import LsvError, ModelNotFound
-from lsv.media import Media, Positions
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.engine.records import Chunk, CompletionOutput, PositionLogprobs, RequestOutput
-from lsv.request import FinishReason, SamplingParams
+from lsv.request.outputs import Chunk, CompletionOutput, PositionLogprobs, RequestOutput
+from lsv.request.request import FinishReason, SamplingParams
 
 
 class Candidate:

@@ -18,7 +18,7 @@ from lsv.errors import EngineDied, LsvError, RequestFailed
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
-from lsv.request import FinishReason, Request
+from lsv.request.request import FinishReason, Request
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Door, make_pooling_submit, make_submits
 from lsv.engine.messages import Submit, Update
-from lsv.engine.records import RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import RequestFailed, from_record
-from lsv.media import Media, Positions
 from lsv.plugins import Plugins
-from lsv.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.outputs import RequestRecord
+from lsv.request.request import FinishReason, PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 

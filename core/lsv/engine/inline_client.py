@@ -11,12 +11,12 @@ from lsv.config import Fit
 from lsv.engine.engine import Engine
 from lsv.engine.front import Front
 from lsv.engine.messages import Stats, Submit, Update
-from lsv.engine.records import Chunk, RequestRecord
 from lsv.engine.stream import Stream
 from lsv.errors import EngineDied, LsvError
-from lsv.media import Media, Positions
 from lsv.plugins import Plugins
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.errors import ErrorRecord
-from lsv.media import Media, Positions
-from lsv.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 
 PROTOCOL = 1

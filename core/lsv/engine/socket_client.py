@@ -31,12 +31,12 @@ from lsv.engine.messages import (
     Update,
 )
 from lsv.engine.process import EngineProcess
-from lsv.engine.records import Chunk, RequestRecord
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
-from lsv.media import Media, Positions
 from lsv.plugins import Plugins
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.request import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lsv.engine.messages import Finish, Submit, Update
-from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.errors import RequestFailed, from_record
-from lsv.request import FinishReason, SamplingParams
+from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.request import FinishReason, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
 from lsv.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from lsv.bench.datasets import Conversation
 from lsv.errors import ConfigError
 from lsv.eval.asking import Ask, Span, answers, log_likelihoods
 from lsv.eval.questions import Question
-from lsv.request import SamplingParams
+from lsv.request.request import SamplingParams
 
 if TYPE_CHECKING:
     from lsv.llm import LLM

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lsv.engine.records import RequestOutput
-from lsv.request import SamplingParams
+from lsv.request.outputs import RequestOutput
+from lsv.request.request import SamplingParams
 
 if TYPE_CHECKING:
     from lsv.llm import LLM

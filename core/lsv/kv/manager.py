@@ -12,7 +12,7 @@ from lsv.kv.claims import Claims
 from lsv.kv.prefix import block_hash, item_hashes
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
-from lsv.request import Request
+from lsv.request.request import Request
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.prefix import pack_extras
-from lsv.request import Request
+from lsv.request.request import Request
 
 
 class Table:

@@ -13,7 +13,6 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError
-from lsv.media import Modality
 from lsv.media.options import MediaOptions
 from lsv.media.orders import Cut, Equip, Prepare, Prepared, Window
 from lsv.media.parts import Encoded, Reference, refusal
@@ -22,6 +21,7 @@ from lsv.media.pool import Pool
 from lsv.media.sources import Sources
 from lsv.offers import ProcessorOffer
 from lsv.plugins.catalog import Catalog
+from lsv.request.media import Modality
 
 _REMEMBERED_BYTES = 256 << 20
 _LONG = 1 << 20

@@ -15,7 +15,6 @@ from PIL import Image
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.media import EMBEDDINGS, Array, Modality
 from lsv.media.clips import DEFAULT_FPS
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.orders import Prepare, Prepared
@@ -27,6 +26,7 @@ from lsv.media.sources import Sources
 from lsv.media.workshop import Workshop
 from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processed
+from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.resolve.locate import read_config
 
 _WHERE = "multi_modal_data"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from lsv.errors import BadRequest, ConfigError
-from lsv.media import Modality
+from lsv.request.media import Modality
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 

@@ -9,10 +9,10 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.errors import ErrorRecord
-from lsv.media import Modality
 from lsv.media.options import Limits
 from lsv.media.parts import Encoded
 from lsv.processor import Processed
+from lsv.request.media import Modality
 
 
 class Equip(msgspec.Struct, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media import Modality
+from lsv.request.media import Modality
 
 
 class MediaLink(msgspec.Struct, kw_only=True):

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, from_record
-from lsv.media import Modality
 from lsv.media.orders import Answer, Cut, Equip, Prepare, Prepared, Refused, Window
 from lsv.processes.wire import FrameReader, encode_frame
+from lsv.request.media import Modality
 
 _EQUIP_SECONDS = 120.0
 """How long imports and the loading of the processor may take."""

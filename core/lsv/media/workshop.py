@@ -14,7 +14,6 @@ import numpy as np
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.media import Modality
 from lsv.media.options import SAMPLING, Limits
 from lsv.media.orders import Cut, Prepare, Prepared, Window
 from lsv.media.parts import Encoded
@@ -22,6 +21,7 @@ from lsv.media.placing import find_processor
 from lsv.media.windows import cut_sound
 from lsv.plugins.catalog import Catalog
 from lsv.processor import Clip, Content, Picture, Processor, Sound
+from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
 
 

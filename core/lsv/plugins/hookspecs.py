@@ -27,7 +27,7 @@ from lsv.offers import (
 
 if TYPE_CHECKING:
     from lsv.config import EngineConfig
-    from lsv.engine.records import RequestRecord
+    from lsv.request.outputs import RequestRecord
     from lsv.settings import Setting
 
 spec = pluggy.HookspecMarker("lsv")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lsv.kv.manager import KVManager, Match
 from lsv.kv.table import Table
-from lsv.request import Status
+from lsv.request.request import Status
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.slots import Slots

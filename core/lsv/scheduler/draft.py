@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.request import Request
+from lsv.request.request import Request
 from lsv.scheduler.budget import StepBudget
 from lsv.scheduler.job import Job
 from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan

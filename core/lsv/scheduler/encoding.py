@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from lsv.media import Media
+from lsv.request.media import Media
 from lsv.scheduler.draft import Draft
 from lsv.scheduler.job import Job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lsv.kv.table import Table
-from lsv.request import FinishReason, Request
+from lsv.request.request import FinishReason, Request
 from lsv.scheduler.policy import Key
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.request import FinishReason, Request
+from lsv.request.request import FinishReason, Request
 from lsv.scheduler.plan import Logprobs
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lsv.media import Media, Positions
-from lsv.request import PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.request import PoolingParams, SamplingParams
 
 
 class Kind(enum.StrEnum):

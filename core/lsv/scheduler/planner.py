@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lsv.kv.manager import KVManager, Match
-from lsv.request import Status
+from lsv.request.request import Status
 from lsv.scheduler.batch import Batch
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.draft import Draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lsv.request import Request
+from lsv.request.request import Request
 from lsv.scheduler.budget import StepCosts
 
 Key = tuple[float, ...]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from lsv.errors import BadRequest, Overloaded
 from lsv.kv.manager import KVManager
-from lsv.media import Media
-from lsv.request import FinishReason, Need, Request, Status
+from lsv.request.media import Media
+from lsv.request.request import FinishReason, Need, Request, Status
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Counts, Outcome

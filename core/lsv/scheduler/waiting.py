@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from lsv.request import Need
+from lsv.request.request import Need
 from lsv.scheduler.job import Job
 from lsv.scheduler.policy import Key
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from lsv.config import EngineConfig, Fit
 from lsv.engine.client import Status
 from lsv.engine.messages import Stats
-from lsv.engine.records import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.errors import BadRequest
-from lsv.media import Media, Positions
-from lsv.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.media import Media, Positions
+from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.request import FinishReason, PoolingParams, SamplingParams
 
 if TYPE_CHECKING:
     from lsv.media.intake import Intake

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from lsv.media import Media
-from lsv.request import Request
+from lsv.request.media import Media
+from lsv.request.request import Request
 from lsv.scheduler.plan import Logprobs
 
 VOCABULARY = 97

@@ -9,7 +9,7 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
-from lsv.media import Media, across
+from lsv.request.media import Media, across
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
 from lsv.testing import fake_tokens

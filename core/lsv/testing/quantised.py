@@ -13,7 +13,7 @@ from lsv.llm import LLM
 from lsv.nn.linear import Column
 from lsv.nn.weights import Part
 from lsv.quantizer import Quantizer
-from lsv.request import SamplingParams
+from lsv.request.request import SamplingParams
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
-from lsv.request import Request, SamplingParams
+from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig
-from lsv.media import Array, across
 from lsv.media.placing import Placed
 from lsv.nn import build
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
+from lsv.request.media import Array, across
 from lsv.testing.model import (
     SCHEDULES,
     Comparison,

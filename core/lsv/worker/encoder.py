@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lsv.media import EMBEDDINGS, Array, Media
 from lsv.nn.model import Encoder
 from lsv.nn.step import Embeddings
+from lsv.request.media import EMBEDDINGS, Array, Media
 from lsv.scheduler.plan import Encode, StepPlan
 from lsv.worker.inputs import Batch
 from lsv.worker.slots import Slot

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.kv.spec import KVGroup
-from lsv.media import across
-from lsv.request import SamplingParams
+from lsv.request.media import across
+from lsv.request.request import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.rules import Ruling
 

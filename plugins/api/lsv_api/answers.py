@@ -10,8 +10,8 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lsv.engine.records import Chunk, PositionLogprobs
-from lsv.request import FinishReason, SamplingParams
+from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.request import FinishReason, SamplingParams
 from lsv_api.context import Exchange, Served
 from lsv_api.prompts import EncodedPrompt
 from lsv_api.requests import GenerationRequest, SampledRequest, StreamOptions

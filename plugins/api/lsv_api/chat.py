@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 
 from sanic.response import HTTPResponse
 
-from lsv.engine.records import Chunk, PositionLogprobs
 from lsv.errors import BadRequest
+from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv_api.answers import Answer, Collected, Job, Tally, collect, numbered, running
 from lsv_api.context import Exchange, Served
 from lsv_api.conversation import encode_chat, final_text

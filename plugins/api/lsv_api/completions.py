@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv.engine.records import Chunk, PositionLogprobs
 from lsv.errors import BadRequest
+from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv_api.answers import Answer, Collected, Job, Tally, collect, numbered, running
 from lsv_api.context import Exchange, Served
 from lsv_api.logprobs import LogprobWriter, prompt_logprobs

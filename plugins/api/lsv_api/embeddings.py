@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sanic.response import HTTPResponse
 
-from lsv.request import PoolingParams
+from lsv.request.request import PoolingParams
 from lsv_api.context import Exchange, Served
 from lsv_api.failures import Unsupported
 from lsv_api.prompts import EncodedPrompt, encode_prompts

@@ -9,12 +9,12 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
-from lsv.engine.records import Chunk
 from lsv.errors import BadRequest
 from lsv.media.intake import Intake
 from lsv.media.orders import Prepared, Window
 from lsv.media.parts import Encoded
-from lsv.request import SamplingParams
+from lsv.request.outputs import Chunk
+from lsv.request.request import SamplingParams
 from lsv.transcriber import Task, Transcriber
 from lsv_api.answers import Job, begin
 from lsv_api.context import Exchange, Served

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.engine.records import PositionLogprobs, TokenLogprob
+from lsv.request.outputs import PositionLogprobs, TokenLogprob
 from lsv_api.responses import (
     ChatLogprob,
     ChatLogprobs,

@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from lsv.engine.client import Client, Service
 from lsv.engine.messages import Stats
-from lsv.engine.records import RequestRecord
-from lsv.request import FinishReason
+from lsv.request.outputs import RequestRecord
+from lsv.request.request import FinishReason
 
 _MODEL = ("model_name",)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

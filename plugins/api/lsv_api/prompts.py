@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media import Media, Positions
+from lsv.request.media import Media, Positions
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.context import Served
 from lsv_api.requests import Prompt

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lsv.errors import BadRequest
-from lsv.request import SamplingParams
+from lsv.request.request import SamplingParams
 from lsv_api.context import Served
 from lsv_api.failures import ContextTooLong
 from lsv_api.requests import GenerationRequest, SampledRequest

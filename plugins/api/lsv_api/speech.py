@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv.engine.records import Chunk
 from lsv.errors import BadRequest, TooLarge
 from lsv.media.parts import Reference, refusal
-from lsv.request import SamplingParams
+from lsv.request.outputs import Chunk
+from lsv.request.request import SamplingParams
 from lsv.transcriber import Task, Transcriber
 from lsv_api.answers import Answer
 from lsv_api.context import Exchange, Served

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.media import Modality
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig, Keys
 from lsv.nn.encoder import Runs, SelfAttention, check_placeholder
@@ -19,6 +18,7 @@ from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import Rope
 from lsv.nn.weights import Weights
+from lsv.request.media import Modality
 from lsv_demo.senses.inputs import FRAMES, MERGED, PATCHES, SIDE
 from lsv_demo.senses.tower import LISTENS, LOOKS, levels, listen, look, merge
 

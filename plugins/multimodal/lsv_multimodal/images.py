@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media import Array
 from lsv.processor import Content, Picture
+from lsv.request.media import Array
 
 _THINNEST = 200
 """A longer side of so many shorter ones is no picture: scaled up to a tower's size it would fill the memory."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import CheckpointError
-from lsv.media import Media, Modality, Positions
 from lsv.processor import Content, Picture, Processed
+from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.images import check_options, load_image_processor, pack, run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.request import TimeMarks, TokenRules
+from lsv.request.request import TimeMarks, TokenRules
 from lsv.transcriber import Span, Task
 from lsv_multimodal.whisper_languages import NAMES
 

@@ -13,7 +13,7 @@ from lsv.eval.accuracy import judge_choices, measure_accuracy, normalise, summar
 from lsv.eval.paired import compare
 from lsv.eval.questions import Question, make_questions
 from lsv.eval.run import Work, evaluate
-from lsv.request import Request
+from lsv.request.request import Request
 from lsv.scheduler.policy import Fcfs
 from lsv.testing import fake_tokens
 from lsv.testing.fake_engine import FakeExecutor, engine_config

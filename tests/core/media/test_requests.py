@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
-from lsv.media import Media
 from lsv.media.intake import Intake
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
+from lsv.request.media import Media
 from lsv.testing.fake_client import FakeClient
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app

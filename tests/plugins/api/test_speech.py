@@ -11,15 +11,15 @@ import msgspec
 import openai
 import pytest
 
-from lsv.engine.records import Chunk, TokenLogprob
 from lsv.errors import BadRequest, Overloaded
-from lsv.media import Media
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.orders import Prepared, Window
 from lsv.media.parts import Encoded, Reference
 from lsv.media.placing import Placed
 from lsv.processor import Processed
-from lsv.request import FinishReason, SamplingParams, TokenRules
+from lsv.request.media import Media
+from lsv.request.outputs import Chunk, TokenLogprob
+from lsv.request.request import FinishReason, SamplingParams, TokenRules
 from lsv.testing.fake_client import FakeClient
 from lsv.transcriber import Span
 from lsv_api.listening import AT_ONCE

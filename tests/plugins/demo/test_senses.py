@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from lsv.errors import BadRequest
-from lsv.media import Modality
 from lsv.media.orders import Prepared
 from lsv.media.placing import place
 from lsv.processor import Clip, Picture, Sound
+from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config

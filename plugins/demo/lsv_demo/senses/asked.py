@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from lsv.media import Modality
 from lsv.processor import Content
+from lsv.request.media import Modality
 from lsv_demo.question import Split, split_of
 
 

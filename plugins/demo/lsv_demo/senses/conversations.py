@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lsv.media import Modality
+from lsv.request.media import Modality
 from lsv_demo.chat import system_turn
 from lsv_demo.corpus import ASKED
 from lsv_demo.question import Question, Split

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lsv.media import Modality
+from lsv.request.media import Modality
 from lsv_demo.optimizer import MasterWeights, share_of_rate
 from lsv_demo.question import Split
 from lsv_demo.senses import clips, pictures, sounds

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from lsv.media import Modality
 from lsv.processor import Clip, Picture, Sound
+from lsv.request.media import Modality
 from lsv_demo.senses.asked import Shown, Turn
 from lsv_demo.senses.clips import clip
 from lsv_demo.senses.pictures import AMONG_SEVERAL, KNOWN, picture

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest
-from lsv.media import Modality
 from lsv.processor import Clip, Content, Picture, Sound
+from lsv.request.media import Modality
 
 SIDE = 96
 """Pixels that the longer side of a picture is brought to; what is left of the square is grey."""

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from lsv.media import Modality
+from lsv.request.media import Modality
 from lsv_demo.senses.conversations import Batch
 from lsv_demo.senses.pictures import ASPECTS, PLACES
 from lsv_demo.senses.tower import Tower

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from lsv.media import Modality
+from lsv.request.media import Modality
 from lsv_demo import CHECKPOINT
 from lsv_demo.optimizer import MasterWeights, share_of_rate
 from lsv_demo.questions import stream

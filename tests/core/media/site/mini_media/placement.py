@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lsv.media import Media, Positions
+from lsv.request.media import Media, Positions
 
 IMAGE, AUDIO, VIDEO = 259, 260, 261
 

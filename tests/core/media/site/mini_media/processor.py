@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lsv.errors import BadRequest
-from lsv.media import Array
 from lsv.processor import Clip, Content, Picture, Processed
+from lsv.request.media import Array
 from mini_media.placement import AUDIO, IMAGE, VIDEO
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.request import FinishReason
+from lsv.request.request import FinishReason
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media import Media, Positions, across
+from lsv.request.media import Media, Positions, across
 
 MAX_STOP_STRINGS = 64
 MAX_BAD_WORDS = 128

@@ -1,0 +1,1 @@
+"""A request from the client to the scheduler: parameters, prompt, media, outputs."""

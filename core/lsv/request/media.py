@@ -1,0 +1,65 @@
+"""Pictures, sounds and clips of a prompt, as they travel from whoever prepared them to the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+Modality = Literal["image", "audio", "video"]
+
+EMBEDDINGS = "embeddings"
+"""The input that holds an item's embeddings where the caller has made them: the encoder is not asked then."""
+
+
+class Array(msgspec.Struct, frozen=True):
+    """Numbers on their way: ``data`` holds an array of ``shape`` in row order, in the byte order of this machine.
+
+    ``dtype`` is spelt as torch does (``"float32"``).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Media(msgspec.Struct, frozen=True):
+    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on.
+
+    ``inputs`` are what the model's encoder takes, by name. ``hash`` (32 bytes) names the embeddings: it covers
+    the content, how it was prepared and for which model. A ``cross`` item has no place in the prompt: the layers of
+    kind "cross" attend to its ``count`` embeddings from every token, and ``start`` is 0.
+    """
+
+    hash: bytes
+    modality: Modality
+    start: int
+    count: int
+    inputs: Mapping[str, Array] = {}
+    cross: bool = False
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the inputs."""
+        return sum(len(array.data) for array in self.inputs.values())
+
+
+def across(media: Iterable[Media]) -> Media | None:
+    """The item that cross layers attend to, if there is one."""
+    return next((item for item in media if item.cross), None)
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """Where the tokens of a prompt stand along each axis of a rotary embedding with several: int32 [axes, prompt].
+
+    The token at index i behind the prompt stands at ``i + offset`` on every axis.
+    """
+
+    axes: int
+    data: bytes
+    offset: int
