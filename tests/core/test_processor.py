@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lsv.processor import Processed, expand
+from lsv.media.processor import Processed, expand
 from lsv.request.media import Media, Positions
 
 

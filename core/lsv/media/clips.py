@@ -12,8 +12,8 @@ import numpy as np
 from lsv.errors import BadRequest
 from lsv.media.options import SAMPLING, Limits
 from lsv.media.pictures import check_size
+from lsv.media.processor import Clip
 from lsv.media.streams import opened
-from lsv.processor import Clip
 
 DEFAULT_FPS = 2.0
 DEFAULT_FRAMES = 64

@@ -21,11 +21,11 @@ from lsv.media.orders import Prepare, Prepared
 from lsv.media.parts import Encoded, Reference, refusal
 from lsv.media.pictures import check_size, pixels_of
 from lsv.media.placing import Placed, find_processor, load_placement, place
+from lsv.media.processor import Clip, Content, Picture, Processed
 from lsv.media.sounds import mix_sound
 from lsv.media.sources import Sources
 from lsv.media.workshop import Workshop
 from lsv.plugins.catalog import Catalog
-from lsv.processor import Clip, Content, Picture, Processed
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.resolve.locate import read_config
 

@@ -11,7 +11,7 @@ from lsv.config import EngineConfig
 from lsv.errors import ErrorRecord
 from lsv.media.options import Limits
 from lsv.media.parts import Encoded
-from lsv.processor import Processed
+from lsv.media.processor import Processed
 from lsv.request.media import Modality
 
 

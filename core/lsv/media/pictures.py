@@ -10,7 +10,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
-from lsv.processor import Picture
+from lsv.media.processor import Picture
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Decoders that strangers may reach; of the others some start programs (EPS) or have a history of faults."""

@@ -11,12 +11,12 @@ import msgspec
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.media.orders import Prepared
+from lsv.media.processor import Placement, expand
+from lsv.media.transcriber import Transcriber
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
-from lsv.processor import Placement, expand
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_config
-from lsv.transcriber import Transcriber
 
 
 class Placed(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lsv.processor import Sound
+from lsv.media.processor import Sound
 
 _SEARCHED = 1 / 6
 """The share of a piece, from its end, in which it may be cut."""

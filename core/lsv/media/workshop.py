@@ -18,9 +18,9 @@ from lsv.media.options import SAMPLING, Limits
 from lsv.media.orders import Cut, Prepare, Prepared, Window
 from lsv.media.parts import Encoded
 from lsv.media.placing import find_processor
+from lsv.media.processor import Clip, Content, Picture, Processor, Sound
 from lsv.media.windows import cut_sound
 from lsv.plugins.catalog import Catalog
-from lsv.processor import Clip, Content, Picture, Processor, Sound
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
 

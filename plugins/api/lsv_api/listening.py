@@ -13,9 +13,9 @@ from lsv.errors import BadRequest
 from lsv.media.intake import Intake
 from lsv.media.orders import Prepared, Window
 from lsv.media.parts import Encoded
+from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.request import SamplingParams
-from lsv.transcriber import Task, Transcriber
 from lsv_api.answers import Job, begin
 from lsv_api.context import Exchange, Served
 from lsv_api.prompts import EncodedPrompt

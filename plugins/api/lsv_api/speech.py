@@ -11,9 +11,9 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, TooLarge
 from lsv.media.parts import Reference, refusal
+from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.request import SamplingParams
-from lsv.transcriber import Task, Transcriber
 from lsv_api.answers import Answer
 from lsv_api.context import Exchange, Served
 from lsv_api.failures import Unsupported

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.processor import Content, Picture
+from lsv.media.processor import Content, Picture
 from lsv.request.media import Array
 
 _THINNEST = 200

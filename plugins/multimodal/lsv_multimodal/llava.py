@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import CheckpointError
-from lsv.processor import Content, Picture, Processed
+from lsv.media.processor import Content, Picture, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.images import check_options, load_image_processor, pack, run
 

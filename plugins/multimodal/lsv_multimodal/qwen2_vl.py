@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest
-from lsv.processor import Clip, Content, Picture, Processed
+from lsv.media.processor import Clip, Content, Picture, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.images import check_options, load_image_processor, pack, read_levels, run
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.processor import Content, Processed, Sound
+from lsv.media.processor import Content, Processed, Sound
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.images import check_options, pack
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest, CheckpointError
+from lsv.media.transcriber import Span, Task
 from lsv.request.request import TimeMarks, TokenRules
-from lsv.transcriber import Span, Task
 from lsv_multimodal.whisper_languages import NAMES
 
 _MARKS_A_SECOND = 50
@@ -21,7 +21,7 @@ _ENGLISH_VOCABULARY = 51864
 
 
 class WhisperTranscriber:
-    """See ``lsv.transcriber.Transcriber``. Raises ``CheckpointError`` where tokens can't be found."""
+    """See ``lsv.media.transcriber.Transcriber``. Raises ``CheckpointError`` where tokens can't be found."""
 
     seconds: float
     languages: Mapping[str, str]

@@ -25,9 +25,9 @@ from lsv.media.options import Limits, MediaOptions
 from lsv.media.orders import Equip, Prepare, Prepared
 from lsv.media.parts import Encoded, Reference
 from lsv.media.pool import Pool, Side
+from lsv.media.processor import Processed
 from lsv.media.workshop import Workshop
 from lsv.plugins import Plugins
-from lsv.processor import Processed
 
 from .conftest import clip, link, solid, sound
 

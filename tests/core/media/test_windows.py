@@ -16,9 +16,9 @@ from lsv.media.options import Limits, MediaOptions
 from lsv.media.orders import Cut, Equip, Window
 from lsv.media.parts import Encoded
 from lsv.media.pool import Side
+from lsv.media.processor import Sound
 from lsv.media.windows import cut_sound
 from lsv.plugins import Plugins
-from lsv.processor import Sound
 
 from .conftest import sound
 

@@ -16,12 +16,12 @@ from lsv.media.options import Limits, MediaOptions
 from lsv.media.orders import Prepared, Window
 from lsv.media.parts import Encoded, Reference
 from lsv.media.placing import Placed
-from lsv.processor import Processed
+from lsv.media.processor import Processed
+from lsv.media.transcriber import Span
 from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.request import FinishReason, SamplingParams, TokenRules
 from lsv.testing.fake_client import FakeClient
-from lsv.transcriber import Span
 from lsv_api.listening import AT_ONCE
 
 from .conftest import Site

@@ -14,7 +14,7 @@ import torch
 from lsv.errors import BadRequest
 from lsv.media.orders import Prepared
 from lsv.media.placing import place
-from lsv.processor import Clip, Picture, Sound
+from lsv.media.processor import Clip, Picture, Sound
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of

@@ -13,9 +13,9 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.media.orders import Prepared
 from lsv.media.placing import Placed, place
+from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
-from lsv.processor import Clip, Content, Picture, Sound
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny

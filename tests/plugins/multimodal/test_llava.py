@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
+from lsv.media.processor import Picture
 from lsv.nn import build
-from lsv.processor import Picture
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 

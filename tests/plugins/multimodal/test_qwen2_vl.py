@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placing import Placed
+from lsv.media.processor import Clip, Content
 from lsv.nn import build
-from lsv.processor import Clip, Content
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tensors import place

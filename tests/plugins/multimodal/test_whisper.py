@@ -14,8 +14,8 @@ import torch
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.media.placing import Placed
+from lsv.media.processor import Sound
 from lsv.nn import build
-from lsv.processor import Sound
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny_hearing import tiny_hearing

@@ -14,8 +14,8 @@ from transformers import WhisperTokenizer
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from lsv.errors import BadRequest, CheckpointError
+from lsv.media.transcriber import Transcriber
 from lsv.testing.tiny_hearing import tiny_hearing
-from lsv.transcriber import Transcriber
 from lsv_multimodal.whisper_languages import NAMES
 from lsv_multimodal.whisper_text import WhisperTranscriber
 

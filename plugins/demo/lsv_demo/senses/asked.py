@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from lsv.processor import Content
+from lsv.media.processor import Content
 from lsv.request.media import Modality
 from lsv_demo.question import Split, split_of
 

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from lsv.processor import Clip
+from lsv.media.processor import Clip
 from lsv_demo.senses.asked import Shown, Turn, article, said
 from lsv_demo.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 

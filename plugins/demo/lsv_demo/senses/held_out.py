@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lsv.processor import Clip, Picture, Sound
+from lsv.media.processor import Clip, Picture, Sound
 from lsv.request.media import Modality
 from lsv_demo.senses.asked import Shown, Turn
 from lsv_demo.senses.clips import clip

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest
-from lsv.processor import Clip, Content, Picture, Sound
+from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.request.media import Modality
 
 SIDE = 96

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from lsv.processor import Picture
+from lsv.media.processor import Picture
 from lsv_demo.senses.asked import Shown, Turn, article, counted, said
 from lsv_demo.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from lsv.processor import Sound
+from lsv.media.processor import Sound
 from lsv_demo.senses.asked import Shown, Turn, counted, said
 
 PITCHES = {"low": (130.0, 400.0), "middle": (600.0, 1100.0), "high": (1700.0, 4000.0)}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lsv.errors import BadRequest
-from lsv.processor import Clip, Content, Picture, Processed
+from lsv.media.processor import Clip, Content, Picture, Processed
 from lsv.request.media import Array
 from mini_media.placement import AUDIO, IMAGE, VIDEO
 
