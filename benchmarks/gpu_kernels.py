@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column
 from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import bind
-from lsv.quantizer import Quantizer, Unquantised
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.quantizer import Quantizer, Unquantised
 from lsv_quant import fp8, int4, int8, online_coded
 
 Call = Callable[[int], object]

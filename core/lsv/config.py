@@ -44,7 +44,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an engine process needs, decided before anything is loaded.
 
     ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised; the layers that
-    ``quantization_ignore`` names are left as they are (``lsv.quantizer.is_skipped``). ``memory_share``
+    ``quantization_ignore`` names are left as they are (``lsv.weights.quantizer.is_skipped``). ``memory_share``
     None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
     lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
     (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json. ``max_itl_ms`` bounds the steps of

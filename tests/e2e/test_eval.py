@@ -20,8 +20,8 @@ from lsv.eval.perplexity import measure_perplexity
 from lsv.eval.questions import make_questions
 from lsv.eval.result import Run
 from lsv.eval.run import evaluate
-from lsv.quantizer import PlainLinear
 from lsv.testing.tiny import tiny
+from lsv.weights.quantizer import PlainLinear
 
 TEXT = "Mira lives in Lorn. She is a baker and has a dog called Biscuit; the river is the Silver. " * 3
 

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import DummySource, SafetensorsSource
 from lsv.nn.linear import Column
-from lsv.nn.weights import Part
 from lsv.testing.tensors import place
+from lsv.weights.checkpoint import DummySource, SafetensorsSource
+from lsv.weights.place import Part
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int32, torch.bool]
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lsv import coded
-from lsv.coded import CodedLinear, Coding, to_nibbles
-from lsv.quantizer import LinearLayer
+from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.quantizer import LinearLayer
 
 SIGNED = tuple(float(n) for n in range(-8, 8))
 BYTES = tuple(float(n) for n in range(256))

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from lsv.nn import fill
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.embed import Embed, Head
-from lsv.nn.fill import Filler
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.weights import Part
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights import fill
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.fill import Filler
+from lsv.weights.place import Part
 
 
 @pytest.mark.parametrize("chunk", [1, 40, 100])
@@ -134,10 +134,10 @@ def test_a_composite_kernel_owns_the_weights_below():
 MEASURE = """
 import resource, sys
 import torch
-from lsv.nn.checkpoint import SafetensorsSource
-from lsv.nn.fill import Filler
+from lsv.weights.checkpoint import SafetensorsSource
+from lsv.weights.fill import Filler
 from lsv.nn.linear import Column
-from lsv.nn.weights import Part
+from lsv.weights.place import Part
 from lsv.testing.tensors import fill_module, place
 from pathlib import Path
 

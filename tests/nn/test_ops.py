@@ -7,11 +7,11 @@ from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
-from lsv.nn.weights import Part
 from lsv.offers import KernelOffer
 from lsv.ops import Bindable, bind, find_uncapturable
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
+from lsv.weights.place import Part
 
 
 def yes(spec):

@@ -9,10 +9,19 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, Skipping, StoredTensor, Unquantised, is_skipped, joint_format
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.place import Part
+from lsv.weights.quantizer import (
+    WEIGHT,
+    Linear,
+    LinearLayer,
+    Skipping,
+    StoredTensor,
+    Unquantised,
+    is_skipped,
+    joint_format,
+)
 
 GROUP = 32
 
@@ -107,8 +116,8 @@ def test_a_packed_format_with_groups_passes():
 
 
 def test_an_online_format_keeps_no_plain_weights():
-    from lsv.nn.checkpoint import DummySource
     from lsv.testing.tensors import fill_module
+    from lsv.weights.checkpoint import DummySource
 
     w = place(quantizer=OnlineInt8())
     layer = fill_module(Row(w, "o", 64, 32, reads=(0, 64)), w, DummySource(w.declaration.slots)).linear

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lsv.nn.embed import Embed, Head
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear, Quantizer, StoredTensor
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear, Quantizer, StoredTensor
 
 
 class Halved(Linear):

@@ -5,10 +5,10 @@ import torch
 
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.embed import Embed, Head
-from lsv.nn.fill import check
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part, Shard
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.fill import check
+from lsv.weights.place import Part, Shard
 
 
 def matrix(rows, columns, seed=0):

@@ -13,10 +13,10 @@ from lsv.nn.linear import Column, Row
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.nn.step import Step
-from lsv.nn.weights import Part, Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.quantizer import joint_format
+from lsv.weights.place import Part, Weights
+from lsv.weights.quantizer import joint_format
 
 
 class Sizes(Protocol):

@@ -17,18 +17,18 @@ from lsv.attention import AttentionLayer, token_bytes
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, group_specs
-from lsv.nn import kv_scales
-from lsv.nn.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.nn.dtypes import cache_dtype
-from lsv.nn.fill import Filler, Report
 from lsv.nn.model import Model
 from lsv.nn.sampling import Sampling
-from lsv.nn.weights import Declaration, Shard, Slot, Weights
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
 from lsv.plugins.catalog import Catalog
-from lsv.quantizer import Quantizer, Skipping, Unquantised
 from lsv.resolve.locate import read_config
+from lsv.weights import kv_scales
+from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
+from lsv.weights.fill import Filler, Report
+from lsv.weights.place import Declaration, Shard, Slot, Weights
+from lsv.weights.quantizer import Quantizer, Skipping, Unquantised
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.nn.step import Step
-from lsv.nn.weights import Part, Piece, Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
+from lsv.weights.place import Part, Piece, Weights
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 
 class Embed(Bindable):

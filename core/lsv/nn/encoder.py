@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 
 Runs = Sequence[tuple[int, int]]
 """How tokens fall into spans that see themselves alone, in order: (spans, tokens of each)."""

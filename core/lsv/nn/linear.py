@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from lsv.nn.weights import Part, Weights
+from lsv.weights.place import Part, Weights
 
 
 class Column(nn.Module):

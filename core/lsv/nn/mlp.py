@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.quantizer import joint_format
+from lsv.weights.place import Weights
+from lsv.weights.quantizer import joint_format
 
 _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from lsv.attention import AttentionLayer
-from lsv.naming import Prefixes, rename
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.embed import Embed, Head
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
-from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
-from lsv.quantizer import joint_format
+from lsv.weights.naming import Prefixes, rename
+from lsv.weights.place import Weights
+from lsv.weights.quantizer import joint_format
 
 
 class Model(Protocol):
@@ -27,7 +27,7 @@ class Model(Protocol):
     A model is an ``nn.Module``; ``config`` is config.json, ``max_len`` the longest input. ``ignores`` are regular
     expressions of checkpoint tensors that are known not to be needed. ``norm`` takes the layers' output rows. One that
     has an ``encoder`` (``Encoder``) takes media; one whose tokens stand in several dimensions says so by ``axes``. A
-    class may name in ``prefixes`` (``lsv.naming``) what checkpoints write instead of its names' beginnings.
+    class may name in ``prefixes`` (``lsv.weights.naming``) what checkpoints write instead of its names' beginnings.
     """
 
     vocab_size: int

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
-from lsv.quantizer import LinearLayer, PlainLinear
+from lsv.weights.place import Weights
+from lsv.weights.quantizer import LinearLayer, PlainLinear
 
 
 class Router(nn.Module):

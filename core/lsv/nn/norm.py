@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.weights import Weights
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
+from lsv.weights.place import Weights
 
 
 class RMSNorm(Bindable):

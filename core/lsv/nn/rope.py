@@ -19,7 +19,7 @@ from lsv.ops import Bindable, dtype_name
 
 if TYPE_CHECKING:
     from lsv.nn.config import Keys
-    from lsv.nn.weights import Weights
+    from lsv.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

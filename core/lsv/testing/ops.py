@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from lsv.nn.checkpoint import DummySource
-from lsv.nn.fill import Filler
-from lsv.nn.weights import Weights
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import Bindable, bind
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.fill import Filler
+from lsv.weights.place import Weights
 
 Make = Callable[[Weights], Bindable]
 Inputs = Sequence[tuple[Any, ...]]

@@ -11,11 +11,11 @@ import torch
 
 from lsv.llm import LLM
 from lsv.nn.linear import Column
-from lsv.nn.weights import Part
-from lsv.quantizer import Quantizer
 from lsv.request.request import SamplingParams
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
+from lsv.weights.place import Part
+from lsv.weights.quantizer import Quantizer
 
 Tensors = dict[str, torch.Tensor]
 Pack = Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor] | None]

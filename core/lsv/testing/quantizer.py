@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from lsv.nn.fill import Filler
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
-from lsv.quantizer import Quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.fill import Filler
+from lsv.weights.place import Part
+from lsv.weights.quantizer import Quantizer
 
 Encode = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
 """A float32 weight [outputs, inputs] -> the tensors a checkpoint of the format holds for it, by suffix."""

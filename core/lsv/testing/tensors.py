@@ -8,10 +8,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from lsv.nn.checkpoint import CheckpointSource, TensorInfo
-from lsv.nn.fill import Filler
-from lsv.nn.weights import Declaration, Shard, Weights
-from lsv.quantizer import Quantizer, Unquantised
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.fill import Filler
+from lsv.weights.place import Declaration, Shard, Weights
+from lsv.weights.quantizer import Quantizer, Unquantised
 
 M = TypeVar("M", bound=nn.Module)
 

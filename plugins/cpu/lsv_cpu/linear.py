@@ -12,7 +12,7 @@ import torch
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, LoadKernel
-from lsv.quantizer import Linear
+from lsv.weights.quantizer import Linear
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import selected_library, why_not_native
 from lsv_cpu.rounding import RoundInt4, RoundInt8

@@ -17,8 +17,8 @@ from lsv.nn.mlp import FeedForward, GatedMLP
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
 from lsv.request.media import Modality
+from lsv.weights.place import Weights
 from lsv_demo.senses.inputs import FRAMES, MERGED, PATCHES, SIDE
 from lsv_demo.senses.tower import LISTENS, LOOKS, levels, listen, look, merge
 

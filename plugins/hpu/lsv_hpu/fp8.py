@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
-from lsv.coded import CodedLinear
 from lsv.offers import OpSpec
+from lsv.weights.codebook import CodedLinear
 from lsv_hpu import selection
 from lsv_hpu.devices import LARGEST_FP8
 from lsv_hpu.vendor_ops import FP8, VendorOps
@@ -21,7 +21,7 @@ _FULL = LARGEST_FP8["gaudi3"]
 
 
 class DynamicFp8:
-    """``lsv.coded.CodedLinear`` over the codes of e4m3 with a scale for each output; x [..., inputs].
+    """``lsv.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output; x [..., inputs].
 
     Where a device's range is the narrower one, weights are halved and their scales doubled: below 2⁻⁶ they may then be
     off by half of the smallest number.

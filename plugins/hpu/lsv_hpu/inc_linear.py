@@ -14,7 +14,16 @@ from torch.nn import functional
 
 from lsv.errors import ConfigError
 from lsv.offers import OpSpec
-from lsv.quantizer import WEIGHT, ByLayer, Linear, LinearLayer, PlainLinear, Quantizer, StoredTensor, Unquantised
+from lsv.weights.quantizer import (
+    WEIGHT,
+    ByLayer,
+    Linear,
+    LinearLayer,
+    PlainLinear,
+    Quantizer,
+    StoredTensor,
+    Unquantised,
+)
 from lsv_hpu import selection
 from lsv_hpu.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import FP8

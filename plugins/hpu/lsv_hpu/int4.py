@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from lsv.coded import CodedLinear, from_nibbles
 from lsv.offers import OpSpec
+from lsv.weights.codebook import CodedLinear, from_nibbles
 from lsv_hpu import selection
 
 _MIDDLE = 8
@@ -19,7 +19,7 @@ _EIGHT_CODES = 8
 
 
 class EvenInt4:
-    """``lsv.coded.CodedLinear`` over 16 evenly spaced values; x [..., inputs]."""
+    """``lsv.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs]."""
 
     def __init__(self, module: CodedLinear, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()

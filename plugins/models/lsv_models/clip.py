@@ -15,7 +15,7 @@ from lsv.nn.config import Keys
 from lsv.nn.encoder import Runs, SelfAttention
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import LayerNorm
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 
 _KINDS = {"clip_vision_model": ("quick_gelu", 1e-5), "siglip_vision_model": ("gelu_pytorch_tanh", 1e-6)}
 """The activation and norm_eps of files that do not say."""

@@ -21,8 +21,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.step import Step
-from lsv.nn.weights import Part, Piece, Weights
 from lsv.ops import dtype_name
+from lsv.weights.place import Part, Piece, Weights
 from lsv_models.frozen_rope import freeze_ropes, make_buffers
 
 _ATTENTION = "lsv_paged"

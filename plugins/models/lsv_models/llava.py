@@ -19,7 +19,7 @@ from lsv.nn.encoder import check_placeholder
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.llama import LlamaLayer
 from lsv_models.qwen2 import Qwen2Layer

@@ -8,7 +8,7 @@ from typing import Any
 from lsv.nn.config import DecoderConfig, Keys
 from lsv.nn.model import Decoder
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
 
 

@@ -11,7 +11,7 @@ from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 
 _NAMES = ("w1", "w3", "w2")  # gate, up, down
 

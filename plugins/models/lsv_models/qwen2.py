@@ -11,7 +11,7 @@ from lsv.nn.mlp import GatedMLP
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 
 
 class Qwen2Layer(DecoderLayer):

@@ -18,7 +18,7 @@ from lsv.nn.config import Keys
 from lsv.nn.encoder import Runs, SelfAttention, Turn
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.norm import RMSNorm
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Looking, Qwen2VL, Qwen2VLEncoder, VisionConfig, patch_places
 
 _EPS = 1e-6

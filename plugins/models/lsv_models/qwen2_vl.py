@@ -20,7 +20,7 @@ from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder
 from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import MRope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2Layer
 
 _EPS = 1e-6

@@ -12,7 +12,7 @@ from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 from lsv_models.qwen3 import qwen3_attention
 
 

@@ -19,7 +19,7 @@ from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Attending
 from lsv.nn.norm import LayerNorm
 from lsv.nn.step import Step
-from lsv.nn.weights import Weights
+from lsv.weights.place import Weights
 
 _EPS = 1e-5
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lsv.quantizer import Role, within
+from lsv.weights.quantizer import Role, within
 from lsv_quant.awq import AwqPacking
 from lsv_quant.gptq import GptqPacking
 from lsv_quant.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from lsv.coded import from_nibbles
-from lsv.quantizer import Role, Skipping, StoredTensor
+from lsv.weights.codebook import from_nibbles
+from lsv.weights.quantizer import Role, Skipping, StoredTensor
 from lsv_quant.packed import PackedWeights, Packing, group_size, layer_names
 from lsv_quant.scheme import Scheme
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from lsv.coded import Coding
-from lsv.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
+from lsv.weights.codebook import Coding
+from lsv.weights.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
 from lsv_quant import online_coded
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import CodedFormat, Held

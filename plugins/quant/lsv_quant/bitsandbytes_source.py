@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
+from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 from lsv_quant.bitsandbytes import BLOCK
 from lsv_quant.tables import EXACT_NF4, FP4
 

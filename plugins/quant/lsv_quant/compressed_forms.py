@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from lsv.coded import Coding
-from lsv.quantizer import LinearLayer, Quantizer, StoredTensor
+from lsv.weights.codebook import Coding
+from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.forms import Int8Format, float8_format, input_scale, int_format
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import Blocks, CodedFormat, Held, in_order, order_of_groups

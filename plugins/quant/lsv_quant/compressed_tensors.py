@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised, of_parts
+from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised, of_parts
 from lsv_quant.compressed_forms import Numbers, make_float, make_int, make_mxfp4, make_mxfp8, make_nvfp4, make_packed
 from lsv_quant.scheme import Scheme
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from lsv.coded import Coding, to_nibbles
 from lsv.errors import CheckpointError
-from lsv.quantizer import ByLayer, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv.weights.codebook import Coding, to_nibbles
+from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.int8 import Int8Linear
 from lsv_quant.stored import Blocks, CodedFormat, Held
 from lsv_quant.tables import BYTES, E4M3, NIBBLES

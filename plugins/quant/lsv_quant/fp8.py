@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from lsv.coded import Coding
-from lsv.quantizer import Quantizer
+from lsv.weights.codebook import Coding
+from lsv.weights.quantizer import Quantizer
 from lsv_quant import fp8_checkpoint
 from lsv_quant.online import Online
 from lsv_quant.online_coded import OnlineCoded

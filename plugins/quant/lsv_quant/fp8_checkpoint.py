@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lsv.quantizer import Quantizer, Skipping, StoredTensor
+from lsv.weights.quantizer import Quantizer, Skipping, StoredTensor
 from lsv_quant.forms import PlainHead, float8_format, input_scale
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import Blocks

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.coded import Coding, from_nibbles
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, Role, StoredTensor, within
+from lsv.weights.codebook import Coding, from_nibbles
+from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.packed import (
     PackedWeights,
     Packing,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.quantizer import LinearLayer
+from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt8, exact_product, to_int8
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
 
 class OnlineLinear(Linear):

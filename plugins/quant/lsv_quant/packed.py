@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.coded import Coding
 from lsv.errors import CheckpointError
-from lsv.quantizer import ByLayer, Linear, LinearLayer, Quantizer, Role, StoredTensor, Unquantised, of_parts
+from lsv.weights.codebook import Coding
+from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, Role, StoredTensor, Unquantised, of_parts
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES
@@ -85,7 +85,7 @@ class Packing(ABC):
 
     @abstractmethod
     def unpack(self, words: torch.Tensor) -> torch.Tensor:
-        """qweight -> codes as ``lsv.coded.CodedLinear`` holds them."""
+        """qweight -> codes as ``lsv.weights.codebook.CodedLinear`` holds them."""
 
     @abstractmethod
     def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:

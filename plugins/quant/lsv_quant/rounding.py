@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv import coded
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
+from lsv.weights import codebook
 
 NOTHING = 1e-30
 """Numbers that are all smaller count as zeros."""
@@ -65,12 +65,12 @@ def in_groups(x: torch.Tensor, group: int) -> torch.Tensor:
 
 def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
     """int8 [..., K] from -8 to 7 -> uint8 [..., ceil(K / 2)]: code + 8, the even one in the low nibble."""
-    return coded.to_nibbles((in_groups(codes, 2).flatten(-2) + 8).view(torch.uint8))
+    return codebook.to_nibbles((in_groups(codes, 2).flatten(-2) + 8).view(torch.uint8))
 
 
 def from_nibbles(nibbles: torch.Tensor, count: int) -> torch.Tensor:
     """uint8 [..., ceil(count / 2)] -> int8 [..., count], from -8 to 7."""
-    return coded.from_nibbles(nibbles)[..., :count].to(torch.int8) - 8
+    return codebook.from_nibbles(nibbles)[..., :count].to(torch.int8) - 8
 
 
 def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

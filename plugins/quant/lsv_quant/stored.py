@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lsv.coded import CodedLinear, Coding, from_nibbles, to_nibbles
 from lsv.errors import CheckpointError
-from lsv.quantizer import Linear, LinearLayer, StoredTensor
+from lsv.weights.codebook import CodedLinear, Coding, from_nibbles, to_nibbles
+from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
 
 _CHUNK = 1 << 18
 """Codes put into order at once."""

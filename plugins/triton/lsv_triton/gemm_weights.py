@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch.nn import functional
 
-from lsv.coded import Coding, from_nibbles
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
-from lsv.quantizer import Linear
+from lsv.weights.codebook import Coding, from_nibbles
+from lsv.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
 from lsv_triton.device_table import launch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lsv.offers import OpSpec
-from lsv.quantizer import Linear
+from lsv.weights.quantizer import Linear
 from lsv_triton.gemm import product
 from lsv_triton.gemm_weights import Stack
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
 from lsv.offers import OpSpec
-from lsv.quantizer import Linear
+from lsv.weights.quantizer import Linear
 from lsv_triton.activation import GatedProduct
 from lsv_triton.device_table import launch
 from lsv_triton.gemm import Route, product, size_of

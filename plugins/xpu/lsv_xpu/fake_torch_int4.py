@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from lsv.coded import from_nibbles
 from lsv.devices.emulation import StrictFake
+from lsv.weights.codebook import from_nibbles
 from lsv_xpu.fake_checks import check_devices, check_tensor, require
 
 

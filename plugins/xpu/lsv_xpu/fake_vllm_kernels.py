@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.coded import from_nibbles
 from lsv.devices.emulation import StrictFake
+from lsv.weights.codebook import from_nibbles
 from lsv_xpu.fake_attention import attend_row, read_pages, write_pages
 from lsv_xpu.fake_checks import check_devices, check_tensor, numbers, require
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from lsv.coded import CodedLinear
 from lsv.nn.mlp import GatedActivation
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
+from lsv.weights.codebook import CodedLinear
 from lsv_xpu import libraries
 from lsv_xpu.int4_weights import MIDDLE, Int4Linear, Int4Weights, take_int4, why_not_int4
 from lsv_xpu.vllm_kernels import VllmKernels

@@ -17,13 +17,13 @@ from lsv.capabilities import Capabilities
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.nn import build
-from lsv.nn.kv_scales import with_scales
 from lsv.platform import Device
 from lsv.resolve import Choices, _choose_kv_dtype
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tensors import TensorsSource
 from lsv.testing.tiny import tiny
+from lsv.weights.kv_scales import with_scales
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache

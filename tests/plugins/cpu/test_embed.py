@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lsv.nn.embed import Embed, Head
-from lsv.nn.fill import Filler
-from lsv.nn.weights import Weights
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import bind
 from lsv.platform import Device
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import TensorsSource, place
+from lsv.weights.fill import Filler
+from lsv.weights.place import Weights
 from lsv_cpu import plugin
 
 VOCABULARY, SIZE = 77, 40

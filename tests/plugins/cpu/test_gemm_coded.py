@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.coded import CodedLinear, Coding, to_nibbles
-from lsv.quantizer import LinearLayer
+from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.quantizer import LinearLayer
 from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
 from lsv_cpu.machine import Machine

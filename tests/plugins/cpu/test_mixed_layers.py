@@ -15,10 +15,10 @@ import lsv_models.plugin
 from lsv.nn import build
 from lsv.offers import QuantizerOffer
 from lsv.platform import Device
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_quant import int8, online_coded

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.checkpoint import DummySource
-from lsv.nn.fill import Filler
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import load_object
@@ -16,6 +14,8 @@ from lsv.ops import bind
 from lsv.platform import Device
 from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.fill import Filler
 from lsv_cpu import plugin
 from lsv_cpu.rounding import RoundInt4, RoundInt8
 from lsv_quant import int4, int8, online_coded

@@ -17,13 +17,13 @@ from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.nn.linear import Column
-from lsv.nn.weights import Weights
 from lsv.offers import load_object
 from lsv.ops import Bindable
-from lsv.quantizer import LinearLayer, PlainLinear
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
+from lsv.weights.place import Weights
+from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_hpu import plugin, selection
 from lsv_hpu.cache import make_cache
 from lsv_hpu.calibration import Calibration

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.coded import CodedLinear, Coding, to_nibbles
 from lsv.devices.recording import Recording
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
-from lsv.nn.weights import Weights
 from lsv.offers import KernelOffer, OpSpec
-from lsv.quantizer import LinearLayer
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
+from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.place import Weights
+from lsv.weights.quantizer import LinearLayer
 from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
 from lsv_hpu.fake_ops import fake_ops

@@ -9,8 +9,8 @@ import torch
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn import build
 from lsv.platform import Communicator, Group
-from lsv.quantizer import PlainLinear
 from lsv.testing.model import Sequences, check_model, engine_config, load, reference_model
+from lsv.weights.quantizer import PlainLinear
 
 LONGROPE = {
     "type": "longrope",

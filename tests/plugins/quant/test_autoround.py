@@ -10,10 +10,10 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
-from lsv.quantizer import LinearLayer
 from lsv.testing.quantised import check_answers
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.quantizer import LinearLayer
 from lsv_quant.autoround import make
 
 Tensors = dict[str, torch.Tensor]

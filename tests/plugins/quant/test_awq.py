@@ -13,12 +13,12 @@ import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column
-from lsv.nn.weights import Part
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
 from lsv.testing.quantised import check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.place import Part
 from lsv_quant.awq import make
 
 Tensors = dict[str, torch.Tensor]

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
+from lsv.weights.place import Part
 from lsv_quant.bitsandbytes import make
 from lsv_quant.bitsandbytes_source import BitsandbytesSource
 from lsv_quant.tables import EXACT_NF4

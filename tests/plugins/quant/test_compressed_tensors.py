@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
 from lsv.testing.quantised import answer, check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.place import Part
 from lsv_quant.compressed_tensors import make
 
 Tensors = dict[str, torch.Tensor]

@@ -20,12 +20,12 @@ import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.nn import build
-from lsv.nn.checkpoint import DummySource
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny
+from lsv.weights.checkpoint import DummySource
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "quantization.md"
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}

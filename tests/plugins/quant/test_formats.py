@@ -12,14 +12,14 @@ from transformers import AutoTokenizer
 import lsv_demo.plugin
 import lsv_quant.plugin
 from lsv.nn import build
-from lsv.nn.fill import Filler
 from lsv.nn.linear import Column
 from lsv.offers import QuantizerOffer, load_object
-from lsv.quantizer import Quantizer
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import Sequences, engine_config, load
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.fill import Filler
+from lsv.weights.quantizer import Quantizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 ERROR = {

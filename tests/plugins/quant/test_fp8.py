@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column, Row
-from lsv.nn.weights import Part
-from lsv.quantizer import Quantizer
 from lsv.testing.quantised import check_answers
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.place import Part
+from lsv.weights.quantizer import Quantizer
 from lsv_quant import fp8, fp8_checkpoint
 from lsv_quant.tables import E4M3
 

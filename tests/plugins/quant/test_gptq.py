@@ -12,12 +12,12 @@ import lsv_models.plugin
 import lsv_quant.plugin
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Row
-from lsv.quantizer import LinearLayer
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
 from lsv.testing.quantised import check_answers, fused_layer, parts_source, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.quantizer import LinearLayer
 from lsv_quant.gptq import make
 
 Tensors = dict[str, torch.Tensor]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lsv.naming import rename, spellings
 from lsv.nn import build
 from lsv.nn.model import Decoder
 from lsv.plugins import load
-from lsv.quantizer import Linear
 from lsv.resolve.locate import read_config
 from lsv.testing.fake_client import fake_config
 from lsv.testing.tiny import tiny
+from lsv.weights.naming import rename, spellings
+from lsv.weights.quantizer import Linear
 from lsv_models.llava import Llava
 from lsv_models.qwen2_vl import Qwen2VL
 

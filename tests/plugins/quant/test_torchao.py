@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column
-from lsv.nn.weights import Part
 from lsv.testing.quantised import check_answers, fused_layer
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.place import Part
 from lsv_quant.torchao import make
 
 Tensors = dict[str, torch.Tensor]

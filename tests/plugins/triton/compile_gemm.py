@@ -19,8 +19,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv.coded import CodedLinear, Coding
-from lsv.quantizer import LinearLayer, PlainLinear
+from lsv.weights.codebook import CodedLinear, Coding
+from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_triton import device_table
 
 _POINTERS = {

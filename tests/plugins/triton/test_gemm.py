@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.coded import CodedLinear, Coding, to_nibbles
 from lsv.nn.linear import Column
 from lsv.offers import KernelOffer, OpSpec
-from lsv.quantizer import LinearLayer
 from lsv.testing.attention import cover_pairs
 from lsv.testing.ops import check_kernel
+from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.quantizer import LinearLayer
 from lsv_triton import availability, plugin
 from lsv_triton.linear import TritonLinear
 

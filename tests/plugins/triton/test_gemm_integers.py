@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
 from lsv_quant import int4, int8
 from lsv_triton import plugin
 from lsv_triton.fp8 import fp8_gemm, fp8_gemm_reference

@@ -11,14 +11,14 @@ from triton.runtime.interpreter import GridExecutor
 
 from lsv.devices.recording import Recording
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import DummySource
-from lsv.nn.fill import Filler
 from lsv.nn.moe import MoE
 from lsv.offers import load_object
 from lsv.ops import bind
-from lsv.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
 from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.fill import Filler
+from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
 from lsv_quant import fp8, int4, int8, online_coded
 from lsv_triton import plugin
 from lsv_triton.gemm_weights import Stack

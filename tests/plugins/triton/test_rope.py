@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope, RopeConfig
-from lsv.nn.weights import Weights
 from lsv.offers import KernelOffer
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.place import Weights
 from lsv_triton import plugin
 
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}

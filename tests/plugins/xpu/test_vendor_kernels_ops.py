@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.coded import CodedLinear, Coding, to_nibbles
-from lsv.nn.checkpoint import DummySource
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedActivation
 from lsv.nn.moe import MoE
@@ -17,9 +15,11 @@ from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec, load_object
 from lsv.ops import bind
-from lsv.quantizer import LinearLayer
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import fill_module, place
+from lsv.weights.checkpoint import DummySource
+from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.quantizer import LinearLayer
 from lsv_quant.int4 import make_64
 from lsv_xpu import libraries, plugin
 from lsv_xpu.fake_checks import BadCall

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lsv.coded import Coding
-from lsv.quantizer import ByLayer, LinearLayer, Quantizer, StoredTensor, Unquantised, of_parts
+from lsv.weights.codebook import Coding
+from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, StoredTensor, Unquantised, of_parts
 from lsv_quant.gguf.types import Form
 from lsv_quant.scheme import Scheme
 from lsv_quant.stored import CodedFormat, Held

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import TensorInfo
+from lsv.weights.checkpoint import TensorInfo
 from lsv_quant.gguf.blocks import PLAIN, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import GgufFile, read_gguf
 from lsv_quant.gguf.layout import Place, forms, places

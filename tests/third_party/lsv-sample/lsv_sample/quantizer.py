@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.coded import CodedLinear, Coding
-from lsv.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
+from lsv.weights.codebook import CodedLinear, Coding
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
 INT8 = Coding(tuple(float(code - 128) for code in range(256)))
 

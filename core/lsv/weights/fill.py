@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import CheckpointSource, TensorInfo
-from lsv.nn.weights import Piece, Slot
 from lsv.ops import Bindable, dtype_name
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.place import Piece, Slot
 
 _CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to its place
 _READERS = 4  # a core alone copies a good deal slower than memory and disks give

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from lsv.errors import ConfigError
-from lsv.naming import Prefixes
 from lsv.platform import Communicator
-from lsv.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, StoredTensor
+from lsv.weights.naming import Prefixes
+from lsv.weights.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, StoredTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError
-from lsv.nn.checkpoint import CheckpointSource
+from lsv.weights.checkpoint import CheckpointSource
 
 NAMES = r"(?:^|\.)layers\.(\d+)\.self_attn\.(?:attn\.|[kv]_proj\.)?([kv])_scale$"
 """``self_attn.k_scale`` (compressed-tensors), ``self_attn.attn.k_scale``, ``self_attn.k_proj.k_scale`` (ModelOpt); one

@@ -17,7 +17,7 @@ import torch
 from lsv.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from lsv.nn.weights import Slot
+    from lsv.weights.place import Slot
 
 _MAX_HEADER = 100_000_000
 _INDEX = "model.safetensors.index.json"

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lsv.offers import OpSpec
 from lsv.ops import dtype_name
-from lsv.quantizer import Linear, LinearLayer
+from lsv.weights.quantizer import Linear, LinearLayer
 
 _CHUNK = 1 << 20
 """Weights decoded at once by the reference."""

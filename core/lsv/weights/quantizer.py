@@ -1,7 +1,7 @@
 """The seam to weight formats: a quantizer describes a linear layer's stored tensors, core cuts and fuses them.
 
 Because each tensor says which axis holds outputs, which inputs, and how many features one element covers, one function
-(``lsv.nn.weights.Weights.take_stored``) shards and fuses every format. Unquantised is a quantizer too.
+(``lsv.weights.place.Weights.take_stored``) shards and fuses every format. Unquantised is a quantizer too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.naming import Prefixes, spellings
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
+from lsv.weights.naming import Prefixes, spellings
 
 Role = Literal["column", "row", "head"]
 T = TypeVar("T")
