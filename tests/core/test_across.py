@@ -15,8 +15,8 @@ from lsv.request.media import Media
 from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
-from lsv.testing.fake_tokens import expected_output
-from lsv.testing.rig import Rig
+from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.tokens import expected_output
 
 SIZE, SOURCE, PARTS = 4, 10, 3
 ITEM_BLOCKS = 3

@@ -6,8 +6,8 @@ import pytest
 
 from lsv.request.request import FinishReason, Request, SamplingParams, Status
 from lsv.scheduler.limits import Limits
-from lsv.testing.fake_tokens import expected_output
-from lsv.testing.rig import Rig
+from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.tokens import expected_output
 
 
 def rig_of(depth: int, **changes) -> Rig:

@@ -22,9 +22,9 @@ from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason, PoolingParams, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.clock import FakeClock
-from lsv.testing.fake_engine import FakeExecutor, engine_config
-from lsv.testing.fake_text import letters
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.text import letters
 from lsv.testing.plugins import plugins_of
 
 TOKENIZER = letters(97)

@@ -13,8 +13,8 @@ from lsv.request.media import Media
 from lsv.request.request import Request, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
-from lsv.testing.fake_tokens import expected_output
-from lsv.testing.rig import Rig
+from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.tokens import expected_output
 
 
 def picture(name: str, start: int, count: int) -> Media:

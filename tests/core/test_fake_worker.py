@@ -9,11 +9,11 @@ from lsv.errors import EngineDied
 from lsv.request.request import FinishReason, SamplingParams
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
-from lsv.testing.clock import FakeClock
-from lsv.testing.fake_tokens import expected_output
-from lsv.testing.fake_worker import FakeWorker
-from lsv.testing.faults import FaultInjector, Faults
-from lsv.testing.rig import FULL, Rig
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.faults import FaultInjector, Faults
+from lsv.testing.fakes.rig import FULL, Rig
+from lsv.testing.fakes.tokens import expected_output
+from lsv.testing.fakes.worker import FakeWorker
 
 PLAN = StepPlan(
     step=0,

@@ -10,8 +10,8 @@ from lsv.request.request import FinishReason, PoolingParams, Request, SamplingPa
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fake_tokens import expected_output
-from lsv.testing.rig import Rig
+from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.tokens import expected_output
 
 
 def limits(**changes) -> Limits:

@@ -13,7 +13,7 @@ import pytest
 
 import lsv_demo
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.testing.fake_text import letters
+from lsv.testing.fakes.text import letters
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"

@@ -8,7 +8,7 @@ from lsv.processes.wire import encode_frame
 from lsv.request.request import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fake_engine import FakeExecutor, engine_config
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.worker.channel import Ran, Run
 
 SIZES = (1, 32, 256)

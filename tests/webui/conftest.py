@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lsv.engine.client import Service
-from lsv.testing.fake_client import FakeClient, fake_config
+from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server

@@ -14,7 +14,7 @@ from lsv.errors import ConfigError
 from lsv.nn.build import Declared
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
-from lsv.testing.fake_client import fake_config
+from lsv.testing.fakes.client import fake_config
 from lsv.testing.tiny import tiny
 from lsv.testing.tiny_hearing import tiny_hearing
 from lsv.worker.loading import encode_largest, open_device, plan_again, plan_fit, prepare

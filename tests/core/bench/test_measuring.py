@@ -18,8 +18,8 @@ from lsv.bench.server import OwnServer
 from lsv.engine.engine import Engine
 from lsv.errors import Unavailable
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fake_engine import FakeExecutor, engine_config
-from lsv.testing.fake_text import letters
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.text import letters
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 USAGE = {

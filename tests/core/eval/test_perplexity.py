@@ -12,8 +12,8 @@ from lsv.engine.engine import Engine
 from lsv.errors import ConfigError
 from lsv.eval.perplexity import choose_windows, measure_perplexity, spans
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fake_engine import FakeExecutor, engine_config
-from lsv.testing.fake_text import letters
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.text import letters
 
 
 def test_each_token_is_scored_once_with_its_context() -> None:

@@ -18,7 +18,7 @@ from lsv.media.intake import Intake
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.media import Media
-from lsv.testing.fake_client import FakeClient
+from lsv.testing.fakes.client import FakeClient
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fake_client import EOS
+from lsv.testing.fakes.client import EOS
 
 
 def events(text: str) -> list[Any]:

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from lsv.testing.fake_client import BOS
+from lsv.testing.fakes.client import BOS
 
 
 async def test_answer(site):

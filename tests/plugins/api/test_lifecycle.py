@@ -141,7 +141,7 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio, logging, uvloop
     from lsv.engine.client import Service, Status
-    from lsv.testing.fake_client import FakeClient
+    from lsv.testing.fakes.client import FakeClient
     from lsv_api.server import serve
 
     async def main():

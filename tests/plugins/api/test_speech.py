@@ -21,7 +21,7 @@ from lsv.media.transcriber import Span
 from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.request import FinishReason, SamplingParams, TokenRules
-from lsv.testing.fake_client import FakeClient
+from lsv.testing.fakes.client import FakeClient
 from lsv_api.listening import AT_ONCE
 
 from .conftest import Site

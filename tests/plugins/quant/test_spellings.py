@@ -12,7 +12,7 @@ from lsv.nn import build
 from lsv.nn.model import Decoder
 from lsv.plugins import load
 from lsv.resolve.locate import read_config
-from lsv.testing.fake_client import fake_config
+from lsv.testing.fakes.client import fake_config
 from lsv.testing.tiny import tiny
 from lsv.weights.naming import rename, spellings
 from lsv.weights.quantizer import Linear

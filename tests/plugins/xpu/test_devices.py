@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fake_engine import engine_config
+from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import platform, sysfs
 from lsv_xpu.devices_table import MODELS, Family, by_id, by_short_name, family_of, model_of
 from lsv_xpu.platform import XpuPlatform

@@ -18,7 +18,7 @@ from lsv.devices.collectives import gloo
 from lsv.errors import ConfigError
 from lsv.platform import Group
 from lsv.settings import Declared, gather
-from lsv.testing.fake_engine import engine_config
+from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import checks, oneccl, plugin, trial
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation import FakeVendor

@@ -13,8 +13,8 @@ from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Fcfs, Policy
 from lsv.scheduler.scheduler import Scheduler
-from lsv.testing.clock import FakeClock
-from lsv.testing.fake_worker import FakeWorker
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.worker import FakeWorker
 
 FULL = (KVGroup(0, "full", (0,), 1),)
 

@@ -23,8 +23,8 @@ from lsv.offers import ExecutorOffer
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.testing.fake_worker import FakeWorker
-from lsv.testing.faults import FaultInjector, Faults
+from lsv.testing.fakes.faults import FaultInjector, Faults
+from lsv.testing.fakes.worker import FakeWorker
 
 api = 1
 
@@ -33,7 +33,7 @@ _GROUP = KVGroup(0, "full", (0,), 1)
 
 @hookimpl
 def lsv_executors() -> Iterable[ExecutorOffer]:
-    yield ExecutorOffer("fake", "lsv.testing.fake_engine:FakeExecutor")
+    yield ExecutorOffer("fake", "lsv.testing.fakes.engine:FakeExecutor")
 
 
 def engine_config(**changes: Any) -> EngineConfig:
@@ -63,7 +63,7 @@ def install_plugin(folder: Path) -> None:
     info = folder / "lsv_fake_engine-0.1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lsv-fake-engine\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[lsv]\nfake_engine = lsv.testing.fake_engine\n")
+    (info / "entry_points.txt").write_text("[lsv]\nfake_engine = lsv.testing.fakes.engine\n")
 
 
 class FakeExecutor:

@@ -1,0 +1,1 @@
+"""Fakes for tests: a clock, a client, an engine, a worker, injected faults."""
