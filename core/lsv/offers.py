@@ -105,8 +105,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
 
 class ProcessorOffer(msgspec.Struct, frozen=True):
     """How a family's architectures take media. ``load`` and ``place`` name what makes the two parts of it, see
-    ``lsv.media.processor``; ``place`` is imported where prompts are made, so it must be light. So is ``transcribe``, which
-    families have that write down what is said, see ``lsv.media.transcriber``.
+    ``lsv.media.processor``; ``place`` is imported where prompts are made, so it must be light. So is ``transcribe``,
+    which families that transcribe speech have, see ``lsv.media.transcriber``.
     """
 
     name: str

@@ -14,7 +14,7 @@ from lsv.errors import BadRequest, EngineDied, Overloaded
 from lsv.request.request import FinishReason, Request, SamplingParams
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 
@@ -42,7 +42,7 @@ def run(engine: Engine[str], most: int = 1000) -> dict[str, list[Update]]:
 
 def expected(prompt: tuple[int, ...], count: int) -> list[int]:
     params = SamplingParams(temperature=0.0, max_tokens=count)
-    return tokens.expected_output(Request(0, prompt, sampling=params), 10_000)
+    return fake_tokens.expected_output(Request(0, prompt, sampling=params), 10_000)
 
 
 def tokens(updates: list[Update], id: int) -> list[int]:

@@ -25,13 +25,13 @@ from lsv.processes.wire import encode_frame
 from lsv.request.media import Array, Media
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.request import FinishReason, PoolingParams, Request, SamplingParams
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.text import letters
 
 Start = Callable[..., Awaitable[SocketClient]]
 
-TOKENIZER = letters(tokens.VOCABULARY)
+TOKENIZER = letters(fake_tokens.VOCABULARY)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def greedy(count: int | None = 8, **params: Any) -> SamplingParams:
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
-    return tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000)
+    return fake_tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000)
 
 
 async def collect(client: SocketClient, prompt: list[int], params: SamplingParams, name: str = "r") -> list[Chunk]:

@@ -15,7 +15,7 @@ from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
 from lsv.request.request import FinishReason, PoolingParams, Request
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
 
@@ -37,7 +37,7 @@ def greedy(count: int = 6, **params: Any) -> SamplingParams:
 
 
 def expected(prompt: list[int], count: int = 6) -> tuple[int, ...]:
-    return tuple(tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000))
+    return tuple(fake_tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000))
 
 
 def test_outputs_have_the_names_that_users_know(llm: LLM):

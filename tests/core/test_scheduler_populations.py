@@ -15,7 +15,7 @@ from lsv.request.request import FinishReason, PoolingParams, Request, SamplingPa
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.rig import FULL, Rig
 
 GROUPS = {
@@ -52,7 +52,7 @@ class Population:
             max_tokens=rng.choice([1, 2, 8, 20, None]),
             prompt_logprobs=0 if rng.random() < 0.1 else None,
         )
-        stop_ids = tuple(rng.sample(range(tokens.VOCABULARY), 2))
+        stop_ids = tuple(rng.sample(range(fake_tokens.VOCABULARY), 2))
         return Request(id, prompt, sampling=sampling, stop_ids=stop_ids, **shared)
 
     def disturb(self) -> None:
@@ -86,13 +86,13 @@ class Population:
             if request.pooling is None:
                 self._check_answer(request, last.finish)
             elif last.finish is not FinishReason.ABORT:
-                read = tokens.seen(request.prompt, request.media)
-                assert last.vector == tokens.vector(tokens.states(read)[-1])
+                read = fake_tokens.seen(request.prompt, request.media)
+                assert last.vector == fake_tokens.vector(fake_tokens.states(read)[-1])
         assert self.rig.kv.usage == 0
         assert self.rig.kv.spare == self.rig.kv.num_blocks
 
     def _check_answer(self, request: Request, finish: FinishReason) -> None:
-        expected = tokens.expected_output(request, self.rig.scheduler.longest)
+        expected = fake_tokens.expected_output(request, self.rig.scheduler.longest)
         told = self.rig.tokens(request.id)
         if finish is FinishReason.ABORT or request.id in self.cut:
             assert told == expected[: len(told)]

@@ -15,7 +15,7 @@ from lsv.eval.questions import Question, make_questions
 from lsv.eval.run import Work, evaluate
 from lsv.request.request import Request
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
 
@@ -33,7 +33,7 @@ def said(prompt: str, count: int = 6) -> str:
     """What the engine answers."""
     params = SamplingParams(temperature=0.0, max_tokens=count)
     request = Request(0, tuple(TOKENIZER.encode(prompt)), sampling=params, stop_ids=TOKENIZER.eos_ids)
-    return TOKENIZER.decode(tokens.expected_output(request, 10_000))
+    return TOKENIZER.decode(fake_tokens.expected_output(request, 10_000))
 
 
 def test_generated_answers_are_matched(llm: LLM) -> None:

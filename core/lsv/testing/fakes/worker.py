@@ -12,7 +12,7 @@ from lsv.kv.spec import KVGroup
 from lsv.request.media import Media, across
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
-from lsv.testing.fakes import tokens
+from lsv.testing.fakes import tokens as fake_tokens
 
 Row = tuple["FakeSlot", int, int, bool]
 """Slot, start, count, wants_logits."""
@@ -24,7 +24,7 @@ class FakeSlot:
     def __init__(self, begin: Begin, stay: int, groups: int) -> None:
         self.begin = begin
         self.stay = stay
-        self.states = tokens.states(tokens.seen(begin.ids, begin.media))
+        self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
         self.ids = list(begin.ids)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
         self.item = across(begin.media)
@@ -34,9 +34,9 @@ class FakeSlot:
         params, begin = self.begin.params, self.begin
         assert params is not None, "a pooling request does not sample"
         early = len(self.ids) - begin.prompt < params.min_tokens
-        token = tokens.next_token(self.states[-1], begin.stop_ids if early else ())
+        token = fake_tokens.next_token(self.states[-1], begin.stop_ids if early else ())
         self.ids.append(token)
-        self.states.append(tokens.fold(self.states[-1], token))
+        self.states.append(fake_tokens.fold(self.states[-1], token))
         return token
 
 
@@ -71,7 +71,7 @@ class FakeWorker:
             kv_bytes=0,
             weight_bytes=0,
             max_model_len=self._limits.max_model_len,
-            vocab_size=tokens.VOCABULARY,
+            vocab_size=fake_tokens.VOCABULARY,
             groups=tuple({"index": group.index, "kind": group.kind} for group in (*self._groups, *self._cross)),
         )
 
@@ -229,7 +229,7 @@ def _first_seen(group: KVGroup, position: int) -> int:
 def _results(plan: StepPlan, rows: Sequence[Row]) -> StepResult:
     prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
     wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants]
-    vectors = {row: tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
+    vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
     sampled = {row: slot.sample() for row, slot in wanting if slot.begin.pooling is None}
     return StepResult(
         step=plan.step,
@@ -246,7 +246,7 @@ def _chosen(rows: Sequence[Row], sampled: Mapping[int, int]) -> Iterator[tuple[i
     for row, token in sampled.items():
         params = rows[row][0].begin.params
         if params is not None and params.logprobs is not None:
-            yield row, tokens.logprobs([token], params.logprobs)
+            yield row, fake_tokens.logprobs([token], params.logprobs)
 
 
 def _score(row: Row) -> Logprobs | None:
@@ -255,4 +255,4 @@ def _score(row: Row) -> Logprobs | None:
     scored = slot.ids[start + 1 : min(start + count + 1, slot.begin.prompt)]
     if params is None or params.prompt_logprobs is None or not scored:
         return None
-    return tokens.logprobs(scored, params.prompt_logprobs)
+    return fake_tokens.logprobs(scored, params.prompt_logprobs)

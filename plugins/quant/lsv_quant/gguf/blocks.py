@@ -109,7 +109,7 @@ def split_blocks(data: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def read_codes(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
-    """Rows of bytes -> codes as ``lsv.weights.codebook.CodedLinear`` holds them in a form: uint8 [N, ceil(K * bits / 8)]."""
+    """Rows of bytes -> codes as ``CodedLinear`` holds them in a form: uint8 [N, ceil(K * bits / 8)]."""
     meaning = MEANINGS[kind]
     codes = meaning.codes(split_blocks(data, kind)).flatten(-2)
     return to_nibbles(codes) if form.bits == 4 else codes + (128 + meaning.least)
