@@ -43,7 +43,7 @@ def test_columns_are_for_the_inputs_that_order_names() -> None:
 
 
 def test_the_product_is_that_of_the_decoded_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded, "_CHUNK", 2 * INPUTS)
+    monkeypatch.setattr(codebook, "_CHUNK", 2 * INPUTS)
     codes = torch.randint(0, 16, (OUTPUTS - 1, INPUTS), dtype=torch.uint8)
     linear = held(Coding(SIGNED), codes, scales=torch.rand(OUTPUTS - 1, 1))
     x = torch.randn(2, 3, INPUTS)
