@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from lsv.weights import codebook
 from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 

@@ -15,15 +15,15 @@ from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
 from lsv.version import __version__
-from lsv_api.access import Gate
-from lsv_api.context import Api, Exchange, Traffic
-from lsv_api.failures import Draining, encode_error, error_response
-from lsv_api.journal import CLIENT_GONE, record
-from lsv_api.metrics import Metrics
+from lsv_api.http.access import Gate
+from lsv_api.http.access_log import CLIENT_GONE, record
+from lsv_api.http.context import Api, Exchange, Traffic
+from lsv_api.http.failures import Draining, encode_error, error_response
+from lsv_api.http.metrics import Metrics
+from lsv_api.http.reply import json_response
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
-from lsv_api.reply import json_response
-from lsv_api.responses import Index
+from lsv_api.records.responses import Index
 from lsv_api.routes import ROUTES, Route
 
 SILENCE = 3600

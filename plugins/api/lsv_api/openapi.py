@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lsv_api.responses import ErrorResponse
+from lsv_api.records.responses import ErrorResponse
 from lsv_api.routes import Route
 
 _NOT_WORD = re.compile(r"\W+")

@@ -8,10 +8,12 @@ from typing import Literal
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv_api import chat, completions, embeddings, speech, status, tokens
-from lsv_api import requests as asked
-from lsv_api import responses as given
-from lsv_api.context import Exchange
+from lsv_api.admin import status
+from lsv_api.http.context import Exchange
+from lsv_api.openai import chat, completions, embeddings, tokens
+from lsv_api.records import requests as asked
+from lsv_api.records import responses as given
+from lsv_api.speech import routes as speech
 
 Handler = Callable[[Exchange], Awaitable[HTTPResponse | None]]
 

@@ -16,8 +16,8 @@ from lsv import plugins
 from lsv.engine.client import Client, Service
 from lsv.errors import ConfigError
 from lsv_api.app import create_app
-from lsv_api.context import Api
-from lsv_api.failures import log
+from lsv_api.http.context import Api
+from lsv_api.http.failures import log
 from lsv_api.options import ApiOptions
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from lsv.errors import BadRequest
-from lsv_api.failures import Unsupported
-from lsv_api.forms import LONG_FORM, decode_form
-from lsv_api.requests import SpeechRequest
+from lsv_api.http.failures import Unsupported
+from lsv_api.http.forms import LONG_FORM, decode_form
+from lsv_api.records.requests import SpeechRequest
 
 TYPE = "multipart/form-data; boundary=xyz"
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from lsv_api import requests as bodies
-from lsv_api.bodies import UNAVAILABLE, field_names
+from lsv_api.http.bodies import UNAVAILABLE, field_names
+from lsv_api.records import requests as bodies
 
 KINDS = {
     "/v1/chat/completions": bodies.ChatRequest,

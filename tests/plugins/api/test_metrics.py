@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lsv.engine.messages import Stats
 from lsv.errors import RequestFailed
-from lsv_api.metrics import buckets_1_2_5
+from lsv_api.http.metrics import buckets_1_2_5
 
 DASHBOARD = [
     "vllm:e2e_request_latency_seconds_bucket",

@@ -10,10 +10,10 @@ import pytest
 
 from lsv.errors import BadRequest
 from lsv.media.parts import InlinePart, Reference, read_part
-from lsv_api import payloads as payloads_module
-from lsv_api.bodies import decode_body
-from lsv_api.payloads import SHORTEST, take_out
-from lsv_api.requests import ChatRequest, TokenizeRequest
+from lsv_api.http import payloads as payloads_module
+from lsv_api.http.bodies import decode_body
+from lsv_api.http.payloads import SHORTEST, take_out
+from lsv_api.records.requests import ChatRequest, TokenizeRequest
 
 LONG = "QUJD" * (SHORTEST // 4)
 OTHER = "REVG" * (SHORTEST // 4)

@@ -22,7 +22,7 @@ from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.request import FinishReason, SamplingParams, TokenRules
 from lsv.testing.fakes.client import FakeClient
-from lsv_api.listening import AT_ONCE
+from lsv_api.speech.transcription import AT_ONCE
 
 from .conftest import Site
 

@@ -9,9 +9,9 @@ from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
 from lsv.version import __version__
-from lsv_api.context import Api, Exchange, describe
-from lsv_api.reply import json_response
-from lsv_api.responses import Alive, EngineState, Health, ModelCard, ModelList, Version
+from lsv_api.http.context import Api, Exchange, describe
+from lsv_api.http.reply import json_response
+from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, Version
 
 
 async def list_models(exchange: Exchange) -> HTTPResponse:

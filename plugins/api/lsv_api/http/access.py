@@ -8,9 +8,9 @@ from sanic import Request
 from sanic.response import BaseHTTPResponse, HTTPResponse
 
 from lsv.errors import Unauthorized
-from lsv_api.context import Api, Exchange
-from lsv_api.failures import error_response
-from lsv_api.journal import record
+from lsv_api.http.access_log import record
+from lsv_api.http.context import Api, Exchange
+from lsv_api.http.failures import error_response
 
 _EXPOSED = "x-request-id, retry-after"
 _METHODS = "GET, POST, OPTIONS"

@@ -10,8 +10,8 @@ import msgspec
 from sanic.headers import parse_content_header
 
 from lsv.errors import BadRequest
-from lsv_api.bodies import field_names, judge_unknown, located
-from lsv_api.requests import GenerationRequest
+from lsv_api.http.bodies import field_names, judge_unknown, located
+from lsv_api.records.requests import GenerationRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sanic import Request
 
-from lsv_api.failures import encode_error
+from lsv_api.http.failures import encode_error
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"

@@ -10,7 +10,7 @@ from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, LsvError, Unavailable
-from lsv_api.responses import ErrorBody, ErrorResponse
+from lsv_api.records.responses import ErrorBody, ErrorResponse
 
 log = logging.getLogger("lsv.api")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lsv_api.responses import Segment
+from lsv_api.records.responses import Segment
 
 
 def srt(segments: Iterable[Segment]) -> str:

@@ -11,9 +11,9 @@ import msgspec
 
 from lsv.errors import BadRequest
 from lsv.media.parts import ContentPart, Reference, read_part, refusal, template_content
-from lsv_api.context import Api, Served
-from lsv_api.prompts import LONG_TEXT, EncodedPrompt, encode_text
-from lsv_api.requests import ChatRequest, Message, TokenizeRequest, ToolCall
+from lsv_api.http.context import Api, Served
+from lsv_api.openai.prompts import LONG_TEXT, EncodedPrompt, encode_text
+from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
 MAX_MESSAGES = 4096
 

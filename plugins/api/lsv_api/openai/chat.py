@@ -8,14 +8,16 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
-from lsv_api.answers import Answer, Collected, Job, Tally, collect, numbered, running
-from lsv_api.context import Exchange, Served
-from lsv_api.conversation import encode_chat, final_text
-from lsv_api.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.http.context import Exchange, Served
+from lsv_api.http.reply import Heading, check_stream, json_response, stream_response
+from lsv_api.http.sse import event
+from lsv_api.openai.answers import Answer, Collected, Job, Tally, collect, numbered, running
+from lsv_api.openai.conversation import encode_chat, final_text
+from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.openai.sampling import fit_max_tokens, sampling_params
 from lsv_api.options import ApiOptions
-from lsv_api.reply import Heading, check_stream, json_response, stream_response
-from lsv_api.requests import ChatRequest
-from lsv_api.responses import (
+from lsv_api.records.requests import ChatRequest
+from lsv_api.records.responses import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -24,8 +26,6 @@ from lsv_api.responses import (
     ChatResponse,
     Delta,
 )
-from lsv_api.sampling import fit_max_tokens, sampling_params
-from lsv_api.sse import event
 
 
 async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:

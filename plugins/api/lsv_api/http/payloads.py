@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from secrets import token_hex
 
 from lsv.media.parts import ContentPart, InlinePart, InputAudio, MediaLink
-from lsv_api.requests import Message
+from lsv_api.records.requests import Message
 
 SHORTEST = 1 << 16
 """Bytes of base64 from which it is worth it."""

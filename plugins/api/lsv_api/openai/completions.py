@@ -9,16 +9,16 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
-from lsv_api.answers import Answer, Collected, Job, Tally, collect, numbered, running
-from lsv_api.context import Exchange, Served
-from lsv_api.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.http.context import Exchange, Served
+from lsv_api.http.reply import Heading, check_stream, json_response, stream_response
+from lsv_api.http.sse import event
+from lsv_api.openai.answers import Answer, Collected, Job, Tally, collect, numbered, running
+from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.openai.prompts import EncodedPrompt, encode_prompts
+from lsv_api.openai.sampling import fit_max_tokens, sampling_params
 from lsv_api.options import ApiOptions
-from lsv_api.prompts import EncodedPrompt, encode_prompts
-from lsv_api.reply import Heading, check_stream, json_response, stream_response
-from lsv_api.requests import CompletionRequest
-from lsv_api.responses import CompletionChoice, CompletionLogprobs, CompletionResponse
-from lsv_api.sampling import fit_max_tokens, sampling_params
-from lsv_api.sse import event
+from lsv_api.records.requests import CompletionRequest
+from lsv_api.records.responses import CompletionChoice, CompletionLogprobs, CompletionResponse
 
 DEFAULT_MAX_TOKENS = 16
 

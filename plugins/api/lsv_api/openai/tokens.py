@@ -7,13 +7,13 @@ import asyncio
 from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest
-from lsv_api.context import Exchange
-from lsv_api.conversation import encode_chat
-from lsv_api.prompts import LONG_TEXT, encode_text
-from lsv_api.reply import json_response
-from lsv_api.requests import DetokenizeRequest, TokenizeRequest
-from lsv_api.responses import DetokenizeResponse, TokenizeResponse
-from lsv_api.sampling import check_ids
+from lsv_api.http.context import Exchange
+from lsv_api.http.reply import json_response
+from lsv_api.openai.conversation import encode_chat
+from lsv_api.openai.prompts import LONG_TEXT, encode_text
+from lsv_api.openai.sampling import check_ids
+from lsv_api.records.requests import DetokenizeRequest, TokenizeRequest
+from lsv_api.records.responses import DetokenizeResponse, TokenizeResponse
 
 
 async def tokenize(exchange: Exchange) -> HTTPResponse:

@@ -11,9 +11,9 @@ import msgspec
 from lsv.errors import BadRequest
 from lsv.request.media import Media, Positions
 from lsv.text.tokenizer import Tokenizer
-from lsv_api.context import Served
-from lsv_api.requests import Prompt
-from lsv_api.sampling import check_ids
+from lsv_api.http.context import Served
+from lsv_api.openai.sampling import check_ids
+from lsv_api.records.requests import Prompt
 
 MAX_PROMPTS = 1024
 LONG_TEXT = 50_000

@@ -15,12 +15,12 @@ from sanic import Request
 
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
-from lsv_api.bodies import decode_body, read_body
-from lsv_api.forms import decode_form
+from lsv_api.http.bodies import decode_body, read_body
+from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
 
 if TYPE_CHECKING:
-    from lsv_api.metrics import Metrics
+    from lsv_api.http.metrics import Metrics
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from lsv.errors import BadRequest
 from lsv.request.request import SamplingParams
-from lsv_api.context import Served
-from lsv_api.failures import ContextTooLong
-from lsv_api.requests import GenerationRequest, SampledRequest
+from lsv_api.http.context import Served
+from lsv_api.http.failures import ContextTooLong
+from lsv_api.records.requests import GenerationRequest, SampledRequest
 
 MAX_PRIORITY = 1 << 31
 

@@ -12,10 +12,10 @@ from msgspec import UNSET, UnsetType
 
 from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv.request.request import FinishReason, SamplingParams
-from lsv_api.context import Exchange, Served
-from lsv_api.prompts import EncodedPrompt
-from lsv_api.requests import GenerationRequest, SampledRequest, StreamOptions
-from lsv_api.responses import PromptDetails, Usage
+from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.prompts import EncodedPrompt
+from lsv_api.records.requests import GenerationRequest, SampledRequest, StreamOptions
+from lsv_api.records.responses import PromptDetails, Usage
 
 
 class Job(msgspec.Struct, frozen=True):

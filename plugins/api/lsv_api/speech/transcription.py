@@ -16,10 +16,10 @@ from lsv.media.parts import Encoded
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.request import SamplingParams
-from lsv_api.answers import Job, begin
-from lsv_api.context import Exchange, Served
-from lsv_api.prompts import EncodedPrompt
-from lsv_api.requests import SpeechRequest
+from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.answers import Job, begin
+from lsv_api.openai.prompts import EncodedPrompt
+from lsv_api.records.requests import SpeechRequest
 
 AT_ONCE = 16
 """Pieces of one sound that the engine has at a time: a long one must not fill the queue."""

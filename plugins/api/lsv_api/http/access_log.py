@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from lsv_api.context import Exchange
+from lsv_api.http.context import Exchange
 
 log = logging.getLogger("lsv.api")
 

@@ -9,9 +9,9 @@ import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest
-from lsv_api.context import Exchange, Served
-from lsv_api.requests import GenerationRequest
-from lsv_api.sse import send_events
+from lsv_api.http.context import Exchange, Served
+from lsv_api.http.sse import send_events
+from lsv_api.records.requests import GenerationRequest
 
 
 class HeadingFields(TypedDict):

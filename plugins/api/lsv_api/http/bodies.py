@@ -15,8 +15,8 @@ from sanic import Request
 from sanic.exceptions import PayloadTooLarge, SanicException
 
 from lsv.errors import BadRequest, TooLarge
-from lsv_api.failures import BodyTimeout, Unsupported
-from lsv_api.payloads import put_back, take_out
+from lsv_api.http.failures import BodyTimeout, Unsupported
+from lsv_api.http.payloads import put_back, take_out
 
 log = logging.getLogger("lsv.api")
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from sanic.response import HTTPResponse
 
 from lsv.request.request import PoolingParams
-from lsv_api.context import Exchange, Served
-from lsv_api.failures import Unsupported
-from lsv_api.prompts import EncodedPrompt, encode_prompts
-from lsv_api.reply import json_response
-from lsv_api.requests import EmbeddingRequest
-from lsv_api.responses import Embedding, EmbeddingResponse, Usage
-from lsv_api.sampling import fit_max_tokens
+from lsv_api.http.context import Exchange, Served
+from lsv_api.http.failures import Unsupported
+from lsv_api.http.reply import json_response
+from lsv_api.openai.prompts import EncodedPrompt, encode_prompts
+from lsv_api.openai.sampling import fit_max_tokens
+from lsv_api.records.requests import EmbeddingRequest
+from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 
 
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:

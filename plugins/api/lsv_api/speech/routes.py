@@ -14,14 +14,15 @@ from lsv.media.parts import Reference, refusal
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.request import SamplingParams
-from lsv_api.answers import Answer
-from lsv_api.context import Exchange, Served
-from lsv_api.failures import Unsupported
-from lsv_api.listening import Ears, Hearing, Listener, Piece
-from lsv_api.prompts import encode_text
-from lsv_api.reply import json_response, stream_response
-from lsv_api.requests import SpeechRequest
-from lsv_api.responses import (
+from lsv_api.http.context import Exchange, Served
+from lsv_api.http.failures import Unsupported
+from lsv_api.http.reply import json_response, stream_response
+from lsv_api.http.sse import event
+from lsv_api.openai.answers import Answer
+from lsv_api.openai.prompts import encode_text
+from lsv_api.openai.sampling import fit_max_tokens, given_params
+from lsv_api.records.requests import SpeechRequest
+from lsv_api.records.responses import (
     InputTokens,
     Seconds,
     Segment,
@@ -30,9 +31,8 @@ from lsv_api.responses import (
     Transcription,
     VerboseTranscription,
 )
-from lsv_api.sampling import fit_max_tokens, given_params
-from lsv_api.sse import event
-from lsv_api.subtitles import srt, vtt
+from lsv_api.speech.subtitles import srt, vtt
+from lsv_api.speech.transcription import Ears, Hearing, Listener, Piece
 
 TIMED = ("verbose_json", "srt", "vtt")
 """Formats that say when something is said."""

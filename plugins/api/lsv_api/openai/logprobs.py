@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
-from lsv_api.responses import (
+from lsv_api.records.responses import (
     ChatLogprob,
     ChatLogprobs,
     CompletionLogprobs,

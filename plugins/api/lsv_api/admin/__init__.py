@@ -1,0 +1,1 @@
+"""How the server is: models, health, version, metrics."""

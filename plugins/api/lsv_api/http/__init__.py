@@ -1,0 +1,1 @@
+"""What every route shares: context, bodies, errors, access, metrics, server-sent events."""

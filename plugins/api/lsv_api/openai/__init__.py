@@ -1,0 +1,1 @@
+"""Chat, completions, embeddings and tokenizing."""
