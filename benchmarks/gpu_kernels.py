@@ -49,10 +49,10 @@ QUANTIZERS: dict[str, Callable[[], Quantizer]] = {
 }
 FORMATS = (*QUANTIZERS, "fp8xfp8")
 LINEAR = tuple(
-    KernelOffer(op, "*", "lsv_triton.linear:TritonLinear", lambda spec: None)
+    KernelOffer(op, "*", "lsv_triton.gemm.linear:TritonLinear", lambda spec: None)
     for op in ("linear", "linear.coded", "linear.int8", "linear.int4")
 )
-EXPERTS = KernelOffer("moe", "*", "lsv_triton.moe:GroupedExperts", lambda spec: None)
+EXPERTS = KernelOffer("moe", "*", "lsv_triton.gemm.moe:GroupedExperts", lambda spec: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _copies(module: torch.nn.Module, size: int) -> tuple[list[Any], int]:
 
 def fp8_calls(shape: tuple[int, ...], device: torch.device, size: int) -> tuple[list[Any], int]:
     """Layers whose weights and rows are e4m3."""
-    from lsv_triton.fp8 import fp8_gemm
+    from lsv_triton.gemm.fp8 import fp8_gemm
 
     outputs, inputs = shape
     weights = [torch.randn(shape, device=device).to(torch.float8_e4m3fn) for _ in range(1 + size // (outputs * inputs))]

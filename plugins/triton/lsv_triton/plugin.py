@@ -13,7 +13,7 @@ from lsv.settings import Setting
 api = 1
 
 _FLOATS = later("lsv_triton.availability:why_not_floats")
-_WEIGHTS = later("lsv_triton.gemm_weights:why_not_weights")
+_WEIGHTS = later("lsv_triton.gemm.weights:why_not_weights")
 
 PLATFORMS = ("cuda", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128)
@@ -35,9 +35,9 @@ def _missing() -> str | None:
 
 @hookimpl
 def lsv_attention() -> Iterable[AttentionOffer]:
-    triton = "lsv_triton.attention:TritonAttention"
+    triton = "lsv_triton.attention.backend:TritonAttention"
     yield AttentionOffer("triton-paged", triton, _BLOCK_SIZES, PLATFORMS, missing=_missing)
-    yield AttentionOffer("torch-paged", "lsv_triton.torch_attention:TorchAttention", _BLOCK_SIZES)
+    yield AttentionOffer("torch-paged", "lsv_triton.attention.torch_backend:TorchAttention", _BLOCK_SIZES)
 
 
 def _interpreted(config: EngineConfig) -> str | None:
@@ -76,18 +76,18 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     for platform in PLATFORMS:
         for op, load, supports in _KERNELS:
             yield KernelOffer(op, platform, load, supports, row_invariant=True, unwanted=_interpreted)
-        plain = "lsv_triton.linear:TritonLinear"
+        plain = "lsv_triton.gemm.linear:TritonLinear"
         yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)
 
 
 _GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _KERNELS = (
-    ("layer", "lsv_triton.layer:FusedLayer", _FLOATS),
-    ("rms_norm", "lsv_triton.norm:RmsNorm", _FLOATS),
-    ("rope", "lsv_triton.rope:Rotate", _FLOATS),
-    ("sample", "lsv_triton.sampling:DeviceChoose", _FLOATS),
-    ("logprobs", "lsv_triton.sampling:DeviceDescribe", _FLOATS),
-    *((op, "lsv_triton.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
-    ("moe", "lsv_triton.moe:GroupedExperts", _WEIGHTS),
-    *((f"{name}_mul", "lsv_triton.activation:GatedProduct", _FLOATS) for name in _GATED),
+    ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),
+    ("rms_norm", "lsv_triton.layers.norm:RmsNorm", _FLOATS),
+    ("rope", "lsv_triton.layers.rope:Rotate", _FLOATS),
+    ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
+    ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),
+    *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
+    ("moe", "lsv_triton.gemm.moe:GroupedExperts", _WEIGHTS),
+    *((f"{name}_mul", "lsv_triton.layers.activation:GatedProduct", _FLOATS) for name in _GATED),
 )

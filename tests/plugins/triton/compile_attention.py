@@ -24,7 +24,7 @@ from triton.runtime import driver, jit
 from lsv.attention import AttentionLayer, BatchLayout, token_bytes
 from lsv.kv.spec import KVGroup
 from lsv_triton import device_table
-from lsv_triton.attention import TritonAttention
+from lsv_triton.attention.backend import TritonAttention
 
 BLOCK, HEADS = 64, 2
 FEATURES: dict[str, dict[str, Any]] = {

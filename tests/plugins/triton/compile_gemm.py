@@ -108,8 +108,9 @@ def integer_layers() -> Iterator[tuple[str, Any]]:
 
 def main(arch: int, kind: str, wanted: list[str]) -> None:
     device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
-    from lsv_triton import fp8, gemm, moe, rounding
-    from lsv_triton.linear import TritonLinear
+    from lsv_triton.gemm import fp8, moe, rounding
+    from lsv_triton.gemm import product as gemm
+    from lsv_triton.gemm.linear import TritonLinear
 
     found: list[tuple[str, list[str]]] = []
     target = GPUTarget("cuda", arch, 32)

@@ -15,8 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv_triton import activation, lora, norm, rope
-from lsv_triton import sampling_kernels as sampling
+from lsv_triton.layers import activation, lora, norm, rope
+from lsv_triton.sampling import kernels as sampling
 
 _ROW = {"CHUNKS": 64, "GROUPS": 8192, "PER_CHUNK": 128, "BLOCK": 1024}
 _INEXACT = re.compile(r"\bfma|\.ftz|approx|div\.full")

@@ -9,8 +9,8 @@ import pytest
 from lsv.attention import AttentionLayer
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
-from lsv_triton import torch_attention
-from lsv_triton.torch_attention import TorchAttention
+from lsv_triton.attention import torch_backend as torch_attention
+from lsv_triton.attention.torch_backend import TorchAttention
 
 DTYPES = ("bfloat16", "float32", "float16")
 

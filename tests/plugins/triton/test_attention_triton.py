@@ -13,12 +13,14 @@ from lsv.attention import AttentionLayer, BatchLayout, token_bytes
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
-from lsv_triton import attention, torch_attention, write_kernel
-from lsv_triton.attention import TritonAttention
+from lsv_triton.attention import backend as attention
+from lsv_triton.attention import torch_backend as torch_attention
+from lsv_triton.attention import write_kernel
+from lsv_triton.attention.backend import TritonAttention
+from lsv_triton.attention.paged import PagedAttention
+from lsv_triton.attention.plan import PagedPlan
+from lsv_triton.attention.torch_backend import TorchAttention
 from lsv_triton.device_table import Launch
-from lsv_triton.paged import PagedAttention
-from lsv_triton.plan import PagedPlan
-from lsv_triton.torch_attention import TorchAttention
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks")

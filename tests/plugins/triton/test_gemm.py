@@ -16,7 +16,7 @@ from lsv.testing.ops import check_kernel
 from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_triton import availability, plugin
-from lsv_triton.linear import TritonLinear
+from lsv_triton.gemm.linear import TritonLinear
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())
@@ -125,7 +125,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, table: 
     ids=str,
 )
 def test_plain_linear(dtype: torch.dtype, inputs: int, bias: bool, device: torch.device) -> None:
-    offer = KernelOffer("linear", "cuda", "lsv_triton.linear:TritonLinear", lambda spec: None, row_invariant=True)
+    offer = KernelOffer("linear", "cuda", "lsv_triton.gemm.linear:TritonLinear", lambda spec: None, row_invariant=True)
     fused, apart = (
         torch.randn(17, 2 * inputs, device=device).to(dtype),
         torch.randn(4, inputs, 2, device=device).to(dtype),

@@ -39,5 +39,5 @@ def test_answers_of_the_reference(family: str, quantization: str, op: str, tmp_p
     wanted, _ = answer(checkpoint, platform="cpu", quantization=quantization, reference_ops=True)
     found, bound = answer(checkpoint, platform="cuda", emulate=True, triton_interpret=True, quantization=quantization)
     assert found == wanted
-    assert bound[op] == "lsv_triton.linear:TritonLinear"
-    assert bound["moe"] == "lsv_triton.moe:GroupedExperts"
+    assert bound[op] == "lsv_triton.gemm.linear:TritonLinear"
+    assert bound["moe"] == "lsv_triton.gemm.moe:GroupedExperts"

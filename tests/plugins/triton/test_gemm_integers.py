@@ -15,8 +15,8 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv_quant import int4, int8
 from lsv_triton import plugin
-from lsv_triton.fp8 import fp8_gemm, fp8_gemm_reference
-from lsv_triton.rounding import round_rows, round_rows_reference
+from lsv_triton.gemm.fp8 import fp8_gemm, fp8_gemm_reference
+from lsv_triton.gemm.rounding import round_rows, round_rows_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 QUANTIZERS = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
@@ -73,7 +73,7 @@ def pair(name: str, dtype: torch.dtype, inputs: int, device: torch.device, *, bi
         lines = bind(
             module, tuple(plugin.lsv_kernels()) if bound else (), "cuda", lambda offer: load_object(offer.load)
         )
-        assert lines[0].implementation == ("lsv_triton.linear:TritonLinear" if bound else "reference"), lines
+        assert lines[0].implementation == ("lsv_triton.gemm.linear:TritonLinear" if bound else "reference"), lines
         modules.append(fill_module(module, w, DummySource(w.declaration.slots), DummySource(w.declaration.slots)))
     return modules[0].linear, modules[1].linear
 

@@ -16,7 +16,7 @@ from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
 from lsv_triton import plugin
 
-LAYER = "lsv_triton.layer:FusedLayer"
+LAYER = "lsv_triton.layers.layer:FusedLayer"
 DENSE, SPARSE = ("llama", "mistral", "qwen2", "qwen3"), ("mixtral", "qwen3_moe")
 EXACT = ("float32", "float16")  # the interpreter cuts bfloat16 off: that alone lets a router choose other experts
 TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
@@ -41,7 +41,7 @@ def check(family: str, dtype: str, schedule: str, path: Path) -> None:
     plain, _ = make(checkpoint, family, dtype, fused=False)
     fused, ops = make(checkpoint, family, dtype, fused=True)
     assert ops["layer"] == LAYER
-    assert ops["rms_norm"] == "lsv_triton.norm:RmsNorm"
+    assert ops["rms_norm"] == "lsv_triton.layers.norm:RmsNorm"
     expected = run_schedule(Sequences(plain), SCHEDULES["whole"])
     found = run_schedule(Sequences(fused), SCHEDULES[schedule])
     largest = max(float(logits.abs().max()) for logits in expected.values())

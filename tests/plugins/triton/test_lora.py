@@ -11,7 +11,7 @@ SHAPES = [(6, 40, 8, 70), (5, 300, 16, 33), (3, 17, 5, 130)]  # tokens, inputs, 
 
 @pytest.mark.parametrize(("dtype", "shape"), [*zip(TOLERANCE, SHAPES, strict=True)], ids=str)
 def test_each_token_has_its_adapter(dtype: torch.dtype, shape: tuple[int, int, int, int], device: torch.device) -> None:
-    from lsv_triton.lora import expand, expand_reference, shrink, shrink_reference
+    from lsv_triton.layers.lora import expand, expand_reference, shrink, shrink_reference
 
     tokens, inputs, rank, outputs = shape
     x = torch.randn(tokens, inputs).to(device, dtype)

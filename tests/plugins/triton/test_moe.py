@@ -21,8 +21,8 @@ from lsv.weights.fill import Filler
 from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
 from lsv_quant import fp8, int4, int8, online_coded
 from lsv_triton import plugin
-from lsv_triton.gemm_weights import Stack
-from lsv_triton.moe import route_rows
+from lsv_triton.gemm.moe import route_rows
+from lsv_triton.gemm.weights import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 QUANTIZERS: Mapping[str, Any] = {
@@ -68,7 +68,7 @@ def pair(
     module, reference = make(w, experts, top), make(plain, experts, top)
     fill_module(reference, plain, DummySource(plain.declaration.slots))
     (line,) = bind(module, tuple(plugin.lsv_kernels()), "xpu", lambda offer: load_object(offer.load))
-    assert line.implementation == "lsv_triton.moe:GroupedExperts", line
+    assert line.implementation == "lsv_triton.gemm.moe:GroupedExperts", line
     filler = Filler(module, w.declaration.slots)
     filler.fill(DummySource(w.declaration.slots), device)
     return module, reference, filler

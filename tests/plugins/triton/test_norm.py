@@ -38,7 +38,7 @@ def test_rows_and_slices_of_a_fused_projection(dtype: torch.dtype, size: int, de
 
 def test_other_layouts(device: torch.device) -> None:
     """Neither rows that are apart in the last axis nor four axes are laid out as the kernel reads them."""
-    from lsv_triton.norm import rms_norm
+    from lsv_triton.layers.norm import rms_norm
 
     weight = torch.rand(6, device=device)
     for x in (torch.randn(4, 12)[:, ::2], torch.randn(2, 3, 4, 6), torch.randn(6), torch.randn(3, 6, 2).mT):
@@ -48,7 +48,7 @@ def test_other_layouts(device: torch.device) -> None:
 
 @DTYPES
 def test_the_sum_is_written_and_normed(dtype: torch.dtype, device: torch.device) -> None:
-    from lsv_triton.norm import add_rms_norm
+    from lsv_triton.layers.norm import add_rms_norm
 
     x, residual = torch.randn(2, 5, 200, device=device).to(dtype)
     weight = torch.rand(200, device=device).to(dtype)

@@ -50,7 +50,7 @@ def test_heads_turn(dtype: torch.dtype, dim: int, rotary: int, device: torch.dev
 @SHAPES
 @DTYPES
 def test_heads_are_normed_and_turn(dtype: torch.dtype, dim: int, rotary: int, device: torch.device) -> None:
-    from lsv_triton.rope import turn_heads
+    from lsv_triton.layers.rope import turn_heads
 
     w = place(dtype=dtype, device=device)
     parts = torch.nn.ModuleList([RMSNorm(w / "q", dim, 1e-6), RMSNorm(w / "k", dim, 1e-5), rope(w, dim, rotary)])

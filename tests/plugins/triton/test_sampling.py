@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def kernel() -> Any:
-    from lsv_triton.sampling import DeviceChoose
+    from lsv_triton.sampling.ops import DeviceChoose
 
     return DeviceChoose(PLAIN.choose, PLAIN.choose.spec())
 
@@ -98,8 +98,8 @@ def test_both_ops_are_bound(platform: str) -> None:
     offers = list(plugin.lsv_kernels())
     lines = bind(Sampling(20, torch.bfloat16), offers, platform, lambda offer: load_object(offer.load))
     assert [(line.op, line.implementation) for line in lines] == [
-        ("sample", "lsv_triton.sampling:DeviceChoose"),
-        ("logprobs", "lsv_triton.sampling:DeviceDescribe"),
+        ("sample", "lsv_triton.sampling.ops:DeviceChoose"),
+        ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe"),
     ]
 
 
@@ -217,7 +217,7 @@ def test_rows_may_be_part_of_wider_ones(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_descriptions_are_those_of_the_plain_path(dtype: torch.dtype, device: torch.device) -> None:
-    from lsv_triton.sampling import DeviceDescribe
+    from lsv_triton.sampling.ops import DeviceDescribe
 
     described = DeviceDescribe(PLAIN.describe, PLAIN.describe.spec())
     chance = random.Random(str(dtype))

@@ -36,11 +36,11 @@ def test_an_emulated_platform_runs_plain_torch(checkpoint: Path) -> None:
 
 def test_the_interpreter_may_be_asked_for(checkpoint: Path, device: object) -> None:
     ops = bound(checkpoint, "--triton-interpret")
-    assert ops["layer"][0] == "lsv_triton.layer:FusedLayer"
+    assert ops["layer"][0] == "lsv_triton.layers.layer:FusedLayer"
     assert ops["linear"] == ("reference", ops["linear"][1])
     assert "--triton-row-invariant" in ops["linear"][1]
 
 
 def test_products_that_obey_the_row_rule_may_be_asked_for(checkpoint: Path, device: object) -> None:
     ops = bound(checkpoint, "--triton-interpret", "--triton-row-invariant")
-    assert ops["linear"][0] == "lsv_triton.linear:TritonLinear"
+    assert ops["linear"][0] == "lsv_triton.gemm.linear:TritonLinear"

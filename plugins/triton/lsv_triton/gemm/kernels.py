@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv_triton.gemm_tiles import decode, finish, name_rows, place_rows
+from lsv_triton.gemm.tiles import decode, finish, name_rows, place_rows
 
 
 @triton.jit

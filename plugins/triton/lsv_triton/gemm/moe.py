@@ -13,11 +13,11 @@ from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
 from lsv.offers import OpSpec
 from lsv.weights.quantizer import Linear
-from lsv_triton.activation import GatedProduct
 from lsv_triton.device_table import launch
-from lsv_triton.gemm import Route, product, size_of
-from lsv_triton.gemm_weights import Stack
-from lsv_triton.linear import TritonLinear
+from lsv_triton.gemm.linear import TritonLinear
+from lsv_triton.gemm.product import Route, product, size_of
+from lsv_triton.gemm.weights import Stack
+from lsv_triton.layers.activation import GatedProduct
 
 
 @triton.jit(do_not_specialize=("count",))

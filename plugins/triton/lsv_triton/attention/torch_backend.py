@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from lsv.attention import AttentionLayer
-from lsv_triton.cache import CODES, KVCache
-from lsv_triton.codes import decode, encode
-from lsv_triton.paged import PagedAttention
-from lsv_triton.plan import PagedPlan
+from lsv_triton.attention.cache import CODES, KVCache
+from lsv_triton.attention.codes import decode, encode
+from lsv_triton.attention.paged import PagedAttention
+from lsv_triton.attention.plan import PagedPlan
 
 _QUERIES = 64  # tokens of a tile
 _FLOATS = 1 << 24  # scores, or keys, that are held at a time

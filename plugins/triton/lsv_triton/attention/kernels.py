@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv_triton.code_kernels import INT8, real
+from lsv_triton.attention.code_kernels import INT8, real
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 
 from lsv.attention import AttentionLayer
-from lsv_triton.attention_kernels import attend_tiles, merge_segments
-from lsv_triton.cache import KVCache
-from lsv_triton.code_kernels import E4M3, E5M2, PLAIN
+from lsv_triton.attention.cache import KVCache
+from lsv_triton.attention.code_kernels import E4M3, E5M2, PLAIN
+from lsv_triton.attention.kernels import attend_tiles, merge_segments
+from lsv_triton.attention.paged import PagedAttention
+from lsv_triton.attention.plan import PagedPlan
+from lsv_triton.attention.write_kernel import FORMS, write
 from lsv_triton.device_table import launch
-from lsv_triton.paged import PagedAttention
-from lsv_triton.plan import PagedPlan
-from lsv_triton.write_kernel import FORMS, write
 
 MAX_HEAD_DIM = 256
 

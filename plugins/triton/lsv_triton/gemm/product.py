@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 
 from lsv_triton.device_table import launch
-from lsv_triton.gemm_integers import multiply_integers
-from lsv_triton.gemm_kernels import add_parts, multiply
-from lsv_triton.gemm_weights import Packed, Stack
-from lsv_triton.rounding import round_rows
+from lsv_triton.gemm.integers import multiply_integers
+from lsv_triton.gemm.kernels import add_parts, multiply
+from lsv_triton.gemm.rounding import round_rows
+from lsv_triton.gemm.weights import Packed, Stack
 
 _FLOATS = {
     torch.float32: tl.float32,

@@ -6,8 +6,8 @@ import torch
 
 from lsv.offers import OpSpec
 from lsv.weights.quantizer import Linear
-from lsv_triton.gemm import product
-from lsv_triton.gemm_weights import Stack
+from lsv_triton.gemm.product import product
+from lsv_triton.gemm.weights import Stack
 
 
 class TritonLinear:

@@ -8,8 +8,8 @@ from lsv.nn.attention import Attention
 from lsv.nn.model import DecoderLayer
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv_triton.norm import add_rms_norm
-from lsv_triton.rope import turn_heads
+from lsv_triton.layers.norm import add_rms_norm
+from lsv_triton.layers.rope import turn_heads
 
 
 class FusedLayer:

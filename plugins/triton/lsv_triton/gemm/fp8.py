@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from lsv_triton.device_table import launch
-from lsv_triton.gemm import float_product
-from lsv_triton.gemm_weights import Form, Packed
-from lsv_triton.rounding import round_rows, round_rows_reference
+from lsv_triton.gemm.product import float_product
+from lsv_triton.gemm.rounding import round_rows, round_rows_reference
+from lsv_triton.gemm.weights import Form, Packed
 
 
 def fp8_gemm(

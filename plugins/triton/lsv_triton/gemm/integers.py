@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv_triton.gemm_tiles import finish, name_rows, place_rows
+from lsv_triton.gemm.tiles import finish, name_rows, place_rows
 
 
 @triton.jit(do_not_specialize=("M", "x_rows"))

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 
 from lsv.attention import AttentionLayer
-from lsv_triton.cache import KVCache
-from lsv_triton.code_kernels import E4M3, E5M2, INT8, PLAIN, code, integer
-from lsv_triton.codes import LARGEST_INTEGER, SMALLEST_SCALE
+from lsv_triton.attention.cache import KVCache
+from lsv_triton.attention.code_kernels import E4M3, E5M2, INT8, PLAIN, code, integer
+from lsv_triton.attention.codes import LARGEST_INTEGER, SMALLEST_SCALE
+from lsv_triton.attention.plan import PagedPlan
 from lsv_triton.device_table import launch
-from lsv_triton.plan import PagedPlan
 
 FORMS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2, torch.int8: INT8}
 """Forms of ``code_kernels`` by the dtype of a cache; others are ``PLAIN``."""

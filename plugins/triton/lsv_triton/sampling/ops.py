@@ -1,4 +1,4 @@
-"""Choosing and describing tokens on the device; see ``lsv_triton.sampling_kernels``.
+"""Choosing and describing tokens on the device; see ``lsv_triton.sampling.kernels``.
 
 Choices and edits go to the device in one copy, with the random numbers drawn on the host, and nothing comes back: the
 tokens stay there.
@@ -16,8 +16,8 @@ from lsv.nn.draws import uniform
 from lsv.nn.sample import WEIGHT_BITS, outweigh
 from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s, Kind
 from lsv.offers import OpSpec
-from lsv_triton import sampling_kernels as kernels
 from lsv_triton.device_table import launch
+from lsv_triton.sampling import kernels as kernels
 
 _ROWS_AT_ONCE = 32
 """Rows drawn together: each has room for a whole vocabulary of candidates, 12 bytes each."""
@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 32
 _MOST_RANKED = 1024
 """Likeliest tokens that are found one by one; who wants more gets them from the reference."""
 
-_ZERO = 0  # see lsv_triton.sampling_weights
+_ZERO = 0  # see lsv_triton.sampling.weights
 
 
 class DeviceChoose:

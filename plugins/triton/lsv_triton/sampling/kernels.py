@@ -1,4 +1,4 @@
-"""Kernels that choose and describe tokens; ``lsv_triton.sampling`` says in what order they run.
+"""Kernels that choose and describe tokens; ``lsv_triton.sampling.ops`` says in what order they run.
 
 A row is surveyed in chunks by many programs. Then one program lists its candidates, tokens that a bound does not
 exclude, by ascending id, and another one selects among them. Thresholds are found digit by digit from counts and sums
@@ -11,16 +11,7 @@ import triton
 import triton.language as tl
 
 from lsv.nn import sample, sampling
-from lsv_triton.sampling_weights import (
-    FORBIDDEN_KEY,
-    HEAVIEST,
-    LEAST_KEY,
-    key_of,
-    product,
-    scale,
-    value_of,
-    weigh,
-)
+from lsv_triton.sampling.weights import FORBIDDEN_KEY, HEAVIEST, LEAST_KEY, key_of, product, scale, value_of, weigh
 
 COLUMNS = tl.constexpr(sampling.CHOICE.itemsize // 8)  # a row's choice as int64; the draw stands in the seed's place
 EDIT_COLUMNS = tl.constexpr(6)  # of int32: row (2), token, kind, first, second

@@ -10,12 +10,12 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
-from lsv_triton.cache import KVCache, make_cache
-from lsv_triton.plan import PagedPlan, make_plan, refill
+from lsv_triton.attention.cache import KVCache, make_cache
+from lsv_triton.attention.plan import PagedPlan, make_plan, refill
 
 
 class PagedAttention:
-    """Base of backends over ``lsv_triton.cache``; they differ in ``attend``.
+    """Base of backends over ``lsv_triton.attention.cache``; they differ in ``attend``.
 
     Plans lie on the device that the cache was made for, on the host before there is one.
     """

@@ -1,0 +1,1 @@
+"""Paged attention: Triton kernels, and the same in plain torch."""

@@ -1,0 +1,1 @@
+"""Matrix products over plain, coded and integer weights, and mixtures of experts."""

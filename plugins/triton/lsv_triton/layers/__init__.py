@@ -1,0 +1,1 @@
+"""Norms, rope, activations, adapters, and decoder layers made of them."""

@@ -1,0 +1,1 @@
+"""Choosing and describing tokens on the device."""
