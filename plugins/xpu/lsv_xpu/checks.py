@@ -10,7 +10,7 @@ from lsv.errors import ConfigError
 from lsv.resolve.hardware import refuse_pairs
 from lsv_xpu import oneccl
 from lsv_xpu.devices_table import by_short_name
-from lsv_xpu.emulation import DEVICES, MODEL, EmulatedXpuPlatform, emulated_info
+from lsv_xpu.emulation.platform import DEVICES, MODEL, EmulatedXpuPlatform, emulated_info
 from lsv_xpu.probe import Prober
 
 _MASK = re.compile(r"\d+(\.\d+)?(,\d+(\.\d+)?)*")

@@ -74,10 +74,12 @@ def _release(version: str) -> str:
 
 LIBRARIES: Mapping[str, Library] = {
     VLLM: Library(
-        missing_vllm_kernels, "lsv_xpu.vllm_kernels:VllmKernels", "lsv_xpu.fake_vllm_kernels:FakeVllmKernels"
+        missing_vllm_kernels, "lsv_xpu.vllm.calls:VllmKernels", "lsv_xpu.emulation.vllm_kernels:FakeVllmKernels"
     ),
-    TORCH_INT4: Library(missing_torch_int4, "lsv_xpu.torch_int4:TorchInt4", "lsv_xpu.fake_torch_int4:FakeTorchInt4"),
-    IPEX: Library(missing_ipex, "lsv_xpu.ipex:Ipex", "lsv_xpu.fake_ipex:FakeIpex"),
+    TORCH_INT4: Library(
+        missing_torch_int4, "lsv_xpu.torch_int4:TorchInt4", "lsv_xpu.emulation.torch_int4:FakeTorchInt4"
+    ),
+    IPEX: Library(missing_ipex, "lsv_xpu.ipex.calls:Ipex", "lsv_xpu.emulation.ipex:FakeIpex"),
 }
 EMULATED: Mapping[str, tuple[str, ...]] = {"none": (), "vllm": (VLLM, TORCH_INT4), "ipex": (IPEX,)}
 """The values of ``xpu.emulated_kernels``, and the libraries of which each has a fake."""

@@ -15,12 +15,12 @@ from lsv_xpu.probe import Prober
 
 api = 1
 
-_VLLM = later("lsv_xpu.vllm_ops:why_not_vllm")
-_VLLM_INT4 = later("lsv_xpu.vllm_ops:why_not_vllm_int4")
-_VLLM_FLOAT8 = later("lsv_xpu.vllm_ops:why_not_vllm_float8")
-_VLLM_EXPERTS = later("lsv_xpu.vllm_moe:why_not_grouped")
+_VLLM = later("lsv_xpu.vllm.ops:why_not_vllm")
+_VLLM_INT4 = later("lsv_xpu.vllm.ops:why_not_vllm_int4")
+_VLLM_FLOAT8 = later("lsv_xpu.vllm.ops:why_not_vllm_float8")
+_VLLM_EXPERTS = later("lsv_xpu.vllm.moe:why_not_grouped")
 _TORCH_INT4 = later("lsv_xpu.torch_int4:why_not_torch_int4")
-_IPEX = later("lsv_xpu.ipex_ops:why_not_ipex")
+_IPEX = later("lsv_xpu.ipex.ops:why_not_ipex")
 
 
 def probe() -> tuple[DeviceInfo, ...]:
@@ -39,7 +39,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         probe,
         rank=90,
         explain=explain,
-        emulation="lsv_xpu.emulation:EmulatedXpuPlatform",
+        emulation="lsv_xpu.emulation.platform:EmulatedXpuPlatform",
         tools=(("xpu-smi", "discovery"), ("sycl-ls",)),
     )
 
@@ -55,7 +55,7 @@ def _missing_flash() -> str | None:
 
 @hookimpl
 def lsv_attention() -> Iterable[AttentionOffer]:
-    flash, paged = "lsv_xpu.flash_attention:FlashAttention", "lsv_xpu.ipex_attention:IpexAttention"
+    flash, paged = "lsv_xpu.vllm.attention:FlashAttention", "lsv_xpu.ipex.attention:IpexAttention"
     flash_sizes, paged_sizes = (64, 32, 16), (64, 32, 16, 128)
     yield AttentionOffer("xpu-flash", flash, flash_sizes, ("xpu",), missing=_missing_flash)
     yield AttentionOffer("ipex-paged", paged, paged_sizes, ("xpu", "cpu"), missing=libraries.missing_ipex)
@@ -69,19 +69,19 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     row's bits are the same in other company.
     """
     gates = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh")
-    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.vllm_ops:RmsNorm", _VLLM, rank=40)
-    yield KernelOffer("rope", "xpu", "lsv_xpu.vllm_ops:Rotate", _VLLM, rank=40)
+    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.vllm.ops:RmsNorm", _VLLM, rank=40)
+    yield KernelOffer("rope", "xpu", "lsv_xpu.vllm.ops:Rotate", _VLLM, rank=40)
     for name in gates:
-        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.vllm_ops:GatedProduct", _VLLM, rank=40)
+        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.vllm.ops:GatedProduct", _VLLM, rank=40)
     for op in ("linear.int4", "linear.coded"):
-        yield KernelOffer(op, "xpu", "lsv_xpu.vllm_ops:VllmInt4Linear", _VLLM_INT4, rank=40)
+        yield KernelOffer(op, "xpu", "lsv_xpu.vllm.ops:VllmInt4Linear", _VLLM_INT4, rank=40)
         yield KernelOffer(op, "xpu", "lsv_xpu.torch_int4:TorchInt4Linear", _TORCH_INT4, rank=30)
-    yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm_ops:Fp8Linear", _VLLM_FLOAT8, rank=40)
-    yield KernelOffer("moe", "xpu", "lsv_xpu.vllm_moe:GroupedExperts", _VLLM_EXPERTS, rank=40)
-    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.ipex_ops:RmsNorm", _IPEX, rank=20)
-    yield KernelOffer("rope", "xpu", "lsv_xpu.ipex_ops:Rotate", _IPEX, rank=20)
+    yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm.ops:Fp8Linear", _VLLM_FLOAT8, rank=40)
+    yield KernelOffer("moe", "xpu", "lsv_xpu.vllm.moe:GroupedExperts", _VLLM_EXPERTS, rank=40)
+    yield KernelOffer("rms_norm", "xpu", "lsv_xpu.ipex.ops:RmsNorm", _IPEX, rank=20)
+    yield KernelOffer("rope", "xpu", "lsv_xpu.ipex.ops:Rotate", _IPEX, rank=20)
     for name in gates:
-        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.ipex_ops:GatedProduct", _IPEX, rank=20)
+        yield KernelOffer(f"{name}_mul", "xpu", "lsv_xpu.ipex.ops:GatedProduct", _IPEX, rank=20)
 
 
 @hookimpl

@@ -21,7 +21,7 @@ from lsv.platform import BatchLimits, Group, Shape
 from lsv.testing.attention import cover_pairs
 from lsv.testing.tiny import tiny
 from lsv_xpu.device import XpuDevice
-from lsv_xpu.emulation import EmulatedXpuPlatform, FakeXpu
+from lsv_xpu.emulation.platform import EmulatedXpuPlatform, FakeXpu
 
 SHAPE = Shape("decode", 4, 1, 8)
 GIB = 1 << 30

@@ -17,8 +17,8 @@ from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
 from lsv_xpu import libraries
-from lsv_xpu.fake_ipex import FakeIpex
-from lsv_xpu.ipex_attention import IpexAttention
+from lsv_xpu.emulation.ipex import FakeIpex
+from lsv_xpu.ipex.attention import IpexAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
 FEATURES = ("plain", "window", "soft_cap", "window+soft_cap")

@@ -14,7 +14,7 @@ from lsv.offers import KernelOffer, OpSpec
 from lsv.ops import dtype_name
 from lsv.testing.ops import check_kernel
 from lsv_xpu import libraries, plugin
-from lsv_xpu.fake_ipex import FakeIpex
+from lsv_xpu.emulation.ipex import FakeIpex
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=dtype_name)
@@ -32,7 +32,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def offer(op: str) -> KernelOffer:
-    (found,) = (one for one in plugin.lsv_kernels() if one.op == op and one.load.startswith("lsv_xpu.ipex_ops:"))
+    (found,) = (one for one in plugin.lsv_kernels() if one.op == op and one.load.startswith("lsv_xpu.ipex.ops:"))
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from lsv.errors import ConfigError
 from lsv_xpu import libraries, plugin
 from lsv_xpu.devices_table import by_short_name
-from lsv_xpu.emulation import emulated_info
+from lsv_xpu.emulation.platform import emulated_info
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from lsv.settings import Declared, gather
 from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import checks, oneccl, plugin, trial
 from lsv_xpu.devices_table import by_short_name
-from lsv_xpu.emulation import FakeVendor
+from lsv_xpu.emulation.platform import FakeVendor
 from lsv_xpu.links import Links
 from lsv_xpu.probe import describe
 from lsv_xpu.runtime import TorchXpu, run_trial

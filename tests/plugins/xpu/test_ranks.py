@@ -32,5 +32,5 @@ def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path, capfd: py
     assert answers(checkpoint, 2, "xpu") == answers(checkpoint, 1, "cpu")
     said = capfd.readouterr().err
     for rank in range(2):
-        assert f"rank {rank} lsv_xpu.emulation: EMULATED" in said
+        assert f"rank {rank} lsv_xpu.emulation.platform: EMULATED" in said
         assert f"rank {rank} lsv_xpu.links: oneCCL: CCL_TOPO_P2P_ACCESS=1" in said

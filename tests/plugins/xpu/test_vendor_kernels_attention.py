@@ -15,9 +15,9 @@ from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
-from lsv_xpu.fake_checks import BadCall
-from lsv_xpu.fake_vllm_kernels import FakeVllmKernels
-from lsv_xpu.flash_attention import FlashAttention
+from lsv_xpu.emulation.checks import BadCall
+from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
+from lsv_xpu.vllm.attention import FlashAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
 CASES = attention_cases(

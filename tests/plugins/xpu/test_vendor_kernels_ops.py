@@ -22,9 +22,9 @@ from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.int4 import make_64
 from lsv_xpu import libraries, plugin
-from lsv_xpu.fake_checks import BadCall
-from lsv_xpu.fake_torch_int4 import FakeTorchInt4
-from lsv_xpu.fake_vllm_kernels import FakeVllmKernels
+from lsv_xpu.emulation.checks import BadCall
+from lsv_xpu.emulation.torch_int4 import FakeTorchInt4
+from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 
 TOLERANCE = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

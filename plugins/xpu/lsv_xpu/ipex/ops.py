@@ -9,7 +9,7 @@ from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
 from lsv_xpu import libraries
-from lsv_xpu.ipex import Ipex
+from lsv_xpu.ipex.calls import Ipex
 
 _GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _FLOATS = ("float16", "bfloat16", "float32")

@@ -13,7 +13,7 @@ from lsv.offers import OpSpec
 from lsv.weights.codebook import CodedLinear
 from lsv_xpu import libraries
 from lsv_xpu.int4_weights import MIDDLE, Int4Linear, Int4Weights, take_int4, why_not_int4
-from lsv_xpu.vllm_kernels import VllmKernels
+from lsv_xpu.vllm.calls import VllmKernels
 
 GATES = {
     "silu": "silu_and_mul",

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from lsv.devices.emulation import StrictFake
 from lsv.weights.codebook import from_nibbles
-from lsv_xpu.fake_attention import attend_row, read_pages, write_pages
-from lsv_xpu.fake_checks import check_devices, check_tensor, numbers, require
+from lsv_xpu.emulation.attention import attend_row, read_pages, write_pages
+from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
 
 _HALVES = (torch.float16, torch.bfloat16)
 _FLOATS = (*_HALVES, torch.float32)

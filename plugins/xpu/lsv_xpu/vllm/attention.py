@@ -15,7 +15,7 @@ from lsv.platform import Device
 from lsv_xpu import libraries
 from lsv_xpu.paged_cache import PagedCache, make_cache
 from lsv_xpu.step_plan import StepPlan, make_plan, refill
-from lsv_xpu.vllm_kernels import VllmKernels
+from lsv_xpu.vllm.calls import VllmKernels
 
 HEAD_DIMS = (64, 96, 128, 192, 256, 512)
 """Sizes of heads that kernels are compiled for; others fall back to plain torch inside the library, or fail."""

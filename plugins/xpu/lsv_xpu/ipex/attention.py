@@ -12,7 +12,7 @@ from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv_xpu import libraries
-from lsv_xpu.ipex import Ipex
+from lsv_xpu.ipex.calls import Ipex
 from lsv_xpu.paged_cache import PagedCache, make_cache
 from lsv_xpu.step_plan import StepPlan, make_plan, refill
 

@@ -8,7 +8,7 @@ import torch
 
 from lsv.devices.emulation import StrictFake
 from lsv.weights.codebook import from_nibbles
-from lsv_xpu.fake_checks import check_devices, check_tensor, require
+from lsv_xpu.emulation.checks import check_devices, check_tensor, require
 
 
 class FakeTorchInt4(StrictFake):

@@ -9,8 +9,8 @@ import torch
 from lsv.nn.moe import MoE
 from lsv.offers import OpSpec
 from lsv_xpu import libraries
-from lsv_xpu.vllm_kernels import VllmKernels
-from lsv_xpu.vllm_ops import GATES, why_not_vllm
+from lsv_xpu.vllm.calls import VllmKernels
+from lsv_xpu.vllm.ops import GATES, why_not_vllm
 
 
 class GroupedExperts:

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from lsv.devices.emulation import StrictFake
-from lsv_xpu.fake_attention import attend_row, read_pages, write_pages
-from lsv_xpu.fake_checks import check_devices, check_tensor, numbers, require
+from lsv_xpu.emulation.attention import attend_row, read_pages, write_pages
+from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _CODES = (torch.float8_e5m2,)

@@ -1,0 +1,1 @@
+"""The platform without a GPU: strict fakes of the vendors' libraries."""

@@ -1,0 +1,1 @@
+"""Kernels of intel-extension-for-pytorch."""

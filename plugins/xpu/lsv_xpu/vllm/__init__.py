@@ -1,0 +1,1 @@
+"""Kernels of vllm_xpu_kernels."""
