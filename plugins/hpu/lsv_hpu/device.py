@@ -14,9 +14,9 @@ from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Budget, Communicator, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import selection
-from lsv_hpu.calibration import Calibration
-from lsv_hpu.inc import read_config
 from lsv_hpu.memory import GIB, split, written
+from lsv_hpu.neural_compressor.calibration import Calibration
+from lsv_hpu.neural_compressor.files import read_config
 from lsv_hpu.settings import HpuOptions
 from lsv_hpu.vendor import Vendor
 from lsv_hpu.vendor_ops import VendorOps

@@ -55,7 +55,7 @@ class HpuPlatform(Platform):
 
     def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
         """Buckets for a sample of requests, beside those the settings give."""
-        from lsv_hpu.planner import advise
+        from lsv_hpu.buckets.planner import advise
 
         return advise(config, traffic)
 

@@ -9,14 +9,15 @@ from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
 from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer, later
 from lsv.settings import Setting
-from lsv_hpu import inc, settings
+from lsv_hpu import settings
 from lsv_hpu.devices import Prober
+from lsv_hpu.neural_compressor import files as inc
 
 api = 1
 
 _MIXED = later("lsv_hpu.kernels:why_not_mixed")
-_FP8 = later("lsv_hpu.fp8:why_not_fp8")
-_INT4 = later("lsv_hpu.int4:why_not_int4")
+_FP8 = later("lsv_hpu.formats.fp8:why_not_fp8")
+_INT4 = later("lsv_hpu.formats.int4:why_not_int4")
 
 
 def probe() -> tuple[DeviceInfo, ...]:
@@ -35,7 +36,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         probe,
         rank=80,
         explain=explain,
-        emulation="lsv_hpu.emulation:EmulatedHpu",
+        emulation="lsv_hpu.emulation.platform:EmulatedHpu",
         tools=(("hl-smi",),),
     )
 
@@ -43,7 +44,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
 @hookimpl
 def lsv_attention() -> Iterable[AttentionOffer]:
     yield AttentionOffer(
-        "hpu-flat", "lsv_hpu.attention:FlatAttention", (128, 16, 32, 64, 256), ("hpu",), layout="padded"
+        "hpu-flat", "lsv_hpu.attention.backend:FlatAttention", (128, 16, 32, 64, 256), ("hpu",), layout="padded"
     )
 
 
@@ -56,15 +57,15 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("rms_norm", "hpu", "lsv_hpu.kernels:RmsNorm", _any)
     yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
     yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:EveryExpert", _any)
-    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.fp8:DynamicFp8", _FP8)
-    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.int4:EvenInt4", _INT4)
-    yield KernelOffer("linear.fp8_static", "hpu", "lsv_hpu.inc_linear:StaticFp8Gemm", _any)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.fp8:DynamicFp8", _FP8)
+    yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.int4:EvenInt4", _INT4)
+    yield KernelOffer("linear.fp8_static", "hpu", "lsv_hpu.formats.neural_compressor:StaticFp8Gemm", _any)
 
 
 @hookimpl
 def lsv_quantizers() -> Iterable[QuantizerOffer]:
     note = "weights and activations in fp8, with scales from measurements"
-    yield QuantizerOffer("inc", "lsv_hpu.inc_linear:make", online=True, note=note)
+    yield QuantizerOffer("inc", "lsv_hpu.formats.neural_compressor:make", online=True, note=note)
 
 
 @hookimpl

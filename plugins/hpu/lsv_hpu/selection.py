@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lsv.errors import ConfigError
-from lsv_hpu.calibration import Calibration
+from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.vendor_ops import VendorOps
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from lsv.capabilities import Padding
 from lsv.errors import EngineDied
 from lsv.platform import BatchLimits, Shape, ShapePolicy
-from lsv_hpu.buckets_choice import choose_sizes
-from lsv_hpu.buckets_set import DECODE, PROMPT, Buckets
+from lsv_hpu.buckets.choice import choose_sizes
+from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 from lsv_hpu.graphs import Stage, bucket, capture, in_order
 from lsv_hpu.memory import written
 from lsv_hpu.settings import HpuOptions

@@ -12,8 +12,8 @@ from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.layouts import Padded
-from lsv_hpu.attention import FlatAttention
-from lsv_hpu.fake_ops import fake_ops
+from lsv_hpu.attention.backend import FlatAttention
+from lsv_hpu.emulation.ops import fake_ops
 
 DTYPES = ("bfloat16", "float32")
 CASES = attention_cases((16, 32), DTYPES, head_dims=(64, 128, 80), ratios=(7, 1, 4))

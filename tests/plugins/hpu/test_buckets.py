@@ -10,9 +10,9 @@ import pytest
 
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Shape
-from lsv_hpu.buckets import exponential, fitted, linear, padding_aware
-from lsv_hpu.buckets_choice import Sizes, choose_sizes
-from lsv_hpu.buckets_set import DECODE, PROMPT, Buckets
+from lsv_hpu.buckets.choice import Sizes, choose_sizes
+from lsv_hpu.buckets.sizes import exponential, fitted, linear, padding_aware
+from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 from lsv_hpu.settings import HpuOptions, read
 from lsv_hpu.warmup import BucketPolicy
 

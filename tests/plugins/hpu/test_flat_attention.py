@@ -11,10 +11,10 @@ from lsv.attention import AttentionLayer
 from lsv.testing.attention import AttentionCase, check_attention
 from lsv.testing.dense_attention import attend_dense
 from lsv.testing.layouts import Padded
-from lsv_hpu.attention import FlatAttention, FlatPlan
-from lsv_hpu.fake_ops import fake_ops
-from lsv_hpu.flat_attention import attend_blocks, block2batch
-from lsv_hpu.prompt_attention import Sight, attend_fused, attend_plainly
+from lsv_hpu.attention.backend import FlatAttention, FlatPlan
+from lsv_hpu.attention.flat import attend_blocks, block2batch
+from lsv_hpu.attention.prompt import Sight, attend_fused, attend_plainly
+from lsv_hpu.emulation.ops import fake_ops
 
 BLOCK = 4
 
@@ -71,7 +71,7 @@ def test_prompts_in_pieces_are_what_they_are_as_a_whole(causal: bool, monkeypatc
     q, k, v = (torch.randn(2, 20, heads, 8) for heads in (4, 2, 2))
     sight = Sight(torch.tensor([0, 5]), torch.arange(20).expand(2, 20))
     whole = attend_plainly(q, k, v, sight, layer)
-    monkeypatch.setattr("lsv_hpu.prompt_attention._QUERIES", 7)
+    monkeypatch.setattr("lsv_hpu.attention.prompt._QUERIES", 7)
     torch.testing.assert_close(attend_plainly(q, k, v, sight, layer), whole)
     torch.testing.assert_close(attend_fused(q, k, v, sight, layer, fake_ops()), whole)
 

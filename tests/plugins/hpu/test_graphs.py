@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from lsv.platform import Shape
-from lsv_hpu.buckets_set import DECODE, PROMPT
+from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.graphs import Stage, bucket, capture, in_order, size
 from lsv_hpu.memory import GIB, split, written
 

@@ -25,12 +25,12 @@ from lsv.testing.tiny import tiny
 from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_hpu import plugin, selection
-from lsv_hpu.cache import make_cache
-from lsv_hpu.calibration import Calibration
+from lsv_hpu.attention.cache import make_cache
 from lsv_hpu.devices import Gaudi
-from lsv_hpu.fake_ops import fake_ops
-from lsv_hpu.inc import Selection, read_config, read_measured
-from lsv_hpu.inc_linear import Inc, Measured, StaticFp8, module_names
+from lsv_hpu.emulation.ops import fake_ops
+from lsv_hpu.formats.neural_compressor import Inc, Measured, StaticFp8, module_names
+from lsv_hpu.neural_compressor.calibration import Calibration
+from lsv_hpu.neural_compressor.files import Selection, read_config, read_measured
 
 QUANTIZE = {
     "mode": "QUANTIZE", "observer": "maxabs", "scale_method": "maxabs_hw", "scale_format": "CONST",

@@ -18,9 +18,9 @@ from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer
 from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
-from lsv_hpu.fake_ops import fake_ops
-from lsv_hpu.fp8 import DynamicFp8, quantise_rows, why_not_fp8
-from lsv_hpu.int4 import why_not_int4
+from lsv_hpu.emulation.ops import fake_ops
+from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
+from lsv_hpu.formats.int4 import why_not_int4
 from lsv_hpu.kernels import EveryExpert
 
 E4M3 = Coding(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))

@@ -9,12 +9,12 @@ import pytest
 
 from lsv.config import EngineConfig
 from lsv.platform import Traffic
-from lsv_hpu.buckets_choice import choose_sizes
-from lsv_hpu.buckets_set import Buckets
-from lsv_hpu.emulation import EmulatedHpu
-from lsv_hpu.planner import limits_of
+from lsv_hpu.buckets.choice import choose_sizes
+from lsv_hpu.buckets.planner import limits_of
+from lsv_hpu.buckets.table import Buckets
+from lsv_hpu.buckets.traffic import measure, serve
+from lsv_hpu.emulation.platform import EmulatedHpu
 from lsv_hpu.settings import read
-from lsv_hpu.traffic import measure, serve
 
 CONFIG = EngineConfig(
     model="m",

@@ -19,7 +19,7 @@ from lsv.platform import BatchLimits, Memory
 from lsv.testing.platform import check_platform
 from lsv_hpu import plugin
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible
-from lsv_hpu.emulation import EmulatedHpu, FakeHabana
+from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.vendor import Habana, Vendor
 

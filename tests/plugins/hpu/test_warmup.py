@@ -8,9 +8,9 @@ import pytest
 
 from lsv.errors import ConfigError, LsvError
 from lsv.platform import BatchLimits, Shape
-from lsv_hpu.buckets_set import DECODE, PROMPT
+from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.device import HpuDevice
-from lsv_hpu.emulation import EmulatedHpu, FakeHabana
+from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
 from lsv_hpu.settings import read
 from lsv_hpu.warmup import BucketPolicy
 

@@ -13,7 +13,7 @@ from lsv import LLM, SamplingParams
 from lsv.devices.emulation import StrictFake
 from lsv.platform import StepFn
 from lsv.testing.tiny import tiny
-from lsv_hpu.emulation import FakeHabana
+from lsv_hpu.emulation.platform import FakeHabana
 
 REQUESTS, BLOCK, LENGTH = 200, 16, 128
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK, "num_gpu_blocks_override": 16}

@@ -9,7 +9,7 @@ import msgspec
 
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits
-from lsv_hpu.buckets import exponential, linear, padding_aware
+from lsv_hpu.buckets.sizes import exponential, linear, padding_aware
 from lsv_hpu.settings import HpuOptions
 
 _PROMPTS = 4

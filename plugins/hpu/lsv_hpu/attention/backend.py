@@ -13,9 +13,9 @@ from lsv.attention import AttentionLayer, BatchLayout
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv_hpu import selection
-from lsv_hpu.cache import FlatCache, make_cache
-from lsv_hpu.flat_attention import attend_blocks
-from lsv_hpu.prompt_attention import Sight, attend_causally, attend_fused, attend_plainly
+from lsv_hpu.attention.cache import FlatCache, make_cache
+from lsv_hpu.attention.flat import attend_blocks
+from lsv_hpu.attention.prompt import Sight, attend_causally, attend_fused, attend_plainly
 from lsv_hpu.vendor_ops import VendorOps
 
 Int64s = npt.NDArray[np.int64]

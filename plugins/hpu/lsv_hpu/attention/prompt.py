@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lsv.attention import AttentionLayer
-from lsv_hpu.flat_attention import LOWEST, by_head, divide, shape_scores
+from lsv_hpu.attention.flat import LOWEST, by_head, divide, shape_scores
 from lsv_hpu.vendor_ops import VendorOps
 
 _QUERIES = 1024

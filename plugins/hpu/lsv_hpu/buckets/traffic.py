@@ -11,7 +11,7 @@ import numpy as np
 from lsv.capabilities import Padding
 from lsv.platform import BatchLimits, Shape, Traffic
 from lsv.scheduler.budget import PaddedBudget
-from lsv_hpu.buckets_set import DECODE, PROMPT, Buckets
+from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import torch
 
 from lsv.attention import AttentionLayer
 from lsv.kv.spec import KVGroup
-from lsv_hpu.calibration import Calibration, raise_peak
+from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import VendorOps
 
 

@@ -1,6 +1,6 @@
 """``inc``: weights and activations in e4m3, both with one scale a layer, the activations' from measurements.
 
-In mode MEASURE the model runs as it is and the largest inputs of its layers are written down; see ``lsv_hpu.inc``.
+In mode MEASURE the model runs as it is and the largest inputs of its layers are written down; see ``lsv_hpu.neural_compressor.files``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lsv.weights.quantizer import (
     Unquantised,
 )
 from lsv_hpu import selection
-from lsv_hpu.calibration import Calibration, raise_peak
+from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import FP8
 
 _FUSED = {("q_proj", "k_proj", "v_proj"): "qkv_proj", ("gate_proj", "up_proj"): "gate_up_proj"}

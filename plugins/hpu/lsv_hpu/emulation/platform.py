@@ -43,7 +43,7 @@ class EmulatedHpu(HpuPlatform):
     def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
         import torch
 
-        from lsv_hpu.fake_ops import fake_ops
+        from lsv_hpu.emulation.ops import fake_ops
 
         total = int(options.emulated_memory * GIB)
         return torch.device("cpu"), FakeHabana(total, lazy=options.lazy_mode), fake_ops()

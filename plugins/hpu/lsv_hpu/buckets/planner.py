@@ -10,11 +10,11 @@ import msgspec
 from lsv.capabilities import Padding
 from lsv.config import EngineConfig, OptionValue
 from lsv.platform import Advice, BatchLimits, Traffic
-from lsv_hpu.buckets import fitted
-from lsv_hpu.buckets_choice import Sizes, choose_sizes
-from lsv_hpu.buckets_set import Buckets
+from lsv_hpu.buckets.choice import Sizes, choose_sizes
+from lsv_hpu.buckets.sizes import fitted
+from lsv_hpu.buckets.table import Buckets
+from lsv_hpu.buckets.traffic import Steps, Waste, measure, serve
 from lsv_hpu.settings import read
-from lsv_hpu.traffic import Steps, Waste, measure, serve
 
 _SECONDS = 0.7
 """Of warm-up for a bucket: 72 buckets in 49 s, as the Gaudi documentation's example logs them."""

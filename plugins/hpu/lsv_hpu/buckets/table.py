@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from lsv.platform import BatchLimits, Shape
-from lsv_hpu.buckets_choice import Sizes, in_whole_blocks, most_blocks
+from lsv_hpu.buckets.choice import Sizes, in_whole_blocks, most_blocks
 
 PROMPT, DECODE = "prefill", "decode"
 

@@ -11,7 +11,7 @@ import torch
 
 from lsv.errors import ConfigError
 from lsv_hpu.devices import Gaudi
-from lsv_hpu.inc import QuantConfig, read_measured, write_measured
+from lsv_hpu.neural_compressor.files import QuantConfig, read_measured, write_measured
 
 _log = logging.getLogger(__name__)
 

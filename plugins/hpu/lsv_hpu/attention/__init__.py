@@ -1,0 +1,1 @@
+"""The attention backend and the layout of its KV cache."""

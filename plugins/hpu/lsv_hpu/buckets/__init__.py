@@ -1,0 +1,1 @@
+"""The sizes that steps are padded to."""

@@ -1,0 +1,1 @@
+"""The platform without a Gaudi: strict fakes of its software."""

@@ -1,0 +1,1 @@
+"""Intel Neural Compressor's FP8: its files and measurements."""
