@@ -30,7 +30,8 @@ from lsv.ops import bind
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.quantizer import Quantizer, Unquantised
-from lsv_quant import fp8, int4, int8, online_coded
+from lsv_quant import fp8
+from lsv_quant.online import int4, int8, online_coded
 
 Call = Callable[[int], object]
 """Computes one product, over the copy of the weights with a number."""

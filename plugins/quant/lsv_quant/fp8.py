@@ -1,6 +1,6 @@
 """``fp8``: weights in e4m3, rounded from a plain checkpoint with a scale for each output (``fp8_tensor``: one for all).
 
-Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see ``lsv_quant.fp8_checkpoint``.
+Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see ``lsv_quant.checkpoints.fp8_checkpoint``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import Quantizer
-from lsv_quant import fp8_checkpoint
-from lsv_quant.online import Online
-from lsv_quant.online_coded import OnlineCoded
+from lsv_quant.checkpoints import fp8_checkpoint
+from lsv_quant.online.online import Online
+from lsv_quant.online.online_coded import OnlineCoded
 from lsv_quant.rounding import NOTHING, row_chunks
 from lsv_quant.tables import E4M3
 

@@ -21,39 +21,57 @@ def _method(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 @hookimpl
 def lsv_quantizers() -> Iterable[QuantizerOffer]:
-    yield QuantizerOffer("awq", "lsv_quant.awq:make", _method("awq"), aliases=("awq_marlin", "awq_hpu"))
-    yield QuantizerOffer("gptq", "lsv_quant.gptq:make", _method("gptq"), aliases=("gptq_marlin", "gptq_hpu"))
+    yield QuantizerOffer("awq", "lsv_quant.checkpoints.awq:make", _method("awq"), aliases=("awq_marlin", "awq_hpu"))
     yield QuantizerOffer(
-        "auto-round", "lsv_quant.autoround:make", _method("auto-round", "intel/auto-round"), aliases=("auto_round",)
+        "gptq", "lsv_quant.checkpoints.gptq:make", _method("gptq"), aliases=("gptq_marlin", "gptq_hpu")
     )
-    yield QuantizerOffer("int8", "lsv_quant.int8:make", online=True)
-    yield QuantizerOffer("sym_int4", "lsv_quant.int4:make_64", online=True)
-    yield QuantizerOffer("sym_int4_g32", "lsv_quant.int4:make_32", online=True)
-    yield QuantizerOffer("sym_int4_g128", "lsv_quant.int4:make_128", online=True)
-    yield QuantizerOffer("asym_int4", "lsv_quant.online_coded:make_asym_int4_64", online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer("asym_int4_g32", "lsv_quant.online_coded:make_asym_int4_32", online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer("asym_int4_g128", "lsv_quant.online_coded:make_asym_int4_128", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(
-        "int8_weight_only", "lsv_quant.online_coded:make_int8_weight_only", online=True, note=WEIGHTS_ONLY
+        "auto-round",
+        "lsv_quant.checkpoints.autoround:make",
+        _method("auto-round", "intel/auto-round"),
+        aliases=("auto_round",),
     )
-    yield QuantizerOffer("mxfp4", "lsv_quant.online_coded:make_mxfp4", online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer("nf4", "lsv_quant.online_coded:make_nf4", online=True, note=WEIGHTS_ONLY)
+    yield QuantizerOffer("int8", "lsv_quant.online.int8:make", online=True)
+    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_64", online=True)
+    yield QuantizerOffer("sym_int4_g32", "lsv_quant.online.int4:make_32", online=True)
+    yield QuantizerOffer("sym_int4_g128", "lsv_quant.online.int4:make_128", online=True)
+    yield QuantizerOffer("asym_int4", "lsv_quant.online.online_coded:make_asym_int4_64", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(
-        "bitsandbytes", "lsv_quant.bitsandbytes:make", _method("bitsandbytes"), online=True, note=WEIGHTS_ONLY
+        "asym_int4_g32", "lsv_quant.online.online_coded:make_asym_int4_32", online=True, note=WEIGHTS_ONLY
+    )
+    yield QuantizerOffer(
+        "asym_int4_g128", "lsv_quant.online.online_coded:make_asym_int4_128", online=True, note=WEIGHTS_ONLY
+    )
+    yield QuantizerOffer(
+        "int8_weight_only", "lsv_quant.online.online_coded:make_int8_weight_only", online=True, note=WEIGHTS_ONLY
+    )
+    yield QuantizerOffer("mxfp4", "lsv_quant.online.online_coded:make_mxfp4", online=True, note=WEIGHTS_ONLY)
+    yield QuantizerOffer("nf4", "lsv_quant.online.online_coded:make_nf4", online=True, note=WEIGHTS_ONLY)
+    yield QuantizerOffer(
+        "bitsandbytes",
+        "lsv_quant.checkpoints.bitsandbytes:make",
+        _method("bitsandbytes"),
+        online=True,
+        note=WEIGHTS_ONLY,
     )
     yield QuantizerOffer("gguf", "lsv_quant.gguf.quantizer:make", _method("gguf"), note=WEIGHTS_ONLY)
     yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(
-        "compressed-tensors", "lsv_quant.compressed_tensors:make", _method("compressed-tensors"), note=BY_TOKEN
+        "compressed-tensors",
+        "lsv_quant.checkpoints.compressed_tensors:make",
+        _method("compressed-tensors"),
+        note=BY_TOKEN,
     )
-    yield QuantizerOffer("torchao", "lsv_quant.torchao:make", _method("torchao"), note=BY_TOKEN)
-    yield QuantizerOffer("fbgemm_fp8", "lsv_quant.fp8_checkpoint:make_fbgemm", _method("fbgemm_fp8"), note=WEIGHTS_ONLY)
+    yield QuantizerOffer("torchao", "lsv_quant.checkpoints.torchao:make", _method("torchao"), note=BY_TOKEN)
+    yield QuantizerOffer(
+        "fbgemm_fp8", "lsv_quant.checkpoints.fp8_checkpoint:make_fbgemm", _method("fbgemm_fp8"), note=WEIGHTS_ONLY
+    )
 
 
 @hookimpl
 def lsv_checkpoints() -> Iterable[CheckpointOffer]:
-    yield CheckpointOffer("bitsandbytes", is_bitsandbytes, "lsv_quant.bitsandbytes_source:open_source")
+    yield CheckpointOffer("bitsandbytes", is_bitsandbytes, "lsv_quant.checkpoints.bitsandbytes_source:open_source")
     yield CheckpointOffer(
         "gguf", is_gguf, "lsv_quant.gguf.source:open_source", prepare="lsv_quant.gguf.prepare:prepare"
     )

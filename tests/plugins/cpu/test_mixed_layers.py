@@ -21,8 +21,8 @@ from lsv.testing.tiny import tiny
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
-from lsv_quant import int8, online_coded
-from lsv_quant.online_coded import OnlineCoded
+from lsv_quant.online import int8, online_coded
+from lsv_quant.online.online_coded import OnlineCoded
 
 
 class Ordered(OnlineCoded):

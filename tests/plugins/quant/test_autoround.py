@@ -14,7 +14,7 @@ from lsv.testing.quantised import check_answers
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.autoround import make
+from lsv_quant.checkpoints.autoround import make
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

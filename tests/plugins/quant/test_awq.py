@@ -19,7 +19,7 @@ from lsv.testing.quantised import check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.place import Part
-from lsv_quant.awq import make
+from lsv_quant.checkpoints.awq import make
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

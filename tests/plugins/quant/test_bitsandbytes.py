@@ -17,8 +17,8 @@ from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
 from lsv.weights.place import Part
-from lsv_quant.bitsandbytes import make
-from lsv_quant.bitsandbytes_source import BitsandbytesSource
+from lsv_quant.checkpoints.bitsandbytes import make
+from lsv_quant.checkpoints.bitsandbytes_source import BitsandbytesSource
 from lsv_quant.tables import EXACT_NF4
 
 Tensors = dict[str, torch.Tensor]

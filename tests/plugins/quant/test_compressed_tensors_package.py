@@ -9,7 +9,7 @@ import torch
 
 from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv_quant.compressed_tensors import make
+from lsv_quant.checkpoints.compressed_tensors import make
 
 pytest.importorskip("compressed_tensors", reason="the package is not installed")
 

@@ -17,7 +17,8 @@ from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.place import Part
 from lsv.weights.quantizer import Quantizer
-from lsv_quant import fp8, fp8_checkpoint
+from lsv_quant import fp8
+from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.tables import E4M3
 
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 64]}

@@ -18,7 +18,7 @@ from lsv.testing.quantised import check_answers, fused_layer, parts_source, writ
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.gptq import make
+from lsv_quant.checkpoints.gptq import make
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

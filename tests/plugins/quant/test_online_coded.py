@@ -10,7 +10,7 @@ import torch
 
 from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv_quant import online_coded
+from lsv_quant.online import online_coded
 from lsv_quant.tables import EXACT_NF4, NF4, nearest
 
 

@@ -17,7 +17,7 @@ from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.place import Part
-from lsv_quant.torchao import make
+from lsv_quant.checkpoints.torchao import make
 
 Tensors = dict[str, torch.Tensor]
 Packed = tuple[Tensors, torch.Tensor]

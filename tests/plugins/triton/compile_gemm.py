@@ -91,7 +91,7 @@ def layers() -> Iterator[tuple[str, Any]]:
 
 
 def integer_layers() -> Iterator[tuple[str, Any]]:
-    from lsv_quant import int4, int8
+    from lsv_quant.online import int4, int8
 
     layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
     for name, make in (("int8", int8.make), ("int4", int4.make_64)):

@@ -13,7 +13,7 @@ from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
-from lsv_quant import int4, int8
+from lsv_quant.online import int4, int8
 from lsv_triton import plugin
 from lsv_triton.gemm.fp8 import fp8_gemm, fp8_gemm_reference
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference

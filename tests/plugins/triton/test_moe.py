@@ -19,7 +19,8 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
-from lsv_quant import fp8, int4, int8, online_coded
+from lsv_quant import fp8
+from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
 from lsv_triton.gemm.moe import route_rows
 from lsv_triton.gemm.weights import Stack

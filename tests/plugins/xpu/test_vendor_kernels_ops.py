@@ -20,7 +20,7 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.int4 import make_64
+from lsv_quant.online.int4 import make_64
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.checks import BadCall
 from lsv_xpu.emulation.torch_int4 import FakeTorchInt4

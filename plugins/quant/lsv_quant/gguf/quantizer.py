@@ -9,9 +9,9 @@ import torch
 
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, StoredTensor, Unquantised, of_parts
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.gguf.types import Form
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import CodedFormat, Held
 from lsv_quant.tables import BYTES, COUNTS, NIBBLES
 
 

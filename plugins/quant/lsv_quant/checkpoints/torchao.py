@@ -15,9 +15,9 @@ import torch
 
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
-from lsv_quant.forms import Int8Format, PlainHead, float8_format, int_format
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Blocks, CodedFormat, Held
+from lsv_quant.checkpoints.forms import Int8Format, PlainHead, float8_format, int_format
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.tables import NIBBLES
 
 NAME = "torchao"

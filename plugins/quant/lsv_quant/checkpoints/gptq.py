@@ -18,16 +18,9 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.weights.codebook import Coding, from_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
-from lsv_quant.packed import (
-    PackedWeights,
-    Packing,
-    by_layer,
-    compiled,
-    group_size,
-    layer_names,
-)
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Held, in_order, order_of_groups
+from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import Held, in_order, order_of_groups
 
 _FORMATS = ("gptq", "gptq_v2")
 # fmt: off

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.weights.quantizer import Role, within
-from lsv_quant.awq import AwqPacking
-from lsv_quant.gptq import GptqPacking
-from lsv_quant.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
-from lsv_quant.scheme import Scheme
+from lsv_quant.checkpoints.awq import AwqPacking
+from lsv_quant.checkpoints.gptq import GptqPacking
+from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
+from lsv_quant.checkpoints.scheme import Scheme
 
 _LIKE_GPTQ = (
     "auto", "auto_round:auto_gptq", "auto_round:gptq", "auto_round:gptq:exllamav2", "auto_round:gptq:tritonv2",

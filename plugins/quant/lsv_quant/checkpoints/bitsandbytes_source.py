@@ -18,7 +18,7 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
-from lsv_quant.bitsandbytes import BLOCK
+from lsv_quant.checkpoints.bitsandbytes import BLOCK
 from lsv_quant.tables import EXACT_NF4, FP4
 
 _STATE = ".quant_state.bitsandbytes__"

@@ -13,9 +13,9 @@ import torch
 
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
-from lsv_quant import online_coded
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import CodedFormat, Held
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import CodedFormat, Held
+from lsv_quant.online import online_coded
 from lsv_quant.tables import BYTES, FP4, NF4
 
 BLOCK = 64
@@ -23,7 +23,7 @@ TABLES = {"nf4": NF4, "fp4": FP4}
 
 
 def four_bit(kind: str) -> CodedFormat:
-    """``weight`` and block scales as ``lsv_quant.bitsandbytes_source`` gives them."""
+    """``weight`` and block scales as ``lsv_quant.checkpoints.bitsandbytes_source`` gives them."""
     scales = f"{kind}_scales"
     largest = max(TABLES[kind])  # stands for a block's largest weight
 

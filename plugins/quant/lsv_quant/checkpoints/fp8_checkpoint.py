@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from lsv.weights.quantizer import Quantizer, Skipping, StoredTensor
-from lsv_quant.forms import PlainHead, float8_format, input_scale
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Blocks
+from lsv_quant.checkpoints.forms import PlainHead, float8_format, input_scale
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import Blocks
 
 _DESCRIBED = ("dequantize", "kv_cache_scheme")
 """Keys that say what to do elsewhere, or what the KV cache reads."""

@@ -14,8 +14,8 @@ import torch
 
 from lsv.weights.codebook import from_nibbles
 from lsv.weights.quantizer import Role, Skipping, StoredTensor
-from lsv_quant.packed import PackedWeights, Packing, group_size, layer_names
-from lsv_quant.scheme import Scheme
+from lsv_quant.checkpoints.packed import PackedWeights, Packing, group_size, layer_names
+from lsv_quant.checkpoints.scheme import Scheme
 
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 _LOW_HALVES = 0x0F0F0F0F

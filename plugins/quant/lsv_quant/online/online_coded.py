@@ -11,7 +11,7 @@ from torch import nn
 
 from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.online import Online
+from lsv_quant.online.online import Online
 from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
 from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.online import Online, OnlineLinear
+from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt8, exact_product, to_int8
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer
-from lsv_quant.online import Online, OnlineLinear
+from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
 
 

@@ -16,8 +16,8 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, Role, StoredTensor, Unquantised, of_parts
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Held, StoredCoded
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES
 
 

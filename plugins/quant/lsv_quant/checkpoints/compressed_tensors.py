@@ -14,8 +14,16 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised, of_parts
-from lsv_quant.compressed_forms import Numbers, make_float, make_int, make_mxfp4, make_mxfp8, make_nvfp4, make_packed
-from lsv_quant.scheme import Scheme
+from lsv_quant.checkpoints.compressed_forms import (
+    Numbers,
+    make_float,
+    make_int,
+    make_mxfp4,
+    make_mxfp8,
+    make_nvfp4,
+    make_packed,
+)
+from lsv_quant.checkpoints.scheme import Scheme
 
 _DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_cache_scheme")
 """Keys of how a checkpoint was made, and what the KV cache reads."""

@@ -10,8 +10,8 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.weights.codebook import Coding, to_nibbles
 from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
-from lsv_quant.int8 import Int8Linear
-from lsv_quant.stored import Blocks, CodedFormat, Held
+from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
+from lsv_quant.online.int8 import Int8Linear
 from lsv_quant.tables import BYTES, E4M3, NIBBLES
 
 

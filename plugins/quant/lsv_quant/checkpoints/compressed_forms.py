@@ -10,9 +10,9 @@ import torch
 
 from lsv.weights.codebook import Coding
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
-from lsv_quant.forms import Int8Format, float8_format, input_scale, int_format
-from lsv_quant.scheme import Scheme
-from lsv_quant.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
+from lsv_quant.checkpoints.forms import Int8Format, float8_format, input_scale, int_format
+from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
 
 NAME = "compressed-tensors"

@@ -1,0 +1,1 @@
+"""Formats made from a plain checkpoint while it is loaded."""
