@@ -140,8 +140,8 @@ def pages() -> Iterator[Pages]:
     """Pages that look at their servers more often than ones for people do."""
     opened = Pages()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lsv_webui.dashboard.POLL_SECONDS", 0.25)
-        patch.setattr("lsv_webui.dashboard.PAUSE_SECONDS", 60.0)
+        patch.setattr("lsv_webui.dashboard.tab.POLL_SECONDS", 0.25)
+        patch.setattr("lsv_webui.dashboard.tab.PAUSE_SECONDS", 60.0)
         patch.setattr("lsv_webui.app.STATUS_SECONDS", 0.5)
         yield opened
     opened.close()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
-from lsv_webui.answer import write
 from lsv_webui.api import Abilities, Api
-from lsv_webui.conversation import Chat, Message
-from lsv_webui.wishes import NUMBERS
+from lsv_webui.chat.answer import write
+from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.wishes import NUMBERS
 
 pytestmark = pytest.mark.xdist_group("webui")
 
@@ -130,7 +130,7 @@ async def test_what_the_server_can_do(api) -> None:
 
 async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
     """This one refuses ``response_format``."""
-    from lsv_webui.chat import ChatTab
+    from lsv_webui.chat.tab import ChatTab
 
     chat, values = Chat(), ["fake", "", "", '{"type": "object"}', *[""] * len(NUMBERS)]
     chat.ask("Hello")

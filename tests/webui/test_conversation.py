@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from lsv.errors import BadRequest
-from lsv_webui import media
 from lsv_webui.api import Model
-from lsv_webui.conversation import Chat, Message, read_index, read_record
-from lsv_webui.parts import content_part, request_messages, sent_kinds
-from lsv_webui.view import entries
-from lsv_webui.wishes import NUMBERS, Wishes
+from lsv_webui.chat import media
+from lsv_webui.chat.conversation import Chat, Message, read_index, read_record
+from lsv_webui.chat.parts import content_part, request_messages, sent_kinds
+from lsv_webui.chat.view import entries
+from lsv_webui.chat.wishes import NUMBERS, Wishes
 
 
 def talk(*texts: str) -> Chat:

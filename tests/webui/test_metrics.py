@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lsv_webui.board import draw, latencies, rates
-from lsv_webui.metrics import Histogram, Sample, read_metrics
+from lsv_webui.dashboard.board import draw, latencies, rates
+from lsv_webui.dashboard.metrics import Histogram, Sample, read_metrics
 
 INF = float("inf")
 

@@ -10,14 +10,14 @@ from gradio.events import api as endpoint
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.chat import ChatTab
-from lsv_webui.controls import Controls
-from lsv_webui.dashboard import Dashboard
+from lsv_webui.chat.controls import Controls
+from lsv_webui.chat.tab import ChatTab
+from lsv_webui.chat.view import QUIET
+from lsv_webui.dashboard.tab import Dashboard
 from lsv_webui.endpoint import chat_endpoint
 from lsv_webui.options import PageOptions
 from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
-from lsv_webui.view import QUIET
 
 STATUS_SECONDS = 10.0
 

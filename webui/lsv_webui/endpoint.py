@@ -8,8 +8,8 @@ import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.conversation import Chat
-from lsv_webui.parts import request_messages
+from lsv_webui.chat.conversation import Chat
+from lsv_webui.chat.parts import request_messages
 
 
 def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:

@@ -10,8 +10,8 @@ import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.parts import upload
-from lsv_webui.view import QUIET, banner
+from lsv_webui.chat.parts import upload
+from lsv_webui.chat.view import QUIET, banner
 
 FORMATS = [("Text", "json"), ("With times", "verbose_json"), ("SRT", "srt"), ("WebVTT", "vtt")]
 """What is shown, and the ``response_format`` it stands for. Plain text is streamed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lsv_webui.metrics import Histogram, Sample
-from lsv_webui.plots import plot
+from lsv_webui.dashboard.metrics import Histogram, Sample
+from lsv_webui.dashboard.plots import plot
 
 SHOWN = 90
 SPAN = "3 minutes"

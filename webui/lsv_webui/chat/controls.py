@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 
 from lsv_webui.api import Abilities
-from lsv_webui.view import QUIET
-from lsv_webui.wishes import NUMBERS, Number
+from lsv_webui.chat.view import QUIET
+from lsv_webui.chat.wishes import NUMBERS, Number
 
 _REMEMBERED = 3 + len(NUMBERS)
 _REMEMBER = "(...values) => [values.map(value => value ?? '')]"

@@ -12,15 +12,15 @@ from typing import Any
 import gradio as gr
 
 from lsv.errors import LsvError
-from lsv_webui import conversation, media
-from lsv_webui.answer import write
 from lsv_webui.api import Api, Model
-from lsv_webui.controls import Controls
-from lsv_webui.conversation import Chat, Message
-from lsv_webui.parts import request_messages, sent_kinds
+from lsv_webui.chat import conversation, media
+from lsv_webui.chat.answer import write
+from lsv_webui.chat.controls import Controls
+from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.parts import request_messages, sent_kinds
+from lsv_webui.chat.view import QUIET, entries
+from lsv_webui.chat.wishes import Wishes
 from lsv_webui.theme import TUCK
-from lsv_webui.view import QUIET, entries
-from lsv_webui.wishes import Wishes
 
 EXAMPLES = (
     "Who are you?",

@@ -8,9 +8,9 @@ import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.board import SHOWN, draw
-from lsv_webui.metrics import Sample, read_metrics
-from lsv_webui.view import QUIET, banner
+from lsv_webui.chat.view import QUIET, banner
+from lsv_webui.dashboard.board import SHOWN, draw
+from lsv_webui.dashboard.metrics import Sample, read_metrics
 
 POLL_SECONDS = 2.0
 PAUSE_SECONDS = 5 * POLL_SECONDS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest
-from lsv_webui.conversation import Chat, Message
+from lsv_webui.chat.conversation import Chat, Message
 
 _KINDS = {"image_url": "image", "input_audio": "audio", "video_url": "video"}
 

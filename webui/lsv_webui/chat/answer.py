@@ -10,7 +10,7 @@ from typing import Any
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api
-from lsv_webui.conversation import Message
+from lsv_webui.chat.conversation import Message
 
 REDRAW_SECONDS = 0.05
 """Tokens that come faster are drawn together."""

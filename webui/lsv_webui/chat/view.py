@@ -6,8 +6,8 @@ from html import escape
 from typing import Any
 
 from lsv.errors import LsvError
-from lsv_webui.conversation import Chat, Message
-from lsv_webui.parts import upload
+from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.parts import upload
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """How all events of the page are set up: nothing spins, and no other program calls them."""
