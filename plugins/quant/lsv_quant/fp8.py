@@ -1,6 +1,7 @@
 """``fp8``: weights in e4m3, rounded from a plain checkpoint with a scale for each output (``fp8_tensor``: one for all).
 
-Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see ``lsv_quant.checkpoints.fp8_checkpoint``.
+Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see
+``lsv_quant.checkpoints.fp8_checkpoint``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``inc``: weights and activations in e4m3, both with one scale a layer, the activations' from measurements.
 
-In mode MEASURE the model runs as it is and the largest inputs of its layers are written down; see ``lsv_hpu.neural_compressor.files``.
+In mode MEASURE the model runs as it is and the largest inputs of its layers are recorded; see
+``lsv_hpu.neural_compressor.files``.
 """
 
 from __future__ import annotations
