@@ -48,8 +48,8 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
 	@touch $@ $(VENV)/.installed
 
 lint: install-dev
-	$(BIN)/ruff check core plugins webui tests benchmarks
-	$(BIN)/ruff format --check -q core plugins webui tests benchmarks
+	$(BIN)/ruff check core plugins webui tests benchmarks tools
+	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools
 	$(BIN)/mypy
 
 test: lint

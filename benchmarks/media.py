@@ -39,9 +39,9 @@ import numpy as np
 from checkpoints import SHAPES, head_dim
 from PIL import Image
 
-from lsv.bench.figures import percentile
-from lsv.bench.machine import describe_machine
-from lsv.bench.server import OwnServer
+from lsv_bench.figures import percentile
+from lsv_bench.machine import describe_machine
+from lsv_bench.server import OwnServer
 
 EDGE = 1024
 READY_SECONDS = 120.0

@@ -21,10 +21,10 @@ import msgspec
 from checkpoints import SHAPES, make_checkpoint
 
 from lsv import plugins
-from lsv.eval.formats import online_formats
-from lsv.eval.result import Evaluation, Run
-from lsv.eval.run import UNQUANTISED
-from lsv.eval.tables import columns, markdown
+from lsv_bench.eval.formats import online_formats
+from lsv_bench.eval.result import Evaluation, Run
+from lsv_bench.eval.run import UNQUANTISED
+from lsv_bench.eval.tables import columns, markdown
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parent / "docs" / "quantization.md"

@@ -18,7 +18,7 @@ import torch
 from lsv import ops as op_table
 from lsv.nn.sampling import Sampling
 from lsv.offers import load_object
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin
 from lsv.worker.sampler import sample_rows
 from lsv.worker.slots import Slot

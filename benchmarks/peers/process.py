@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from setup import Setup
 from workloads import Workload
 
-from lsv.bench.memory import measure_memory
+from lsv_bench.memory import measure_memory
 
 SCRIPT = Path(__file__).parent / "offline.py"
 END_SECONDS = 30.0

@@ -31,8 +31,8 @@ from setup import Setup
 from shapes import read_shape
 from workloads import WORKLOADS, Workload
 
-from lsv.bench.machine import describe_machine
 from lsv.errors import LsvError
+from lsv_bench.machine import describe_machine
 
 SHAPES = ("qwen2.5-0.5b-shape", "llama-3.2-1b-shape")
 

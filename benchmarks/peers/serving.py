@@ -13,10 +13,10 @@ from accounting import cores_between, take_usage
 from setup import Setup
 from workloads import Workload, make_prompts
 
-from lsv.bench.datasets import Sample
-from lsv.bench.load import Pressed, Target, press
-from lsv.bench.memory import measure_memory
-from lsv.bench.server import OwnServer
+from lsv_bench.datasets import Sample
+from lsv_bench.load import Pressed, Target, press
+from lsv_bench.memory import measure_memory
+from lsv_bench.server import OwnServer
 
 READY_SECONDS = 300.0
 

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from lsv.llm import LLM as LLM
     from lsv.llm import CompletionOutput as CompletionOutput
     from lsv.llm import RequestOutput as RequestOutput
-    from lsv.request.request import PoolingParams as PoolingParams
-    from lsv.request.request import SamplingParams as SamplingParams
+    from lsv.request.params import PoolingParams as PoolingParams
+    from lsv.request.params import SamplingParams as SamplingParams
 
 _HOMES = {
     "LLM": "lsv.llm",
     "CompletionOutput": "lsv.llm",
     "RequestOutput": "lsv.llm",
     "LsvError": "lsv.errors",
-    "PoolingParams": "lsv.request.request",
-    "SamplingParams": "lsv.request.request",
+    "PoolingParams": "lsv.request.params",
+    "SamplingParams": "lsv.request.params",
 }
 
 __all__ = ["__version__", "hookimpl", *_HOMES]

@@ -29,7 +29,7 @@ from lsv.request.outputs import (
     RequestOutput,
     TokenLogprob,
 )
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, options
 from lsv.text.prompts import Prompt, PromptReader, list_prompts, read_conversation
 from lsv.text.tokenizer import NoTokenizer, Tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SPECS = [ROOT / "core" / "lsv" / "hookspecs.py", *sorted((ROOT / "plugins").rglob("hookspecs.py"))]
+SPECS = [ROOT / "core" / "lsv" / "plugins" / "hookspecs.py", *sorted((ROOT / "plugins").rglob("hookspecs.py"))]
 DOCS = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
 
 

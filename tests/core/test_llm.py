@@ -13,7 +13,8 @@ from lsv import LLM, SamplingParams, plugins
 from lsv.engine.engine import Engine
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
-from lsv.request.request import FinishReason, PoolingParams, Request
+from lsv.request.params import PoolingParams
+from lsv.request.request import FinishReason, Request
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config

@@ -13,15 +13,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lsv import LLM
-from lsv.cli import eval as command
 from lsv.cli import main
-from lsv.eval.accuracy import measure_accuracy
-from lsv.eval.perplexity import measure_perplexity
-from lsv.eval.questions import make_questions
-from lsv.eval.result import Run
-from lsv.eval.run import evaluate
 from lsv.testing.tiny import tiny
 from lsv.weights.quantizer import PlainLinear
+from lsv_bench.commands import eval as command
+from lsv_bench.eval.accuracy import measure_accuracy
+from lsv_bench.eval.perplexity import measure_perplexity
+from lsv_bench.eval.questions import make_questions
+from lsv_bench.eval.result import Run
+from lsv_bench.eval.run import evaluate
 
 TEXT = "Mira lives in Lorn. She is a baker and has a dog called Biscuit; the river is the Silver. " * 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Tokens
 from lsv.processes.wire import encode_frame
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config

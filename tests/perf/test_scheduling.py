@@ -8,7 +8,8 @@ import pytest
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
-from lsv.request.request import Request, SamplingParams
+from lsv.request.params import SamplingParams
+from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from lsv.cli.openai_api import async_events, headers
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
+from lsv_webui.events import headers, read_events
 
 _ANSWER_SECONDS = 3600.0
 _STATUS_SECONDS = 5.0
@@ -89,7 +89,7 @@ class Api:
             ) as response:
                 if response.status_code != 200:
                     raise refusal(response.status_code, await response.aread())
-                async for event in async_events(response.aiter_lines()):
+                async for event in read_events(response.aiter_lines()):
                     yield event
 
     async def transcribe(
@@ -112,7 +112,7 @@ class Api:
                 if response.status_code != 200:
                     raise refusal(response.status_code, await response.aread())
                 if kind == "text/event-stream":
-                    async for event in async_events(response.aiter_lines()):
+                    async for event in read_events(response.aiter_lines()):
                         yield event
                 else:
                     body = (await response.aread()).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lsv.llm import LLM
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 
 
 class Engine:

@@ -16,10 +16,6 @@ from lsv.version import __version__
 COMMANDS = {
     "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),
     "run": ("lsv.cli.run", "answer in this process, without a server"),
-    "chat": ("lsv.cli.chat", "talk to a running server"),
-    "complete": ("lsv.cli.complete", "let a running server complete text"),
-    "bench": ("lsv.cli.bench", "measure latency, throughput or a server"),
-    "eval": ("lsv.cli.eval", "measure quality, of one weight format or of several side by side"),
     "plan": ("lsv.cli.plan", "show what would run, and why, without loading it"),
     "models": ("lsv.cli.models", "list model architectures"),
     "kernels": ("lsv.cli.kernels", "show which kernel serves each op, and why"),

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lsv.cli.context import CommandContext
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.settings import Setting
 
 if TYPE_CHECKING:

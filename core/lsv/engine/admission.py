@@ -11,7 +11,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest
 from lsv.request.media import Media, Positions
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20

@@ -12,7 +12,7 @@ from lsv.engine.messages import Stats
 from lsv.errors import LsvError, ModelNotFound
 from lsv.request.media import Media, Positions
 from lsv.request.outputs import Chunk, RequestRecord
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

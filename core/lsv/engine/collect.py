@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lsv.request.outputs import Chunk, CompletionOutput, PositionLogprobs, RequestOutput
-from lsv.request.request import FinishReason, SamplingParams
+from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
 
 
 class Candidate:

@@ -14,7 +14,8 @@ from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
 from lsv.request.media import Media, Positions
 from lsv.request.outputs import RequestRecord
-from lsv.request.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.request import FinishReason
 from lsv.text.tokenizer import Tokenizer
 
 

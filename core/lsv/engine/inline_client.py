@@ -16,7 +16,7 @@ from lsv.errors import EngineDied, LsvError
 from lsv.plugins import Plugins
 from lsv.request.media import Media, Positions
 from lsv.request.outputs import Chunk, RequestRecord
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 

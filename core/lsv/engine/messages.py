@@ -13,7 +13,8 @@ import msgspec
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.errors import ErrorRecord
 from lsv.request.media import Media, Positions
-from lsv.request.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
 
 PROTOCOL = 1

@@ -36,7 +36,7 @@ from lsv.plugins import Plugins
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.media import Media, Positions
 from lsv.request.outputs import Chunk, RequestRecord
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

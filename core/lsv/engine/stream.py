@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import RequestFailed, from_record
 from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
-from lsv.request.request import FinishReason, SamplingParams
+from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
 from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
 from lsv.text.tokenizer import Tokenizer

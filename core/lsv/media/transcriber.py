@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from lsv.request.request import TokenRules
+from lsv.request.params import TokenRules
 
 Task = Literal["transcribe", "translate"]
 

@@ -1,71 +1,12 @@
-"""``config.json`` of a decoder, read key by key: what nobody consumed and could change results is refused."""
+"""The numbers of a decoder-only transformer, read from its ``config.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from lsv.errors import CheckpointError
+from lsv.nn.keys import Keys
 from lsv.nn.rope import RopeConfig, read_rope
-
-T = TypeVar("T")
-
-# Keys about training, generation, file formats or a library's own bookkeeping: results do not depend on them.
-# fmt: off
-_HARMLESS = frozenset((
-    "_name_or_path", "_attn_implementation", "_commit_hash", "architectures", "attention_dropout",
-    "auto_map", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop",
-    "eos_token_id", "finetuning_task", "hidden_dropout", "id2label", "initializer_range", "is_decoder",
-    "is_encoder_decoder", "label2id", "max_position_embeddings", "max_window_layers", "model_type",
-    "num_labels", "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
-    "pretraining_tp", "problem_type", "quantization_config", "resid_pdrop", "return_dict",
-    "router_aux_loss_coef", "router_jitter_noise", "task_specific_params", "tokenizer_class",
-    "torch_dtype", "torchscript", "transformers_version", "unk_token_id", "use_cache", "use_return_dict",
-    "use_sliding_window",
-))
-# fmt: on
-
-
-class Keys:
-    """A JSON object whose keys are taken one by one, so that those left over are known."""
-
-    def __init__(self, json: Mapping[str, Any]) -> None:
-        self.json = json
-        self._left = set(json)
-
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of ``key``; ``default`` where it is absent or null. Raises ``CheckpointError`` on another type."""
-        self._left.discard(key)
-        value = self.json.get(key)
-        if value is None:
-            value = default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CheckpointError(f"config.json: {key} must be {kind.__name__}, got {value!r}")
-        return value
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive whole number."""
-        value = self.take(key, int, default)
-        if value < 1:
-            raise CheckpointError(f"config.json: {key} must be positive, got {value}")
-        return value
-
-    def maybe(self, key: str, kind: type[T]) -> T | None:
-        """The value of ``key``, or None where it is absent or null."""
-        self._left.discard(key)
-        return None if self.json.get(key) is None else self.take(key, kind)
-
-    def finish(self, architecture: str) -> None:
-        """Raise ``CheckpointError`` naming the keys nobody took; empty and false values switch nothing on."""
-        unknown = sorted(key for key in self._left - _HARMLESS if self.json[key] not in (None, False, "", [], {}))
-        if unknown:
-            raise CheckpointError(
-                f"config.json has keys {architecture} does not know and that could change results: "
-                f"{', '.join(unknown)}; remove them with --hf-overrides '{{\"<key>\": null}}' if they do not matter"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

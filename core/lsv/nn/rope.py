@@ -18,7 +18,7 @@ from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
 if TYPE_CHECKING:
-    from lsv.nn.config import Keys
+    from lsv.nn.keys import Keys
     from lsv.weights.place import Weights
 
 

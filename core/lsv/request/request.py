@@ -1,21 +1,13 @@
-"""What a user asks for: sampling and pooling parameters, the request itself, and how it can end."""
+"""A request as the scheduler sees it: what was asked, how far it has come, and how it can end."""
 
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
-import msgspec
-
-from lsv.errors import BadRequest
 from lsv.request.media import Media, Positions, across
-
-MAX_STOP_STRINGS = 64
-MAX_BAD_WORDS = 128
-MAX_N = 128
-MAX_LOGIT_BIAS = 1024
+from lsv.request.params import PoolingParams, SamplingParams
 
 
 class FinishReason(enum.StrEnum):
@@ -37,167 +29,6 @@ class Status(enum.StrEnum):
 
 Need = Literal["grammar", "media", "adapter", "kv"]
 """What a request can be waiting for before it may be scheduled."""
-
-
-class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How a prompt becomes one vector: the last token's final hidden state, to unit length if ``normalize``."""
-
-    normalize: bool = True
-
-
-class TimeMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that say when the text between them is said: ``first`` stands for 0, and ids to the vocabulary's end for
-    later and later times. Ids below ``text`` are text, those between are neither.
-
-    An answer begins with a mark, at most ``first + latest``. Marks never go back. One behind text ends a passage and is
-    followed by the mark that begins the next, the same or a later one, or by no text; behind two marks comes no third.
-    Where all marks together are likelier than each other token, one of them comes (Radford et al. 2022, and the code
-    published with it).
-    """
-
-    first: int
-    text: int
-    latest: int
-
-
-class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a family forbids its answers: tokens that ``never`` come, and others that do ``not_begin`` one."""
-
-    never: tuple[int, ...] = ()
-    not_begin: tuple[int, ...] = ()
-    marks: TimeMarks | None = None
-
-
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn and when an answer ends; field for field what vLLM's users know.
-
-    Checked on construction: a value out of range raises ``BadRequest`` naming the field.
-    ``temperature`` 0 is greedy; ``top_k`` -1 or 0 keeps all tokens; ``seed`` None draws from the engine's seed.
-    ``rules`` are the model's family's, and no wish of a user's.
-    """
-
-    n: int = 1
-    best_of: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    bad_words: tuple[str, ...] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
-    logit_bias: Mapping[int, float] = {}
-    allowed_token_ids: tuple[int, ...] | None = None
-    rules: TokenRules | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
-            _as_tuple(self, name)
-        for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
-        _check_rules(self)
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
-    def candidates(self) -> int:
-        """How many sequences are generated for this prompt."""
-        return self.best_of or self.n
-
-    def clone(self) -> SamplingParams:
-        """A copy; parameters are immutable, so nothing is shared that could change."""
-        return msgspec.structs.replace(self)
-
-    def replace(self, **changes: Any) -> SamplingParams:
-        """A copy with some fields changed, checked again."""
-        return msgspec.structs.replace(self, **changes)
-
-
-# (field, lowest, highest): inclusive; None in a field means "not given" and is skipped.
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("n", 1, MAX_N),
-    ("best_of", 1, MAX_N),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 1e-3, 100.0),
-    ("temperature", 0.0, 100.0),
-    ("top_p", 1e-9, 1.0),
-    ("top_k", -1, 1 << 31),
-    ("min_p", 0.0, 1.0),
-    ("seed", -(1 << 63), (1 << 64) - 1),
-    ("max_tokens", 1, 1 << 31),
-    ("min_tokens", 0, 1 << 31),
-    ("logprobs", 0, 1 << 31),
-    ("prompt_logprobs", 0, 1 << 31),
-    ("truncate_prompt_tokens", 1, 1 << 31),
-)
-
-
-def _as_tuple(params: SamplingParams, name: str) -> None:
-    """Users pass a string or a list where the record holds a tuple."""
-    value = getattr(params, name)
-    if isinstance(value, str):
-        value = (value,)
-    elif value is None and name != "allowed_token_ids":
-        value = ()
-    elif isinstance(value, list):
-        value = tuple(value)
-    msgspec.structs.force_setattr(params, name, value)
-
-
-def _check_range(name: str, value: float | None, low: float, high: float) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise BadRequest(f"{name} must be a number, got {value!r}", param=name)
-    if isinstance(low, int) and not isinstance(value, int):
-        raise BadRequest(f"{name} must be an integer, got {value!r}", param=name)
-    if not low <= value <= high:
-        raise BadRequest(f"{name} must be between {low:g} and {high:g}, got {value:g}", param=name)
-
-
-def _check_rules(params: SamplingParams) -> None:
-    """Rules between fields and on lists."""
-    if params.best_of is not None and params.best_of < params.n:
-        raise BadRequest(f"best_of must be at least n={params.n}, got {params.best_of}", param="best_of")
-    if params.greedy and params.candidates > 1:
-        raise BadRequest("n and best_of must be 1 when temperature is 0: every answer would be the same", param="n")
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise BadRequest(
-            f"min_tokens must be at most max_tokens={params.max_tokens}, got {params.min_tokens}", param="min_tokens"
-        )
-    if params.stop and not params.detokenize:
-        raise BadRequest("stop strings need detokenize=True", param="stop")
-    if len(params.stop) > MAX_STOP_STRINGS or "" in params.stop:
-        raise BadRequest(f"stop takes at most {MAX_STOP_STRINGS} strings, none of them empty", param="stop")
-    if len(params.bad_words) > MAX_BAD_WORDS or "" in params.bad_words:
-        raise BadRequest(f"bad_words takes at most {MAX_BAD_WORDS} strings, none of them empty", param="bad_words")
-    if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise BadRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
-    if params.allowed_token_ids is not None and params.rules is not None:
-        raise BadRequest("allowed_token_ids and the rules of a family exclude each other", param="allowed_token_ids")
-    if len(params.logit_bias) > MAX_LOGIT_BIAS:
-        raise BadRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", param="logit_bias")
-    for token, bias in params.logit_bias.items():
-        if not -100.0 <= bias <= 100.0:
-            raise BadRequest(
-                f"logit_bias of token {token} must be between -100 and 100, got {bias}", param="logit_bias"
-            )
 
 
 class Request:

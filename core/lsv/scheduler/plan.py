@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lsv.request.media import Media, Positions
-from lsv.request.request import PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
 
 
 class Kind(enum.StrEnum):

@@ -134,9 +134,9 @@ def _check_alias(alias: ModelAlias) -> None:
     folder = Path(alias.locate())
     assert (folder / "config.json").is_file(), f"{folder} has no config.json"
     if alias.held_out is not None:
-        from lsv.eval.questions import make_questions
-
-        make_questions(alias.held_out(1, 0)[0], alias.name)
+        questions, text = alias.held_out(1, 0)
+        assert len(questions) == 1, f"{alias.name}: held_out gives {len(questions)} questions, one was asked for"
+        assert text, f"{alias.name}: held_out gives no text"
 
 
 def _check_model(offer: ModelOffer, catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from lsv.llm import LLM
 from lsv.nn.linear import Column
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
 from lsv.weights.place import Part

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.nn.sampling import Edits, Kind
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.worker.edits import join_edits, make_edits, within
 from lsv.worker.slots import Slot, TokenCounts
 

@@ -1,4 +1,4 @@
-"""What a family's rules (``lsv.request.request.TokenRules``) come to at each token of an answer."""
+"""What a family's rules (``lsv.request.params.TokenRules``) come to at each token of an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.nn.sampling import Edits, Kind
-from lsv.request.request import TimeMarks, TokenRules
+from lsv.request.params import TimeMarks, TokenRules
 from lsv.worker.edits import NO_EDITS, make_edits, within
 
 

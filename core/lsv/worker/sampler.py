@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lsv.nn import sample, sampling
 from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Kind, Sampling
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.worker.constraints import edits_of, is_constrained
 from lsv.worker.edits import NO_EDITS, join_edits

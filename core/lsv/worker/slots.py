@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lsv.kv.spec import KVGroup
 from lsv.request.media import across
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.rules import Ruling
 

@@ -13,7 +13,7 @@ from lsv.devices.accelerator import Accelerator, Graphs
 from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group
-from lsv_cuda.platform import Vendor
+from lsv_cuda.vendor import Vendor
 
 
 class CudaDevice(Accelerator):

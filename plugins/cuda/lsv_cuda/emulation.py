@@ -13,7 +13,8 @@ from lsv.config import OptionValue
 from lsv.devices.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device
 from lsv_cuda.machine import describe
-from lsv_cuda.platform import CudaPlatform, Vendor
+from lsv_cuda.platform import CudaPlatform
+from lsv_cuda.vendor import Vendor
 
 if TYPE_CHECKING:
     from lsv.devices.recording import Method

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from lsv import settings
 from lsv.capabilities import Capabilities, DeviceInfo
@@ -13,9 +11,7 @@ from lsv.errors import ConfigError
 from lsv.platform import Device, Platform
 from lsv_cuda import datasheet
 from lsv_cuda.machine import Machine, capability, describe
-
-if TYPE_CHECKING:
-    from lsv.devices.collectives import MakeBackend
+from lsv_cuda.vendor import Vendor
 
 _BFLOAT16 = (8, 0)
 _EXPORTED = {
@@ -23,15 +19,6 @@ _EXPORTED = {
     "cuda.nccl_socket_ifname": "NCCL_SOCKET_IFNAME",
     "cuda.nccl_ib_hca": "NCCL_IB_HCA",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Vendor:
-    """All that is asked of CUDA: ``torch.cuda``, the name of its devices, and what connects them."""
-
-    runtime: Any
-    device_type: str
-    connect: MakeBackend
 
 
 class CudaPlatform(Platform):

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import Runs, SelfAttention, check_placeholder
+from lsv.nn.keys import Keys
 from lsv.nn.linear import Column
 from lsv.nn.mlp import FeedForward, GatedMLP
 from lsv.nn.model import Decoder, DecoderLayer

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import Keys
 from lsv.nn.encoder import Runs, SelfAttention
+from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import LayerNorm
 from lsv.weights.place import Weights

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import check_placeholder
+from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.rope import Rope

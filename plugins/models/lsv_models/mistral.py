@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
 from lsv.nn.model import Decoder
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights

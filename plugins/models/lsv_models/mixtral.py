@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
 from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm

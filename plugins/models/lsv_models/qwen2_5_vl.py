@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import Keys
 from lsv.nn.encoder import Runs, SelfAttention, Turn
+from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.norm import RMSNorm
 from lsv.weights.place import Weights

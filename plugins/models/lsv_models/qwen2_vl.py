@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.config import DecoderConfig, Keys
+from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import Runs, SelfAttention, Turn, check_placeholder
+from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Decoder
 from lsv.nn.norm import LayerNorm

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.attention import Attention, CrossAttention
-from lsv.nn.config import Keys
 from lsv.nn.embed import Embed, Head
 from lsv.nn.encoder import SelfAttention
+from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Attending
 from lsv.nn.norm import LayerNorm

@@ -20,7 +20,8 @@ from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
 from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
-from lsv.request.request import FinishReason, SamplingParams, TokenRules
+from lsv.request.params import SamplingParams, TokenRules
+from lsv.request.request import FinishReason
 from lsv.testing.fakes.client import FakeClient
 from lsv_api.speech.transcription import AT_ONCE
 

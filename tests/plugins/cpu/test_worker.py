@@ -10,7 +10,7 @@ import torch
 
 import lsv_models.plugin
 from lsv.config import EngineConfig
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny

@@ -26,7 +26,8 @@ from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl
 from lsv_cuda.emulation import EmulatedCudaPlatform, FakeCuda
 from lsv_cuda.machine import describe
-from lsv_cuda.platform import CudaPlatform, Vendor
+from lsv_cuda.platform import CudaPlatform
+from lsv_cuda.vendor import Vendor
 
 LIMITS = BatchLimits(max_rows=64, max_tokens=256, max_blocks=8)
 GIB = 1 << 30

@@ -3,7 +3,7 @@
 from itertools import islice
 from random import Random
 
-from lsv.eval.questions import make_questions
+from lsv_bench.eval.questions import make_questions
 from lsv_demo import held_out
 from lsv_demo.plugin import lsv_model_aliases
 from lsv_demo.questions import stream

@@ -13,7 +13,8 @@ from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
 from lsv.request.media import Media, Positions
 from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
-from lsv.request.request import FinishReason, PoolingParams, SamplingParams
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.request import FinishReason
 
 if TYPE_CHECKING:
     from lsv.media.intake import Intake

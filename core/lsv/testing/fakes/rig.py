@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
-from lsv.request.request import Request, SamplingParams
+from lsv.request.params import SamplingParams
+from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan

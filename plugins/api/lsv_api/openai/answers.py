@@ -11,7 +11,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from lsv.request.outputs import Chunk, PositionLogprobs
-from lsv.request.request import FinishReason, SamplingParams
+from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.prompts import EncodedPrompt
 from lsv_api.records.requests import GenerationRequest, SampledRequest, StreamOptions

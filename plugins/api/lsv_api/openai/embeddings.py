@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sanic.response import HTTPResponse
 
-from lsv.request.request import PoolingParams
+from lsv.request.params import PoolingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response

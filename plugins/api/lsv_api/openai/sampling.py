@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lsv.errors import BadRequest
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import ContextTooLong
 from lsv_api.records.requests import GenerationRequest, SampledRequest

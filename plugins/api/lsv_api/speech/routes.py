@@ -13,7 +13,7 @@ from lsv.errors import BadRequest, TooLarge
 from lsv.media.parts import Reference, refusal
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response, stream_response

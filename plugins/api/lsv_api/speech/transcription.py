@@ -15,7 +15,7 @@ from lsv.media.orders import Prepared, Window
 from lsv.media.parts import Encoded
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
-from lsv.request.request import SamplingParams
+from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.answers import Job, begin
 from lsv_api.openai.prompts import EncodedPrompt

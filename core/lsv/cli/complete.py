@@ -1,5 +1,0 @@
-"""``lsv complete``."""
-
-from lsv.cli.chat import run_complete as run
-
-__all__ = ["run"]

@@ -1,0 +1,71 @@
+"""What an evaluation asks: files the user names, or the held-out set that comes with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lsv.errors import ConfigError
+from lsv.offers import ModelAlias
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.locate import default_model
+from lsv.settings import Settings
+from lsv_bench.eval.questions import Question, digest, make_questions, read_questions, read_text
+from lsv_bench.eval.result import Source
+
+_OWN_QUESTIONS = 600
+
+
+class Material(msgspec.Struct, frozen=True, kw_only=True):
+    """Questions and a text, either of which may be empty, and where they came from."""
+
+    questions: Sequence[Question] = ()
+    text: str = ""
+    asked: Source | None = None
+    read: Source | None = None
+
+
+def gather_material(settings: Settings, catalog: Catalog) -> Material:
+    """The files of ``--questions`` and ``--text``; without either the model's own set, if it has one.
+
+    ``num_questions`` is how many of a file are asked at most, and how many of an own set. Raises ``ConfigError``.
+    """
+    count, files = settings["num_questions"], (settings["questions"], settings["text"])
+    if any(files):
+        return from_files(*files, count)
+    name = settings["model"] or default_model(catalog)
+    alias = next((alias for alias in catalog.offers(ModelAlias) if alias.name == name), None)
+    if alias is not None and alias.held_out is not None:
+        questions, text = alias.held_out(count or _OWN_QUESTIONS, settings["dataset_seed"])
+        return describe(make_questions(questions, name), text, f"{name}, held out", f"{name}, held out")
+    if settings["speed"]:
+        return Material()
+    raise ConfigError(
+        f"{name} has no questions or text of its own: give --questions FILE.jsonl, --text FILE or --speed",
+        param="questions",
+    )
+
+
+def from_files(questions: str | None, text: str | None, count: int | None) -> Material:
+    """Raises ``ConfigError`` for what can't be read, and for an empty text."""
+    content = read_text(text, "text") if text else ""
+    if text and not content.strip():
+        raise ConfigError(f"text {text} is empty", param="text")
+    asked = read_questions(questions)[:count] if questions else []
+    return describe(asked, content, questions or "", text or "")
+
+
+def describe(questions: Sequence[Question], text: str, asked: str, read: str) -> Material:
+    """Material with its digests; ``asked`` and ``read`` are what questions and text are called."""
+    return Material(
+        questions=questions,
+        text=text,
+        asked=_source(asked, len(questions), questions),
+        read=_source(read, len(text.encode()), text),
+    )
+
+
+def _source(name: str, size: int, content: Any) -> Source | None:
+    return Source(name=name, size=size, digest=digest(content)) if size else None

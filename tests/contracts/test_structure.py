@@ -1,0 +1,58 @@
+"""The shape of the house: no circles, no crowded folder, and a document that shows what is there."""
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_MODULES = 20
+AUTHORS = {"__init__", "__main__", "attention", "capabilities", "config", "errors", "hooks", "llm", "offers", "ops",
+           "platform", "version"}  # fmt: skip
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", ROOT / "tools" / "rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rooms = load_tool()
+
+
+@pytest.mark.parametrize("name", rooms.packages())
+def test_no_module_imports_itself_through_others(name: str) -> None:
+    assert rooms.circles(rooms.module_graph(name)) == []
+
+
+@pytest.mark.parametrize("name", rooms.packages())
+def test_no_room_imports_itself_through_others(name: str) -> None:
+    assert rooms.circles(rooms.room_graph(name)) == []
+
+
+def test_circles_are_seen() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}
+    assert rooms.circles(graph) == [["a", "b", "c"]]
+    assert rooms.circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    files = [file for folder in ("core", "plugins", "webui") for file in (ROOT / folder).rglob("*.py")]
+    counts = Counter(file.parent for file in files if file.name != "__init__.py")
+    assert {str(folder.relative_to(ROOT)): n for folder, n in counts.items() if n > MAX_MODULES} == {}
+
+
+def test_the_root_of_core_is_for_authors_of_plugins() -> None:
+    assert {file.stem for file in (ROOT / "core" / "lsv").glob("*.py")} == AUTHORS
+
+
+def test_architecture_shows_the_rooms_and_what_plugins_import() -> None:
+    text = rooms.DOCUMENT.read_text(encoding="utf-8")
+    assert "<!-- rooms -->" in text
+    assert "<!-- surface -->" in text
+    assert rooms.fill_in(text) == text, "python tools/rooms.py --write brings docs/architecture.md up to date"

@@ -1,0 +1,293 @@
+"""What clients share: streams, candidates, merging, admission; and the inline client stepped by hand."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from lsv import hookimpl
+from lsv.engine.admission import Door, derive_seed, encode_bad_words, make_submits
+from lsv.engine.engine import Engine
+from lsv.engine.inline_client import InlineClient
+from lsv.engine.mailbox import Mailbox, merge
+from lsv.engine.messages import Update
+from lsv.engine.stream import Stream
+from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
+from lsv.plugins import Plugins
+from lsv.processes import wire
+from lsv.processes.wire import FrameReader, encode_frame
+from lsv.request.outputs import RequestRecord
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.request import FinishReason
+from lsv.scheduler.plan import Logprobs
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.text import letters
+from lsv.testing.plugins import plugins_of
+
+TOKENIZER = letters(97)
+
+
+def stream(params: SamplingParams, prompt: tuple[int, ...] = (1, 2)) -> Stream:
+    submits = make_submits(range(params.candidates), prompt, params, TOKENIZER, name="r")
+    return Stream("r", "model", submits, params, TOKENIZER, 10.0)
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER.encode(text))
+
+
+def read(params: SamplingParams, *updates: Update) -> tuple[str, tuple[int, ...], FinishReason | None, object]:
+    """Text, ids and end of candidate 0 after some updates."""
+    under_way, chunks = stream(params), []
+    for update in updates:
+        chunks.append(under_way.take(update, 11.0)[0])
+    known = [chunk for chunk in chunks if chunk is not None]
+    last = known[-1]
+    return "".join(c.text for c in known), sum((c.ids for c in known), ()), last.finish, last.stop
+
+
+END = FinishReason.LENGTH
+STOP = FinishReason.STOP
+ANSWER = "abcXYZdef"
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_a_stop_string_however_the_tokens_come(size: int):
+    pieces = [ANSWER[at : at + size] for at in range(0, len(ANSWER), size)]
+    updates = [Update(id=0, tokens=ids(piece)) for piece in pieces]
+    updates[-1] = Update(id=0, tokens=ids(pieces[-1]), finish=END)
+    expected = ("abc", ids("abcXYZ"), STOP, "XYZ")
+    assert read(SamplingParams(stop=("nope", "XYZ")), *updates) == expected
+    included = read(SamplingParams(stop=("XYZ",), include_stop_str_in_output=True), *updates)
+    assert included == ("abcXYZ", *expected[1:])
+
+
+def test_the_engine_hears_of_a_stop_string_unless_it_has_ended_the_answer_itself():
+    under_way = stream(SamplingParams(stop=("b",)))
+    chunk, finish = under_way.take(Update(id=0, tokens=ids("abc")), 11.0)
+    assert (chunk.text, chunk.ids, finish.id, finish.keep) == ("a", ids("ab"), 0, 2)
+    assert under_way.take(Update(id=0, tokens=ids("d")), 11.0) == (None, None)
+    ended = stream(SamplingParams(stop=("b",)))
+    assert ended.take(Update(id=0, tokens=ids("ab"), finish=END), 11.0)[1] is None
+    assert ended.finished
+
+
+def test_what_was_held_back_comes_at_the_end():
+    ended = Update(id=0, tokens=ids("abc"), finish=END)
+    assert read(SamplingParams(stop=("bcd",)), ended) == ("abc", ids("abc"), END, None)
+
+
+def test_min_tokens_come_before_stop_strings():
+    text, kept, finish, stop = read(SamplingParams(stop=("b",), min_tokens=2), Update(id=0, tokens=ids("abcb")))
+    assert (text, kept, finish, stop) == ("abc", ids("abcb"), STOP, "b")
+
+
+def test_how_stop_tokens_show():
+    eos = TOKENIZER.eos_ids[0]
+    ended = Update(id=0, tokens=(*ids("ab"), eos), finish=STOP)
+    assert read(SamplingParams(), ended) == ("ab", (*ids("ab"), eos), STOP, None)
+    assert read(SamplingParams(skip_special_tokens=False), ended)[0] == "ab"
+    shown = SamplingParams(skip_special_tokens=False, include_stop_str_in_output=True)
+    assert read(shown, ended)[0] == "ab<end>"
+    asked = Update(id=0, tokens=ids("abc"), finish=STOP, stop=ids("c")[0])
+    assert read(SamplingParams(stop_token_ids=ids("c")), asked) == ("abc", ids("abc"), STOP, ids("c")[0])
+
+
+def test_no_text_where_none_is_wanted():
+    assert read(SamplingParams(detokenize=False), Update(id=0, tokens=(1, 2), finish=END)) == ("", (1, 2), END, None)
+
+
+def test_logprobs_are_cut_with_the_answer():
+    scores = Logprobs(tuple((i,) for i in ids("abc")), ((-1.0,),) * 3, ((1,),) * 3)
+    under_way = stream(SamplingParams(stop=("b",), logprobs=0))
+    chunk, _ = under_way.take(Update(id=0, tokens=ids("abc"), logprobs=scores), 11.0)
+    assert [position[0].text for position in chunk.logprobs] == ["a", "b"]
+
+
+def test_prompt_logprobs_come_in_parts_and_leave_together():
+    def part(*tokens: int) -> Logprobs:
+        return Logprobs(tuple((t,) for t in tokens), ((-1.0,),) * len(tokens), ((1,),) * len(tokens))
+
+    under_way = stream(SamplingParams(prompt_logprobs=0))
+    assert under_way.take(Update(id=0, prompt_logprobs=part(5, 6)), 11.0)[0] is None
+    chunk, _ = under_way.take(Update(id=0, tokens=(1,), prompt_logprobs=part(7), cached=4), 11.0)
+    assert [position and position[0].id for position in chunk.prompt_logprobs] == [None, 5, 6, 7]
+    assert chunk.cached == 4
+    assert under_way.take(Update(id=0, tokens=(1,)), 11.0)[0].prompt_logprobs is None
+
+
+def test_the_record_of_a_request():
+    under_way = stream(SamplingParams(n=2, max_tokens=9))
+    under_way.take(Update(id=0, tokens=(1,), cached=3, queued=0.5, prefill=0.25), 11.0)
+    under_way.take(Update(id=1, tokens=(1, 2)), 12.0)
+    under_way.take(Update(id=0, tokens=(1, 2)), 14.0)
+    assert under_way.open_ids == (0, 1)
+    record = under_way.record(15.0)
+    assert record == RequestRecord(
+        request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
+        best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=(3.0,), longest=3,
+    )  # fmt: skip
+    under_way.take(Update(id=0, finish=END), 15.0)
+    under_way.take(Update(id=1, finish=END), 15.0)
+    assert under_way.record(15.0).finish is END
+
+
+def test_merged_updates_say_what_the_single_ones_said():
+    rng = random.Random(0)
+    singles = [Update(id=0, tokens=(rng.randrange(90),)) for _ in range(20)]
+    singles[0] = Update(id=0, tokens=(4,), cached=1, queued=2.0, prefill=3.0)
+    singles.append(Update(id=0, finish=STOP, stop=7))
+    mailbox = Mailbox()
+    mailbox.put(singles[:10])
+    mailbox.put([Update(id=1, tokens=(9,))])
+    mailbox.put(singles[10:])
+    merged, other = mailbox.take()
+    assert merged == merge(singles)
+    assert merged.tokens == tuple(token for update in singles for token in update.tokens)
+    assert (merged.cached, merged.queued, merged.prefill, merged.finish, merged.stop) == (1, 2.0, 3.0, STOP, 7)
+    assert other.id == 1
+    assert not mailbox
+    mailbox.put(singles)
+    mailbox.discard([0])
+    assert mailbox.take() == ()
+
+
+def test_frames_survive_any_cut():
+    updates = [Update(id=number, tokens=tuple(range(number))) for number in range(20)]
+    data = b"".join(map(encode_frame, updates))
+    for size in (1, 3, 7, 64, len(data)):
+        reader: FrameReader[Update] = FrameReader(Update)
+        assert [u for at in range(0, len(data), size) for u in reader.feed(data[at : at + size])] == updates
+        assert not reader.is_inside
+    assert list(reader.feed(data[:7])) == []
+    assert reader.is_inside
+    with pytest.raises(ValueError, match="over the limit"):
+        list(FrameReader(Update).feed(b"\xff" * 8))
+
+
+def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):
+    update = Update(id=1, vector=bytes(1000))
+    monkeypatch.setattr(wire, "LONGEST", len(encode_frame(update)) - 5)
+    with pytest.raises(ValueError, match=r"a message Update of \d+ bytes is over the limit"):
+        encode_frame(update)
+
+
+def test_seeds_of_candidates():
+    params = SamplingParams(n=3, seed=5)
+    submits = make_submits(range(3), (1,), params, TOKENIZER, name="r")
+    assert submits[0].seed == 5
+    assert len({submit.seed for submit in submits}) == 3
+    assert [submit.seed for submit in submits] == [derive_seed(5, number) for number in range(3)]
+    assert make_submits([0], (1,), SamplingParams(), TOKENIZER, name="r")[0].seed is None
+
+
+def test_ids_that_end_an_answer():
+    eos = TOKENIZER.eos_ids[0]
+    params = SamplingParams(stop_token_ids=(3, eos))
+    assert make_submits([0], (1,), params, TOKENIZER, name="r")[0].stop_ids == (eos, 3)
+    params = SamplingParams(stop_token_ids=(3,), ignore_eos=True)
+    assert make_submits([0], (1,), params, TOKENIZER, name="r")[0].stop_ids == (3,)
+
+
+def test_bad_words_with_and_without_a_space():
+    assert encode_bad_words(["ab", "ab"], TOKENIZER)[0] == ids("ab")
+
+
+def test_the_front_door():
+    door = Door(max_model_len=10, vocab_size=97, max_logprobs=5)
+    prompt, params = door.complete([1] * 4, SamplingParams(max_tokens=None, min_tokens=8))
+    assert (prompt, params.max_tokens, params.min_tokens) == ((1,) * 4, 6, 6)
+    assert door.complete([1], SamplingParams(n=1, best_of=2))[1].logprobs == 0
+    assert len(door.complete([1] * 9, SamplingParams())[0]) == 9
+    with pytest.raises(BadRequest, match="maximum context length is 10"):
+        door.complete([1] * 10, SamplingParams())
+    assert Door(10, 97, -1).complete([1], SamplingParams(logprobs=90))[1].logprobs == 90
+
+
+def test_plugins_hear_of_every_request():
+    heard: list[RequestRecord] = []
+
+    @hookimpl
+    def lsv_request_finished(record: RequestRecord) -> None:
+        heard.append(record)
+
+    watcher = SimpleNamespace(api=1, lsv_request_finished=lsv_request_finished)
+    client = inline(plugins_of(watcher=watcher))
+    client.add("a", (1, 2), SamplingParams(max_tokens=2, ignore_eos=True))
+    client.add_pooling("v", (1, 2), PoolingParams())
+    run(client)
+    assert [(record.request_id, record.tokens) for record in heard] == [("v", 0), ("a", 2)]
+
+
+# The inline client
+
+
+def inline(plugins: Plugins | None = None, **changes: object) -> InlineClient:
+    clock = FakeClock()
+    engine: Engine[None] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), now=clock)
+    fit = engine.start(lambda *_: None)
+    return InlineClient(engine, TOKENIZER, fit, plugins=plugins, now=clock)
+
+
+def run(client: InlineClient) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    while client.unfinished:
+        for news in client.step():
+            texts[news.request_id] = texts.get(news.request_id, "") + (news.chunk.text if news.chunk else "")
+    return texts
+
+
+def test_requests_come_in_while_others_run():
+    client, waiting, texts = inline(), ["a", "b", "c"], {}
+    while waiting or client.unfinished:
+        if waiting:
+            name = waiting.pop()
+            client.add(name, ids(name), SamplingParams(temperature=0.0, max_tokens=3 + len(waiting), ignore_eos=True))
+        for news in client.step():
+            texts[news.request_id] = texts.get(news.request_id, "") + news.chunk.text
+    assert {name: len(text) for name, text in texts.items()} == {"a": 3, "b": 4, "c": 5}
+
+
+def test_a_failed_candidate_ends_its_request_alone():
+    client = inline(options={"fake.fail": 0})
+    client.add("a", (1,), SamplingParams(n=2, max_tokens=3))
+    client.add("b", (2,), SamplingParams(max_tokens=3, ignore_eos=True))
+    news = client.step()
+    assert [type(one.error) for one in news if one.request_id == "a" and one.error] == [RequestFailed]
+    assert client.unfinished == ("b",)
+    assert len(run(client)["b"]) >= 2
+
+
+def test_aborted_requests_leave_nothing():
+    client, records = inline(), []
+    client.on_finished(records.append)
+    client.add("a", (1, 2), SamplingParams(n=3, max_tokens=50))
+    client.add_pooling("v", (1, 2), PoolingParams())
+    client.abort(["a", "v", "nobody"])
+    assert client.unfinished == ()
+    assert [record.finish for record in records] == [FinishReason.ABORT] * 2
+    assert client.stats.running == client.stats.waiting == 0
+
+
+def test_a_request_is_queued_whole_or_not_at_all():
+    client = inline(max_queue=2)
+    with pytest.raises(Overloaded):
+        client.add("a", (1,), SamplingParams(n=3))
+    assert client.unfinished == ()
+    assert client.stats.waiting == 0
+
+
+def test_the_end_of_the_engine():
+    client, records = inline(options={"fake.die": 0}), []
+    client.on_finished(records.append)
+    client.add("a", (1,), SamplingParams())
+    with pytest.raises(EngineDied):
+        client.step()
+    assert client.unfinished == ()
+    assert [record.finish for record in records] == [FinishReason.ERROR]
+    with pytest.raises(EngineDied):
+        client.add("b", (1,), SamplingParams())

@@ -1,0 +1,81 @@
+"""Reading config.json: defaults, both styles of keys, and everything that is refused."""
+
+import pytest
+
+from lsv.errors import CheckpointError
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
+
+PLAIN = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "sliding_window": None,
+}
+
+
+def read(**changes):
+    keys = Keys({**PLAIN, **changes})
+    config = DecoderConfig.read(keys)
+    keys.finish("Llama")
+    return config
+
+
+def test_absent_keys_have_defaults():
+    config = read()
+    assert (config.kv_heads, config.head_dim, config.activation, config.tied) == (4, 16, "silu", False)
+    assert config.windows == (None,) * 4
+    assert (config.rope.kind, config.rope.theta, config.rope.rotary_dim) == ("default", 10000.0, 16)
+
+
+def test_a_family_has_its_own_defaults():
+    config = DecoderConfig.read(Keys({**PLAIN, "rope_theta": None}), rope_theta=1e6, head_dim=128, norm_eps=1e-5)
+    assert (config.rope.theta, config.head_dim, config.norm_eps) == (1e6, 128, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"sliding_window": 8}, (8, 8, 8, 8)),
+        ({"sliding_window": 8, "use_sliding_window": False}, (None,) * 4),
+        ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3}, (None, None, None, 8)),
+        ({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}, (8, None, 8, None)),
+        ({"sliding_window": None, "layer_types": ["full_attention"] * 4}, (None,) * 4),
+    ],
+)
+def test_windows_are_per_layer(changes, windows):
+    assert read(**changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"query_pre_attn_scalar": 1, "residual_multiplier": 0.2}, "query_pre_attn_scalar, residual_multiplier"),
+        ({"num_attention_heads": None}, "num_attention_heads must be int"),
+        ({"num_attention_heads": "4"}, "must be int, got '4'"),
+        ({"hidden_size": True}, "hidden_size must be int"),
+        ({"num_key_value_heads": 3}, "not a multiple"),
+        ({"vocab_size": 0}, "vocab_size must be positive"),
+        ({"num_attention_heads": 0}, "must be positive"),
+        ({"sliding_window": 8, "layer_types": ["full_attention"]}, "got 1 entries"),
+        ({"sliding_window": 8, "layer_types": ["full_attention"] * 3 + ["mamba"]}, "mamba"),
+    ],
+)
+def test_what_could_change_results_is_refused(changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        read(**changes)
+
+
+@pytest.mark.parametrize("value", [None, False, [], {}, ""])
+def test_an_unknown_key_that_switches_nothing_on_is_harmless(value):
+    read(feature_of_the_future=value)
+
+
+def test_keys_of_training_are_harmless():
+    read(initializer_range=0.02, attention_dropout=0.1, use_cache=True, eos_token_id=[1, 2], transformers_version="5")
