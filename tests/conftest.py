@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
+
+# Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in a
+# matrix, which GPUs do not. Its kernels for AVX do not either; numpy reads this when it is first imported.
+os.environ.setdefault("OPENBLAS_CORETYPE", "Sandybridge")
 
 
 @pytest.fixture(autouse=True)

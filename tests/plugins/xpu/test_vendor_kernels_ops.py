@@ -34,7 +34,7 @@ E4M3, E5M2 = (
     tuple(torch.arange(256, dtype=torch.uint8).view(dtype).float().tolist())
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
 )
-INT4 = ("vllm_ops:VllmInt4Linear", "torch_int4:TorchInt4Linear")
+INT4 = ("vllm.ops:VllmInt4Linear", "torch_int4:TorchInt4Linear")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_rms_norm(dtype: torch.dtype) -> None:
     fused = torch.randn(5, 8, 64).to(dtype)
     inputs = [(torch.randn(7, 64).to(dtype),), (fused[:, 3:],)]
     check_kernel(
-        offer("rms_norm", "vllm_ops:RmsNorm"),
+        offer("rms_norm", "vllm.ops:RmsNorm"),
         lambda w: RMSNorm(w, 64, 1e-5),
         inputs,
         dtype=dtype,
@@ -70,7 +70,7 @@ def test_rms_norm(dtype: torch.dtype) -> None:
 def test_gated_products(dtype: torch.dtype, name: str) -> None:
     inputs = [(3 * torch.randn(rows, 48).to(dtype),) for rows in (1, 5)]
     check_kernel(
-        offer(f"{name}_mul", "vllm_ops:GatedProduct"),
+        offer(f"{name}_mul", "vllm.ops:GatedProduct"),
         lambda w: GatedActivation(name, dtype),
         inputs,
         dtype=dtype,
@@ -85,7 +85,7 @@ def test_rope(dtype: torch.dtype, dim: int, rotary: int) -> None:
     fused, positions = torch.randn(9, 12, dim).to(dtype), torch.randint(0, 500, (9,))
     inputs = [(fused, positions), (fused[:, 2:5], positions)]
     check_kernel(
-        offer("rope", "vllm_ops:Rotate"),
+        offer("rope", "vllm.ops:Rotate"),
         lambda w: Rope(w, rope(dim, rotary), 500),
         inputs,
         dtype=dtype,
@@ -184,7 +184,7 @@ def test_online_int4(kernel: str) -> None:
 @DTYPES
 def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:
     linear = coded(Coding(table), dtype)
-    check_coded("vllm_ops:Fp8Linear", linear)
+    check_coded("vllm.ops:Fp8Linear", linear)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
@@ -192,7 +192,7 @@ def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:
 def test_experts(dtype: torch.dtype, activation: str) -> None:
     """Also where some experts get no row."""
     check_kernel(
-        offer("moe", "vllm_moe:GroupedExperts"),
+        offer("moe", "vllm.moe:GroupedExperts"),
         lambda w: MoE(w, 32, 24, activation, experts=6, top=2, normalise=True),
         [(torch.randn(rows, 32).to(dtype),) for rows in (1, 9)],
         dtype=dtype,
@@ -215,7 +215,7 @@ def test_layers_an_int4_product_cannot_serve(kernel: str) -> None:
 
 
 def test_layers_the_float8_product_cannot_serve() -> None:
-    supports = offer("linear.coded", "vllm_ops:Fp8Linear").supports
+    supports = offer("linear.coded", "vllm.ops:Fp8Linear").supports
     for coding, word in ((Coding(NIBBLES, 32), "8-bit floats"), (Coding(E4M3, 128), "scale an output")):
         assert word in (supports(coded(coding, torch.float16).spec()) or "")
 
