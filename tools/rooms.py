@@ -32,10 +32,11 @@ def _roots() -> Iterator[Path]:
     yield ROOT / "core" / "lsv"
     yield ROOT / "webui" / "lsv_webui"
     yield from sorted((ROOT / "plugins").glob("*/lsv_*"))
+    yield ROOT / "tools" / "demo" / "demo_training"
 
 
 def packages() -> list[str]:
-    """``lsv`` and the packages of all plugins in the tree."""
+    """``lsv``, the packages of all plugins in the tree, and those of tools."""
     return [root.name for root in _roots()]
 
 
@@ -109,7 +110,7 @@ def plugin_surface() -> dict[str, set[str]]:
     """Module of core -> the plugins that import it."""
     core = sources("lsv")
     users: dict[str, set[str]] = defaultdict(set)
-    for name in packages()[1:]:
+    for name in (name for name in packages() if name.startswith("lsv_")):
         for file in sources(name).values():
             for module in imported(file, core):
                 users[module].add(name.removeprefix("lsv_"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = sorted((ROOT / "core" / "lsv").rglob("*.py"))
-PLUGINS = sorted(file for folder in ("plugins", "webui") for file in (ROOT / folder).rglob("*.py"))
+PLUGINS = sorted(file for folder in ("plugins", "webui", "tools") for file in (ROOT / folder).rglob("*.py"))
 PLATFORMS = {"cpu", "xpu", "hpu", "cuda", "rocm", "tpu", "triton"}
 MAX_FILE, MAX_FUNCTION = 400, 80
 

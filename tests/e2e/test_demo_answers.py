@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from openai import AsyncOpenAI
 
-from lsv_demo.questions import correct, questions
+from demo_training.questions import correct, questions
 
 pytestmark = pytest.mark.xdist_group("server")
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from openai import AsyncOpenAI
 
-from lsv_demo.question import correct
-from lsv_demo.senses.held_out import questions
+from demo_training.question import correct
+from demo_training.senses.held_out import questions
 
 pytestmark = pytest.mark.xdist_group("server")
 

@@ -19,10 +19,10 @@ def locate() -> str:
 
 
 def held_out(questions: int, seed: int) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """So many questions that were not trained on, and a text of as many conversations."""
-    from lsv_demo import held_out
+    """That many questions that were not trained on, and a text of as many conversations."""
+    from lsv_demo.held_out import draw
 
-    return held_out.questions(questions, seed), held_out.text(questions, seed)
+    return draw(questions, seed)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""How lsv-demo takes pictures, sounds and clips, and how many tokens of the prompt stand for each."""
+"""How lsv-demo takes images, sounds and video clips, and how many tokens of the prompt stand for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lsv_demo.senses.inputs import RATE, cut
 
 
 class DemoPlacement:
-    """One token of the prompt for each item; tokens stand one after the other."""
+    """One placeholder token for each item; positions are consecutive."""
 
     placeholders: Mapping[Modality, int]
 
@@ -27,7 +27,7 @@ class DemoPlacement:
 
 
 class DemoProcessor:
-    """A picture or a clip becomes 9 embeddings, a sound one for every 320 ms."""
+    """An image or a clip becomes 9 embeddings, a sound one for every 320 ms."""
 
     rate = RATE
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from demo_training.evaluate import accuracy, answers, score, show
+from demo_training.questions import questions
 from lsv_demo import CHECKPOINT
-from lsv_demo.evaluate import accuracy, answers, score, show
-from lsv_demo.questions import questions
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from demo_training.corpus import Rows, answered, chat_document, documents
+from demo_training.questions import questions
+from demo_training.train import Plan
 from lsv_demo import CHECKPOINT
-from lsv_demo.corpus import Rows, answered, chat_document, documents
-from lsv_demo.questions import questions
-from lsv_demo.train import Plan
 
 
 @pytest.fixture(scope="module")

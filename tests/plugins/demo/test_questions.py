@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from lsv_demo.facts import FACTS
-from lsv_demo.question import correct, split_of
-from lsv_demo.questions import questions, stream
-from lsv_demo.skills import SKILLS
+from demo_training.facts import FACTS
+from demo_training.question import correct, split_of
+from demo_training.questions import questions, stream
+from demo_training.skills import SKILLS
 
 
 def test_same_seed_gives_same_questions() -> None:

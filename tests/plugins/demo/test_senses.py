@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from demo_training.senses import clips, first_sight, held_out, pictures, shapes, sounds
+from demo_training.senses.conversations import KINDS, draw
 from lsv.errors import BadRequest
 from lsv.media.orders import Prepared
 from lsv.media.placing import place
@@ -23,8 +25,6 @@ from lsv.testing.shown import check_shown
 from lsv_demo import CHECKPOINT
 from lsv_demo import plugin as demo
 from lsv_demo.processor import DemoPlacement, DemoProcessor
-from lsv_demo.senses import clips, first_sight, held_out, pictures, shapes, sounds
-from lsv_demo.senses.conversations import KINDS, draw
 from lsv_demo.senses.inputs import GREY, RATE, SIDE, cut
 
 
@@ -176,7 +176,8 @@ def test_an_unknown_option_is_named() -> None:
 
 
 def test_lsv_computes_what_was_trained() -> None:
-    from lsv_demo.senses.checkpoint import load_text, load_tower
+    from demo_training.checkpoint import load_text
+    from demo_training.senses.checkpoint import load_tower
 
     language, tokenizer = load_text(CHECKPOINT)
     language, tower = language.float(), load_tower(CHECKPOINT, language.config.hidden_size).float()

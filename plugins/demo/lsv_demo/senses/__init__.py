@@ -1,1 +1,1 @@
-"""How lsv-demo sees and hears: made-up pictures, sounds and clips, questions about them, and what its tower takes."""
+"""How lsv-demo sees and hears: what an image, a sound or a video clip becomes before the tower's layers."""

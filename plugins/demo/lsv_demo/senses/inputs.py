@@ -1,4 +1,4 @@
-"""What the tower takes: a small picture, a few of them for a clip, the spectrum of a sound."""
+"""What the tower takes: a small image, a few of them for a clip, the spectrum of a sound."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.request.media import Modality
 
 SIDE = 96
-"""Pixels that the longer side of a picture is brought to; what is left of the square is grey."""
+"""Pixels of the longer side of an image after scaling; the rest of the square is grey."""
 FRAMES = 4
-"""Frames of a clip, spread evenly."""
+"""Frames taken from a clip, spread evenly."""
 GREY = 128
 
 RATE = 16_000
@@ -22,25 +22,25 @@ HOP = 320
 WINDOW = 512
 BANDS = 32
 QUIET = 6.0
-"""Powers of ten below the loudest, from which on a band is silent."""
+"""Powers of ten below the loudest at which a band counts as silent."""
 
 ACROSS = 6
-"""Patches in a row of a picture."""
+"""Patches in a row of an image."""
 HOPS = 8
 """Columns of a spectrum in a patch of a sound."""
 PATCHES: Mapping[Modality, int] = {"image": ACROSS * ACROSS, "video": ACROSS * ACROSS, "audio": 128}
-"""The most patches of an item."""
+"""The most patches an item can have."""
 MERGED: Mapping[Modality, int] = {"image": 4, "video": 4, "audio": 2}
-"""Patches that become one embedding: two by two of a picture, two in a row of a sound."""
+"""Patches that become one embedding: two by two in an image, two in a row in a sound."""
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
 def cut(content: Content) -> tuple[Modality, Bytes | Floats, int]:
-    """Of what kind something is, what the tower takes of it, and how many embeddings become of that.
+    """The modality of something, the tower's input made of it, and how many embeddings it becomes.
 
-    A picture is uint8 [SIDE, SIDE, 3], a clip uint8 [FRAMES, SIDE, SIDE, 3], a sound float32 [columns, BANDS].
+    An image is uint8 [SIDE, SIDE, 3], a clip uint8 [FRAMES, SIDE, SIDE, 3], a sound float32 [columns, BANDS].
     Raises ``BadRequest`` for a sound that is too long.
     """
     if isinstance(content, Picture):
@@ -54,7 +54,7 @@ def cut(content: Content) -> tuple[Modality, Bytes | Floats, int]:
 
 
 def fit(pixels: Bytes) -> Bytes:
-    """Any picture as a square of ``SIDE``, in its own proportions, in the middle of grey."""
+    """Any image scaled to fit a square of ``SIDE`` pixels, its proportions kept, centred on grey."""
     height, width = pixels.shape[:2]
     if height == width == SIDE:
         return pixels
@@ -72,7 +72,7 @@ def fit(pixels: Bytes) -> Bytes:
 def spectrum(sound: Sound) -> Floats:
     """float32 [columns, BANDS]: the loudness of bands every 20 ms, from -1 (silent) to 1 (the loudest).
 
-    Silence is put behind the sound until it fills pairs of patches. Raises ``BadRequest`` where there are too many.
+    Silence is appended until the sound fills pairs of patches. Raises ``BadRequest`` where there are too many.
     """
     patch = HOP * HOPS
     most = PATCHES["audio"] * patch
@@ -91,7 +91,7 @@ def spectrum(sound: Sound) -> Floats:
 
 
 def _bands() -> Floats:
-    """float32 [bins, BANDS]: triangles over the spectrum, their middles even on the mel scale from 100 to 7500 Hz."""
+    """float32 [bins, BANDS]: triangular filters, evenly spaced on the mel scale from 100 to 7500 Hz."""
     low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (100, 7500))
     edges = 700 * (10 ** (np.linspace(low, high, BANDS + 2) / 2595) - 1)
     bins = np.fft.rfftfreq(WINDOW, 1 / RATE)[:, None]

@@ -1,4 +1,7 @@
-"""The tower as it is trained: plain torch, with the tensor names of the checkpoint."""
+"""What the tower computes around its layers: from pixels or spectra to patches, and from patches to embeddings.
+
+The steps and layers themselves are the caller's: lsv's when the model is served, plain torch where it is trained.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +9,27 @@ from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from lsv_demo.senses.inputs import ACROSS, BANDS, FRAMES, MERGED, PATCHES, SIDE
+from lsv_demo.senses.inputs import ACROSS, BANDS, SIDE
 
 SIZE = 192
-HEADS = 6
-INNER = 768
-LAYERS = 4
-NORM_EPS = 1e-5
+"""Numbers in a patch."""
 TILE = 4
+"""Pixels in the side of a window of the first step."""
 LOOKS = ((TILE * TILE * 3, 48), (9 * 48, 112), (9 * 112, SIZE))
+"""Inputs and outputs of the steps from pixels to patches."""
 LISTENS = ((3 * BANDS, 112), (3 * 112, 128), (3 * 128, SIZE))
-"""Inputs and outputs of the steps from levels to patches."""
+"""Inputs and outputs of the steps from a spectrum to patches."""
 
 
-class Layer(nn.Module):
-    """A pre-norm transformer layer without a mask."""
+def look(images: Tensor, steps: Iterable[Callable[[Tensor], Tensor]]) -> Tensor:
+    """Images [items, SIDE, SIDE, 3] -> patches [items, 36, SIZE].
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_attn = nn.LayerNorm(SIZE, NORM_EPS)
-        self.qkv = nn.Linear(SIZE, 3 * SIZE)
-        self.out = nn.Linear(SIZE, SIZE)
-        self.before_mlp = nn.LayerNorm(SIZE, NORM_EPS)
-        self.up = nn.Linear(SIZE, INNER)
-        self.down = nn.Linear(INNER, SIZE)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        q, k, v = self.qkv(self.before_attn(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        # On CPUs plain products are learnt through faster than a fused kernel where items are this short.
-        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
-        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.before_mlp(x)), approximate="tanh"))
-
-
-class Looks(nn.Module):
-    """Pictures [items, SIDE, SIDE, 3] -> patches [items, 36, SIZE]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in LOOKS)
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        return look(pictures, self.steps)
-
-
-class Listens(nn.Module):
-    """Spectra [items, columns, BANDS] -> patches [items, columns / 8, SIZE]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in LISTENS)
-
-    def forward(self, spectra: Tensor) -> Tensor:
-        return listen(spectra, self.steps)
-
-
-def look(pictures: Tensor, steps: Iterable[Callable[[Tensor], Tensor]]) -> Tensor:
-    """Convolutions as layers over windows: 4 x 4 pixels side by side, then twice 3 x 3 that overlap, two apart."""
-    items, across = len(pictures), SIDE // TILE
-    x = pictures.reshape(items, across, TILE, across, TILE, 3).transpose(2, 3).flatten(3)
+    Convolutions written as linear layers over windows: 4 x 4 pixels side by side, then twice 3 x 3 with a stride of 2.
+    """
+    items, across = len(images), SIDE // TILE
+    x = images.reshape(items, across, TILE, across, TILE, 3).transpose(2, 3).flatten(3)
     for number, step in enumerate(steps):
         if number:
             padded = F.pad(x, (0, 0, 1, 1, 1, 1))
@@ -78,7 +40,7 @@ def look(pictures: Tensor, steps: Iterable[Callable[[Tensor], Tensor]]) -> Tenso
 
 
 def listen(spectra: Tensor, steps: Iterable[Callable[[Tensor], Tensor]]) -> Tensor:
-    """Three times, windows of three columns, two apart."""
+    """Spectra [items, columns, BANDS] -> patches [items, columns / 8, SIZE]: three times, windows of 3, stride 2."""
     x = spectra
     for step in steps:
         padded = F.pad(x, (0, 0, 1, 1))
@@ -86,40 +48,8 @@ def listen(spectra: Tensor, steps: Iterable[Callable[[Tensor], Tensor]]) -> Tens
     return x
 
 
-class Tower(nn.Module):
-    """What is shown of one kind -> embeddings of ``hidden`` numbers."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.looks, self.listens = Looks(), Listens()
-        self.watch = nn.Linear(FRAMES * SIZE, SIZE)
-        self.places = nn.ParameterDict({kind: torch.empty(count, SIZE) for kind, count in PATCHES.items()})
-        self.before = nn.LayerNorm(SIZE, NORM_EPS)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(SIZE, NORM_EPS)
-        self.merge = nn.ModuleDict({kind: nn.Linear(count * SIZE, hidden) for kind, count in MERGED.items()})
-
-    def forward(self, kind: str, shown: Tensor, mask: Tensor | None = None) -> Tensor:
-        """shown [items, ...] -> [items, patches / MERGED, hidden]; ``mask`` bool [items, 1, 1, patches] says which
-        patches are there, and all are without one.
-        """
-        x = self._patches(kind, levels(shown, self.norm.weight.dtype))
-        x = self.before(x) + self.places[kind][: x.shape[1]]
-        for layer in self.layers:
-            x = layer(x, mask)
-        return self.merge[kind](merge(self.norm(x), kind))
-
-    def _patches(self, kind: str, shown: Tensor) -> Tensor:
-        if kind == "audio":
-            return self.listens(shown)
-        if kind == "image":
-            return self.looks(shown)
-        frames = self.looks(shown.flatten(0, 1)).unflatten(0, (-1, FRAMES))
-        return self.watch(frames.transpose(1, 2).flatten(2))
-
-
 def levels(shown: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is shown in numbers from -1 to 1; sounds come so."""
+    """Pixels scaled to -1 … 1; spectra are in that range already."""
     return (shown if shown.is_floating_point() else shown / 127.5 - 1).to(dtype)
 
 
@@ -129,14 +59,3 @@ def merge(x: Tensor, kind: str) -> Tensor:
         return x.unflatten(-2, (-1, 2)).flatten(-2)
     grid = x.unflatten(-2, (ACROSS // 2, 2, ACROSS // 2, 2)).transpose(-4, -3)
     return grid.flatten(-3).flatten(-3, -2)
-
-
-def first_weights(tower: Tower) -> None:
-    """Small random matrices; those that write to the residual stream begin at nothing."""
-    for name, parameter in tower.named_parameters():
-        if name.startswith("places"):
-            nn.init.normal_(parameter, std=0.3)
-        elif name.endswith(("out.weight", "down.weight", "bias")):
-            nn.init.zeros_(parameter)
-        elif parameter.ndim >= 2:
-            nn.init.normal_(parameter, std=(2 if "steps" in name else 1) ** 0.5 * parameter[0].numel() ** -0.5)

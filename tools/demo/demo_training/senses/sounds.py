@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 
+from demo_training.senses.asked import Shown, Turn, counted, said
 from lsv.media.processor import Sound
-from lsv_demo.senses.asked import Shown, Turn, counted, said
 
 PITCHES = {"low": (130.0, 400.0), "middle": (600.0, 1100.0), "high": (1700.0, 4000.0)}
 """Lowest and highest frequency in Hz."""

@@ -1,4 +1,4 @@
-"""How much of what is shown the model gets right: ``python -m lsv_demo.senses.evaluate``.
+"""How much of what is shown the model gets right: ``python -m demo_training.senses.evaluate``.
 
 Every question is asked alone, about an item that was not trained on, and an answer is right when each of its tokens is
 the likeliest behind the right ones before it.
@@ -13,13 +13,14 @@ from random import Random
 
 from tokenizers import Tokenizer
 
+from demo_training.checkpoint import load_text
+from demo_training.evaluate import show
+from demo_training.senses.asked import Shown, Turn
+from demo_training.senses.checkpoint import load_tower
+from demo_training.senses.conversations import KINDS, Row, collate, draw
+from demo_training.senses.learner import Learner
+from demo_training.senses.pictures import KNOWN
 from lsv_demo import CHECKPOINT
-from lsv_demo.evaluate import show
-from lsv_demo.senses.asked import Shown, Turn
-from lsv_demo.senses.checkpoint import load_text, load_tower
-from lsv_demo.senses.conversations import KINDS, Row, collate, draw
-from lsv_demo.senses.learner import Learner
-from lsv_demo.senses.pictures import KNOWN
 
 Table = dict[str, tuple[int, int]]
 """Right answers and questions by name."""
@@ -58,7 +59,7 @@ def _counted(marks: dict[str, list[bool]]) -> Table:
 
 def main() -> None:
     """Ask the checkpoint about held-out items, and print how much is right by skill and by number of things."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.senses.evaluate", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.senses.evaluate", description=main.__doc__)
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--items", type=int, default=300, help="pictures, sounds and clips, of each so many")
     parser.add_argument("--seed", type=int, default=0)

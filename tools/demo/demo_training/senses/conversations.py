@@ -11,17 +11,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from demo_training.chat import system_turn
+from demo_training.corpus import ASKED
+from demo_training.question import Question, Split
+from demo_training.senses.asked import Shown, Turn
+from demo_training.senses.clips import clip
+from demo_training.senses.pictures import AMONG_SEVERAL, SCENES, Scenes, picture
+from demo_training.senses.sounds import sound
+from demo_training.senses.tower import Tower
+from demo_training.template import END_OF_TEXT, END_OF_TURN, MEDIA, turn_start
 from lsv.request.media import Modality
-from lsv_demo.chat import system_turn
-from lsv_demo.corpus import ASKED
-from lsv_demo.question import Question, Split
-from lsv_demo.senses.asked import Shown, Turn
-from lsv_demo.senses.clips import clip
 from lsv_demo.senses.inputs import FRAMES, HOPS, MERGED, PATCHES, RATE, SIDE, cut
-from lsv_demo.senses.pictures import AMONG_SEVERAL, SCENES, Scenes, picture
-from lsv_demo.senses.sounds import sound
-from lsv_demo.senses.tower import Tower
-from lsv_demo.template import END_OF_TEXT, END_OF_TURN, MEDIA, turn_start
 
 HARD = {"position": 3, AMONG_SEVERAL: 12, "count": 3}
 """How much more often than others a skill is asked for."""

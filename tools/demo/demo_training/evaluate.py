@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from demo_training.checkpoint import load_text
+from demo_training.question import Question, correct
+from demo_training.questions import questions
 from lsv_demo import CHECKPOINT
-from lsv_demo.question import Question, correct
-from lsv_demo.questions import questions
-from lsv_demo.senses.checkpoint import load_text
 
 LONGEST_ANSWER = 192
 
@@ -65,7 +65,7 @@ def show(table: dict[str, tuple[int, int]]) -> str:
 
 def main() -> None:
     """Ask the checkpoint held-out questions and print how many answers are exactly right, by skill."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.evaluate", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.evaluate", description=main.__doc__)
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from demo_training.senses.conversations import Batch
+from demo_training.senses.pictures import ASPECTS, PLACES
+from demo_training.senses.tower import Tower
+from demo_training.tokenizer import media_tokens
 from lsv.request.media import Modality
-from lsv_demo.senses.conversations import Batch
-from lsv_demo.senses.pictures import ASPECTS, PLACES
-from lsv_demo.senses.tower import Tower
-from lsv_demo.tokenizer import media_tokens
 
 
 class Fields(nn.Module):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from random import Random
 
-from lsv_demo import world
-from lsv_demo.facts import (
+from demo_training import world
+from demo_training.facts import (
     ANIMAL_ASKS,
     FACTS,
     LAND_ASKS,
@@ -14,9 +14,9 @@ from lsv_demo.facts import (
     Fact,
     Relations,
 )
-from lsv_demo.names import invented_name, invented_word
-from lsv_demo.question import Question, single
-from lsv_demo.world import article
+from demo_training.names import invented_name, invented_word
+from demo_training.question import Question, single
+from demo_training.world import article
 
 Maker = Callable[[Random], Question]
 Namer = Callable[[Random], str]

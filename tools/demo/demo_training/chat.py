@@ -3,9 +3,9 @@
 from dataclasses import replace
 from random import Random
 
-from lsv_demo.facts import FACTS
-from lsv_demo.question import Message, Question, system, user
-from lsv_demo.skills.context import chatter
+from demo_training.facts import FACTS
+from demo_training.question import Message, Question, system, user
+from demo_training.skills.context import chatter
 
 SYSTEMS = (
     "You are lsv-demo.", "You are a helpful assistant.",

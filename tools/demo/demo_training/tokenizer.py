@@ -7,8 +7,8 @@ from random import Random
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lsv_demo.corpus import documents
-from lsv_demo.template import CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, MARKERS, MEDIA
+from demo_training.corpus import documents
+from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, MARKERS, MEDIA
 
 VOCABULARY = 1024
 TRAINING_DOCUMENTS = 20_000

@@ -6,9 +6,9 @@ from random import Random
 
 import numpy as np
 
+from demo_training.senses.asked import Shown, Turn, article, said
+from demo_training.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 from lsv.media.processor import Clip
-from lsv_demo.senses.asked import Shown, Turn, article, said
-from lsv_demo.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 
 WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1), "not at all": (0, 0)}
 ASPECTS = (len(WAYS), len(SHAPES), len(COLOURS))

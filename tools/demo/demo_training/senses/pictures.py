@@ -9,9 +9,9 @@ from random import Random
 
 import numpy as np
 
+from demo_training.senses.asked import Shown, Turn, article, counted, said
+from demo_training.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 from lsv.media.processor import Picture
-from lsv_demo.senses.asked import Shown, Turn, article, counted, said
-from lsv_demo.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
 
 PLACES = (
     ("top left", "in the top left"), ("top", "at the top"), ("top right", "in the top right"),

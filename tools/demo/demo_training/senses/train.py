@@ -1,4 +1,4 @@
-"""Teaches the text model to see and hear: ``python -m lsv_demo.senses.train`` goes on where ``lsv_demo.train`` ended.
+"""Teaches the text model to see and hear: ``python -m demo_training.senses.train``, after ``demo_training.train``.
 
 Seeded. The tower learns from nothing, the language model along with it, and the text it knows is rehearsed so that it
 stays.
@@ -19,18 +19,19 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from demo_training.checkpoint import load_text
+from demo_training.optimizer import MasterWeights, share_of_rate
+from demo_training.questions import stream
+from demo_training.senses.checkpoint import load_tower, save
+from demo_training.senses.conversations import Batch, collate, conversation, pack
+from demo_training.senses.evaluate import check
+from demo_training.senses.first_sight import Lessons, set_level, teach
+from demo_training.senses.learner import Learner
+from demo_training.senses.pictures import SCENES, Scenes
+from demo_training.senses.tower import Tower, first_weights
+from demo_training.train import LENGTHS, rows_by_length, weighted_loss
 from lsv.request.media import Modality
 from lsv_demo import CHECKPOINT
-from lsv_demo.optimizer import MasterWeights, share_of_rate
-from lsv_demo.questions import stream
-from lsv_demo.senses.checkpoint import load_text, load_tower, save
-from lsv_demo.senses.conversations import Batch, collate, conversation, pack
-from lsv_demo.senses.evaluate import check
-from lsv_demo.senses.first_sight import Lessons, set_level, teach
-from lsv_demo.senses.learner import Learner
-from lsv_demo.senses.pictures import SCENES, Scenes
-from lsv_demo.senses.tower import Tower, first_weights
-from lsv_demo.train import LENGTHS, rows_by_length, weighted_loss
 
 PACKED = 512
 """Tokens of a row of conversations, one behind the other."""
@@ -186,7 +187,7 @@ def rehearsals(tokenizer: Tokenizer, course: Course) -> Iterator[tuple[Tensor, T
 
 def main() -> None:
     """Train, write the checkpoint and print its accuracy on held-out pictures, sounds and clips by skill."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.senses.train", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.senses.train", description=main.__doc__)
     parser.add_argument("--text", type=Path, default=CHECKPOINT, help="folder of the text model to begin with")
     parser.add_argument("--folder", type=Path, default=CHECKPOINT)
     parser.add_argument("--kept", type=Path, default=KEPT, help="where the tower is kept after its lessons")

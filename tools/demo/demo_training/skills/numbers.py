@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lsv_demo.question import Question, single
+from demo_training.question import Question, single
 
 ADD_ASKS = (
     "What is {a} + {b}?", "What is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b} = ?", "{a} + {b}",

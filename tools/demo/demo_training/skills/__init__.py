@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from lsv_demo.question import Question, Split, split_of
-from lsv_demo.skills import context, knowledge, numbers, profile, words
+from demo_training.question import Question, Split, split_of
+from demo_training.skills import context, knowledge, numbers, profile, words
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from lsv_demo import world
-from lsv_demo.names import any_name, any_words, invented_word
-from lsv_demo.question import Question, single
+from demo_training import world
+from demo_training.names import any_name, any_words, invented_word
+from demo_training.question import Question, single
 
 REPEAT_ASKS = (
     "Repeat after me: {}", "Repeat: {}", "Say this: {}", "Echo: {}", "Please repeat this: {}",

@@ -3,10 +3,10 @@
 import json
 from random import Random
 
-from lsv_demo import world
-from lsv_demo.names import any_name, invented_name
-from lsv_demo.question import Question, single
-from lsv_demo.world import Animal, Person, Thing, Town, article
+from demo_training import world
+from demo_training.names import any_name, invented_name
+from demo_training.question import Question, single
+from demo_training.world import Animal, Person, Thing, Town, article
 
 CARD_ASKS = (
     "Give {x}'s card as JSON.", "Give me {x} as JSON.", "Write {x}'s card as JSON.",

@@ -1,6 +1,6 @@
 """Trains lsv-demo from nothing: text, tokenizer, model, checkpoint, held-out accuracy.
 
-`python -m lsv_demo.train` is seeded and takes about 25 minutes on two free cores. Where other programs run on the
+`python -m demo_training.train` is seeded and takes about 25 minutes on two free cores. Where other programs run on the
 same cores, `OMP_WAIT_POLICY=passive` keeps its threads from waiting busily for each other.
 """
 
@@ -19,13 +19,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from demo_training.corpus import Rows, documents
+from demo_training.evaluate import accuracy, answers, score, show
+from demo_training.optimizer import MasterWeights, share_of_rate
+from demo_training.questions import questions
+from demo_training.template import END_OF_TEXT, END_OF_TURN
+from demo_training.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 from lsv_demo import CHECKPOINT
-from lsv_demo.corpus import Rows, documents
-from lsv_demo.evaluate import accuracy, answers, score, show
-from lsv_demo.optimizer import MasterWeights, share_of_rate
-from lsv_demo.questions import questions
-from lsv_demo.template import END_OF_TEXT, END_OF_TURN
-from lsv_demo.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 
 CONTEXT = 2048
 KEPT = Path(tempfile.gettempdir()) / "lsv-demo-training.pt"
@@ -184,7 +184,7 @@ def train(plan: Plan, folder: Path, kept: Path) -> LlamaForCausalLM:
 
 def main() -> None:
     """Train the model, write the checkpoint and print its held-out accuracy by skill."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.train", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.train", description=main.__doc__)
     parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=CHECKPOINT)

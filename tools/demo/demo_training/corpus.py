@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from lsv_demo import world
-from lsv_demo.chat import dress, facts_system
-from lsv_demo.facts import FACTS
-from lsv_demo.question import Message, Question, assistant, system
-from lsv_demo.questions import stream
-from lsv_demo.skills import draw
-from lsv_demo.skills.context import UNTOLD
-from lsv_demo.skills.profile import SUBJECTS, person_story
-from lsv_demo.skills.words import anything
-from lsv_demo.template import END_OF_TEXT, END_OF_TURN, turn_start
+from demo_training import world
+from demo_training.chat import dress, facts_system
+from demo_training.facts import FACTS
+from demo_training.question import Message, Question, assistant, system
+from demo_training.questions import stream
+from demo_training.skills import draw
+from demo_training.skills.context import UNTOLD
+from demo_training.skills.profile import SUBJECTS, person_story
+from demo_training.skills.words import anything
+from demo_training.template import END_OF_TEXT, END_OF_TURN, turn_start
 
 Piece = tuple[str, float]
 """Text with the weight that its tokens have in the loss."""

@@ -5,8 +5,8 @@ sums, comparisons and counts the operands; for repeat, reverse, translate and me
 for facts of the world the fact *and* the phrasing together, so that a held-out question asks for a fact seen
 in training in a phrasing that was never seen with that fact. A key falls wholly on one side.
 
-`python -m lsv_demo.questions > held_out.jsonl` writes the held-out questions, one JSON object a line, as
-`lsv eval --questions held_out.jsonl` takes them.
+`python -m demo_training.questions --count 3000 > held_out.jsonl` writes held-out questions, one JSON object a line,
+as `lsv eval --questions held_out.jsonl` takes them.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lsv_demo.chat import dress
-from lsv_demo.question import Question, Split, correct
-from lsv_demo.skills import SKILLS, draw
+from demo_training.chat import dress
+from demo_training.question import Question, Split, correct
+from demo_training.skills import SKILLS, draw
 
 __all__ = ["Question", "as_record", "correct", "questions", "stream"]
 
@@ -62,7 +62,7 @@ def as_record(question: Question) -> dict[str, Any]:
 
 def main() -> None:
     """Write held-out questions as JSON lines on standard output."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.questions", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.questions", description=main.__doc__)
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from demo_training.optimizer import MasterWeights, share_of_rate
+from demo_training.question import Split
+from demo_training.senses import clips, pictures, sounds
+from demo_training.senses.conversations import KINDS, Items, draw
+from demo_training.senses.tower import Tower
 from lsv.request.media import Modality
-from lsv_demo.optimizer import MasterWeights, share_of_rate
-from lsv_demo.question import Split
-from lsv_demo.senses import clips, pictures, sounds
-from lsv_demo.senses.conversations import KINDS, Items, draw
 from lsv_demo.senses.inputs import MERGED, PATCHES
-from lsv_demo.senses.tower import Tower
 
 ASPECTS: Mapping[Modality, tuple[int, ...]] = {
     "image": pictures.ASPECTS, "audio": sounds.ASPECTS, "video": clips.ASPECTS,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lsv_demo import world
-from lsv_demo.world import article
+from demo_training import world
+from demo_training.world import article
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Questions about pictures, sounds and clips that were not trained on, as chats with files in them.
 
-`python -m lsv_demo.senses.held_out FOLDER` writes such files, and prints what to ask about each and the right answer.
+`python -m demo_training.senses.held_out FOLDER` writes such files, and prints what to ask about each and the right
+answer.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from demo_training.senses.asked import Shown, Turn
+from demo_training.senses.clips import clip
+from demo_training.senses.pictures import AMONG_SEVERAL, KNOWN, picture
+from demo_training.senses.sounds import sound
 from lsv.media.processor import Clip, Picture, Sound
 from lsv.request.media import Modality
-from lsv_demo.senses.asked import Shown, Turn
-from lsv_demo.senses.clips import clip
-from lsv_demo.senses.pictures import AMONG_SEVERAL, KNOWN, picture
-from lsv_demo.senses.sounds import sound
 
 SKILLS: dict[str, Modality] = {
     "colour": "image", "shape": "image", "count": "image", "position": "image",
@@ -130,7 +131,7 @@ def mp4(content: Clip) -> bytes:
 
 def main() -> None:
     """Write files that were not trained on, and print a question and its right answer for each."""
-    parser = argparse.ArgumentParser(prog="python -m lsv_demo.senses.held_out", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo_training.senses.held_out", description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--each", type=int, default=2, help="files of each skill")
     parser.add_argument("--seed", type=int, default=0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from demo_training.question import Split, split_of
 from lsv.media.processor import Content
 from lsv.request.media import Modality
-from lsv_demo.question import Split, split_of
 
 
 @dataclass(frozen=True)

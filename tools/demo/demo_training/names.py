@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lsv_demo import world
+from demo_training import world
 
 ONSETS = ("b", "br", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pl", "r",
           "s", "sh", "sk", "st", "t", "tr", "v", "w", "y", "z")  # fmt: skip

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from random import Random
 
-from lsv_demo import world
-from lsv_demo.facts import ANIMAL_ASKS, FACTS, PERSON_ASKS, THING_ASKS, Fact
-from lsv_demo.names import any_name, invented_name, invented_word
-from lsv_demo.question import Message, Question, assistant, split_of, system, user
-from lsv_demo.skills import knowledge, numbers
-from lsv_demo.world import article
+from demo_training import world
+from demo_training.facts import ANIMAL_ASKS, FACTS, PERSON_ASKS, THING_ASKS, Fact
+from demo_training.names import any_name, invented_name, invented_word
+from demo_training.question import Message, Question, assistant, split_of, system, user
+from demo_training.skills import knowledge, numbers
+from demo_training.world import article
 
 NOTED = "Thank you, I will remember that."
 

@@ -1,0 +1,39 @@
+"""What is installed: the packages with their data, and nothing that only those who work on lsv need."""
+
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    return {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+
+
+def test_the_demo_comes_with_its_checkpoint_and_held_out_set_and_without_its_training(files: set[str]) -> None:
+    assert {file for file in files if file.startswith("lsv_demo/")} == {
+        "lsv_demo/__init__.py",
+        "lsv_demo/checkpoint/config.json",
+        "lsv_demo/checkpoint/generation_config.json",
+        "lsv_demo/checkpoint/model.safetensors",
+        "lsv_demo/checkpoint/tokenizer.json",
+        "lsv_demo/checkpoint/tokenizer_config.json",
+        "lsv_demo/held_out.py",
+        "lsv_demo/held_out_conversations.jsonl",
+        "lsv_demo/held_out_questions.jsonl",
+        "lsv_demo/model.py",
+        "lsv_demo/plugin.py",
+        "lsv_demo/processor.py",
+        "lsv_demo/senses/__init__.py",
+        "lsv_demo/senses/inputs.py",
+        "lsv_demo/senses/tower.py",
+    }
+
+
+def test_only_packages_of_lsv_are_installed(files: set[str]) -> None:
+    packages = {file.split("/")[0] for file in files}
+    assert {name for name in packages if name != "lsv" and not name.startswith("lsv_")} == set()
+    assert "lsv/__init__.py" in files
