@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=CHECKPOINT)
     parser.add_argument("--kept", type=Path, default=KEPT, help="where an interrupted run keeps its state")
     options = parser.parse_args()
-    model = train(Plan(options.steps, options.seed), options.folder, options.kept)
+    model = train(Plan(options.steps, seed=options.seed), options.folder, options.kept)
     table = check(model, options.folder, 1000, seed=0)
     print(show(table))
     print(f"accuracy {accuracy(table):.1%}")
