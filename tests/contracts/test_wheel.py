@@ -37,3 +37,9 @@ def test_only_packages_of_lsv_are_installed(files: set[str]) -> None:
     packages = {file.split("/")[0] for file in files}
     assert {name for name in packages if name != "lsv" and not name.startswith("lsv_")} == set()
     assert "lsv/__init__.py" in files
+
+
+def test_the_license_comes_with_the_package() -> None:
+    metadata = WheelBuilder(str(ROOT)).metadata.core
+    assert (metadata.license_expression, metadata.license_files) == ("Apache-2.0", ["LICENSE"])
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").split()[:4] == ["Apache", "License", "Version", "2.0,"]
