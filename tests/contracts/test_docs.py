@@ -1,0 +1,64 @@
+"""Files and modules that the documents for developers name are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("docs/developing.md", "docs/glossary.md", "CHANGELOG.md")
+FOLDERS = "core|plugins|webui|tests|benchmarks|tools|docs"
+
+
+def texts() -> list[tuple[str, str]]:
+    """What each says about the tree as it is: of a changelog its latest part."""
+    return [
+        (name, "## ".join(read(name).split("\n## ")[: 2 if name == "CHANGELOG.md" else None])) for name in DOCUMENTS
+    ]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def missing_files(text: str) -> list[str]:
+    """Paths in code type that begin with a folder of the tree."""
+    named = re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", text)
+    return [path for path in named if not (ROOT / path).exists()]
+
+
+def missing_modules(text: str) -> list[str]:
+    """Dotted names of core; a last part that is no module may be a name in one."""
+    # what stands in the first column of a table of moved paths is gone
+    kept = re.sub(r"^ *\|[^|]*\| `lsv\.", "`lsv.", text, flags=re.MULTILINE)
+    return [name for name in re.findall(r"`(lsv(?:\.\w+)+)`", kept) if not exists(name)]
+
+
+def exists(dotted: str) -> bool:
+    path = (ROOT / "core").joinpath(*dotted.split("."))
+    if path.is_dir() or path.with_suffix(".py").is_file():
+        return True
+    return re.search(rf"\b{path.name}\b", source(path.parent)) is not None
+
+
+def source(path: Path) -> str:
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+@pytest.mark.parametrize(("name", "text"), texts(), ids=DOCUMENTS)
+def test_what_is_named_exists(name: str, text: str) -> None:
+    assert missing_files(text) + missing_modules(text) == []
+
+
+def test_what_is_gone_is_seen() -> None:
+    assert missing_files("`core/lsv/ops.py`, `core/lsv/gone.py`, `tests/gone/`") == ["core/lsv/gone.py", "tests/gone/"]
+    assert missing_modules("`lsv.kv.blocks`, `lsv.kv`, `lsv.gone`, `lsv.kv.gone`") == ["lsv.gone", "lsv.kv.gone"]
+    assert missing_modules("| `lsv.gone` | `lsv.weights.gone` |") == ["lsv.weights.gone"]
+
+
+@pytest.mark.parametrize("name", ["docs/glossary.md"])
+def test_words_are_in_order(name: str) -> None:
+    words = re.findall(r"^\| \*\*([^*]+)\*\*", read(name), flags=re.MULTILINE)
+    assert len(words) >= 30
+    assert words == sorted(words, key=str.lower)
