@@ -57,6 +57,12 @@ def test_what_is_gone_is_seen() -> None:
     assert missing_modules("| `lsv.gone` | `lsv.weights.gone` |") == ["lsv.weights.gone"]
 
 
+def test_architecture_names_modules_of_core_that_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)`", read("docs/architecture.md"))
+    assert len(named) > 10
+    assert [path for path in named if not any((base / path).is_file() for base in (ROOT / "core" / "lsv", ROOT))] == []
+
+
 @pytest.mark.parametrize("name", ["docs/glossary.md"])
 def test_words_are_in_order(name: str) -> None:
     words = re.findall(r"^\| \*\*([^*]+)\*\*", read(name), flags=re.MULTILINE)
