@@ -14,7 +14,7 @@ from setup import Setup
 from workloads import Workload, make_prompts
 
 from lsv_bench.datasets import Sample
-from lsv_bench.load import Pressed, Target, press
+from lsv_bench.load import LoadRun, Target, run_load
 from lsv_bench.memory import measure_memory
 from lsv_bench.server import OwnServer
 
@@ -30,26 +30,26 @@ def serve(setup: Setup, workload: Workload, seed: str) -> dict[str, Any]:
     with OwnServer(setup.command(setup.engine.server, port=port), url) as server:
         stages = server.wait_until_ready(READY_SECONDS)
         target = Target(url=url, model="m")
-        _press(target, make_prompts(workload, vocabulary, f"{seed} warm")[: workload.clients], workload)
+        _run_load(target, make_prompts(workload, vocabulary, f"{seed} warm")[: workload.clients], workload)
         ours = [os.getpid(), server.pid]
         before = take_usage(ours)
-        pressed = _press(target, make_prompts(workload, vocabulary, seed), workload)
+        load = _run_load(target, make_prompts(workload, vocabulary, seed), workload)
         after = take_usage(ours)
-        figures = summarise(pressed, workload)
+        figures = summarise(load, workload)
         return {"load_s": sum(stages.values()), **figures, **cores_between(before, after), **measure_memory(server.pid)}
 
 
-def summarise(pressed: Pressed, workload: Workload) -> dict[str, Any]:
+def summarise(load: LoadRun, workload: Workload) -> dict[str, Any]:
     """Tokens are those the server counted; times in seconds."""
-    tokens = sum(one.output_tokens for one in pressed.outcomes)
-    first = [one.ttft for one in pressed.outcomes]
-    gaps = [gap for one in pressed.outcomes for gap in one.gaps]
-    wrong = sorted({one.error for one in pressed.outcomes if one.error})
+    tokens = sum(one.output_tokens for one in load.outcomes)
+    first = [one.ttft for one in load.outcomes]
+    gaps = [gap for one in load.outcomes for gap in one.gaps]
+    wrong = sorted({one.error for one in load.outcomes if one.error})
     return {
-        "seconds": pressed.seconds,
-        "complete": [one.output_tokens for one in pressed.outcomes] == [workload.output] * workload.requests,
+        "seconds": load.seconds,
+        "complete": [one.output_tokens for one in load.outcomes] == [workload.output] * workload.requests,
         "output_tokens": tokens,
-        "output_tps": tokens / pressed.seconds,
+        "output_tps": tokens / load.seconds,
         "ttft_p50_s": statistics.median(first),
         "ttft_p99_s": percentile(first, 99),
         "itl_p50_s": statistics.median(gaps) if gaps else None,
@@ -64,7 +64,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, -(-len(ordered) * int(percent) // 100) - 1)]
 
 
-def _press(target: Target, prompts: Sequence[Sequence[int]], workload: Workload) -> Pressed:
+def _run_load(target: Target, prompts: Sequence[Sequence[int]], workload: Workload) -> LoadRun:
     samples = [Sample(tuple(prompt), workload.output) for prompt in prompts]
     at_once = [0.0] * len(samples)
-    return asyncio.run(press(target, samples, at_once, concurrency=workload.clients, done=lambda: None))
+    return asyncio.run(run_load(target, samples, at_once, concurrency=workload.clients, done=lambda: None))

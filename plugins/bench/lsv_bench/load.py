@@ -74,7 +74,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         return (self.e2el - self.ttft) / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
-class Pressed(msgspec.Struct, frozen=True):
+class LoadRun(msgspec.Struct, frozen=True):
     """All outcomes in the order of the samples, the seconds it took, and the most requests open at once."""
 
     outcomes: Sequence[Outcome]
@@ -82,9 +82,9 @@ class Pressed(msgspec.Struct, frozen=True):
     peak: int
 
 
-async def press(
+async def run_load(
     target: Target, samples: Sequence[Sample], times: Sequence[float], *, concurrency: int, done: Callable[[], None]
-) -> Pressed:
+) -> LoadRun:
     """Send each sample at its time (seconds from now), at most ``concurrency`` at once; ``done`` is called after each.
 
     Requests that fail are outcomes with an error; nothing is raised for them.
@@ -110,7 +110,7 @@ async def press(
                 await asyncio.sleep(wait)
             tasks.append(asyncio.create_task(send(sample)))
         outcomes = await asyncio.gather(*tasks)
-        return Pressed(outcomes, time.perf_counter() - began, peak)
+        return LoadRun(outcomes, time.perf_counter() - began, peak)
 
 
 async def _measure(http: httpx2.AsyncClient, target: Target, sample: Sample) -> Outcome:

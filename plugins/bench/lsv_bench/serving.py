@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lsv.errors import ConfigError
 from lsv_bench.figures import Figures, spread
-from lsv_bench.load import Outcome, Pressed
+from lsv_bench.load import LoadRun, Outcome
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 """Time to first token, time per output token after it, inter-token latency, end-to-end latency."""
@@ -31,10 +31,10 @@ def read_targets(texts: Sequence[str]) -> dict[str, float]:
 
 
 def summarise(
-    pressed: Pressed, *, metrics: Sequence[str], percents: Sequence[float], targets: Mapping[str, float]
+    load: LoadRun, *, metrics: Sequence[str], percents: Sequence[float], targets: Mapping[str, float]
 ) -> Figures:
     """All figures of a run; ``targets`` are in seconds, and without them no goodput is given."""
-    good = [outcome for outcome in pressed.outcomes if outcome.error is None]
+    good = [outcome for outcome in load.outcomes if outcome.error is None]
     inputs, outputs = sum(one.input_tokens for one in good), sum(one.output_tokens for one in good)
     times = {
         "ttft": [one.ttft for one in good],
@@ -44,20 +44,20 @@ def summarise(
     }
     figures: Figures = {
         "requests": len(good),
-        "errors": len(pressed.outcomes) - len(good),
-        "peak_concurrency": pressed.peak,
-        "seconds": pressed.seconds,
-        "requests_per_s": len(good) / pressed.seconds,
+        "errors": len(load.outcomes) - len(good),
+        "peak_concurrency": load.peak,
+        "seconds": load.seconds,
+        "requests_per_s": len(good) / load.seconds,
         "input_tokens": inputs,
         "cached_tokens": sum(one.cached_tokens for one in good),
         "output_tokens": outputs,
-        "output_tokens_per_s": outputs / pressed.seconds,
-        "total_tokens_per_s": (inputs + outputs) / pressed.seconds,
+        "output_tokens_per_s": outputs / load.seconds,
+        "total_tokens_per_s": (inputs + outputs) / load.seconds,
     }
     if targets:
         met = sum(meets(one, targets) for one in good)
-        figures["goodput_per_s"] = met / pressed.seconds
-        figures["good_percent"] = 100 * met / len(pressed.outcomes)
+        figures["goodput_per_s"] = met / load.seconds
+        figures["good_percent"] = 100 * met / len(load.outcomes)
     for metric in metrics:
         figures.update(spread(metric, times[metric], percents))
     return figures

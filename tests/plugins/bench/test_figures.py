@@ -9,7 +9,7 @@ import pytest
 from lsv.errors import ConfigError, Unavailable
 from lsv_bench.arrivals import Arrivals
 from lsv_bench.figures import better, medians, percentile, split, spread
-from lsv_bench.load import Outcome, Pressed
+from lsv_bench.load import LoadRun, Outcome
 from lsv_bench.memory import measure_memory
 from lsv_bench.offline import Batch
 from lsv_bench.offline import summarise as summarise_batches
@@ -66,16 +66,16 @@ def test_a_ramp_begins_slowly(ramp: str) -> None:
     assert times[-1] - times[-2] == pytest.approx(0.01, rel=0.1)
 
 
-def pressed() -> Pressed:
+def load_run() -> LoadRun:
     good = Outcome(ttft=0.1, gaps=[0.1, 0.2], e2el=0.4, input_tokens=8, cached_tokens=4, output_tokens=3)
     slow = Outcome(ttft=0.9, gaps=[], e2el=0.9, input_tokens=8, output_tokens=1)
     failed = Outcome(e2el=9.0, error="refused")
-    return Pressed([good, slow, failed, failed], 2.0, 3)
+    return LoadRun([good, slow, failed, failed], 2.0, 3)
 
 
 def test_figures_of_a_server() -> None:
     found = summarise(
-        pressed(), metrics=("ttft", "tpot", "itl", "e2el"), percents=(50,), targets={"ttft": 0.5, "tpot": 0.2}
+        load_run(), metrics=("ttft", "tpot", "itl", "e2el"), percents=(50,), targets={"ttft": 0.5, "tpot": 0.2}
     )
     assert found == pytest.approx({
         "requests": 2, "errors": 2, "peak_concurrency": 3, "seconds": 2.0, "requests_per_s": 1.0,
@@ -84,8 +84,8 @@ def test_figures_of_a_server() -> None:
         "ttft_mean_ms": 500.0, "ttft_p50_ms": 100.0, "tpot_mean_ms": 150.0, "tpot_p50_ms": 150.0,
         "itl_mean_ms": 150.0, "itl_p50_ms": 100.0, "e2el_mean_ms": 650.0, "e2el_p50_ms": 400.0,
     })  # fmt: skip
-    assert errors(pressed().outcomes) == {"refused": 2}
-    plain = summarise(pressed(), metrics=("ttft",), percents=(99,), targets={})
+    assert errors(load_run().outcomes) == {"refused": 2}
+    plain = summarise(load_run(), metrics=("ttft",), percents=(99,), targets={})
     assert "goodput_per_s" not in plain
     assert not any(name.startswith("itl") for name in plain)
 

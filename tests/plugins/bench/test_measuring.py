@@ -17,7 +17,7 @@ from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
 from lsv_bench.datasets import Conversation, Sample, random_samples
-from lsv_bench.load import Target, press
+from lsv_bench.load import Target, run_load
 from lsv_bench.offline import measure_latency, measure_throughput, run_batch
 from lsv_bench.server import OwnServer
 
@@ -68,7 +68,7 @@ async def test_tokens_and_requests_are_counted() -> None:
     done: list[int] = []
     samples = random_samples(6, 4, 3, vocab=100)
     async with serving(lambda path, body: THREE, together=4) as target:
-        found = await press(target, samples, [0.0] * 6, concurrency=4, done=lambda: done.append(1))
+        found = await run_load(target, samples, [0.0] * 6, concurrency=4, done=lambda: done.append(1))
     assert len(done) == 6
     assert found.peak == 4
     for outcome in found.outcomes:
@@ -80,7 +80,7 @@ async def test_tokens_and_requests_are_counted() -> None:
 
 async def test_concurrency_bounds_what_is_open() -> None:
     async with serving(lambda path, body: THREE) as target:
-        found = await press(target, random_samples(5, 4, 3, vocab=100), [0.0] * 5, concurrency=1, done=lambda: None)
+        found = await run_load(target, random_samples(5, 4, 3, vocab=100), [0.0] * 5, concurrency=1, done=lambda: None)
     assert found.peak == 1
 
 
@@ -97,7 +97,7 @@ async def test_a_chat_is_sent_as_messages_and_its_role_is_no_token() -> None:
     samples = [Sample("Hello", 7), Sample(Conversation(({"role": "system", "content": "x"},)), 7)]
     async with serving(answer) as target:
         target = changed(target, endpoint="chat", ignore_eos=False, extra_body={"priority": 3})
-        found = await press(target, samples, [0.0, 0.0], concurrency=1, done=lambda: None)
+        found = await run_load(target, samples, [0.0, 0.0], concurrency=1, done=lambda: None)
     assert [outcome.output_tokens for outcome in found.outcomes] == [2, 2], "without usage, chunks are counted"
     assert [len(outcome.gaps) for outcome in found.outcomes] == [1, 1]
     assert {path for path, _ in seen} == {"/v1/chat/completions"}
@@ -123,7 +123,7 @@ REFUSAL = b'{"error": {"message": "too long"}}'
 )
 async def test_failures_are_outcomes(reply: bytes, why: str) -> None:
     async with serving(lambda path, body: reply) as target:
-        found = await press(target, [Sample("x", 1)], [0.0], concurrency=1, done=lambda: None)
+        found = await run_load(target, [Sample("x", 1)], [0.0], concurrency=1, done=lambda: None)
     (outcome,) = found.outcomes
     assert outcome.error
     assert why.lower() in outcome.error.lower()
@@ -132,7 +132,7 @@ async def test_failures_are_outcomes(reply: bytes, why: str) -> None:
 async def test_a_server_that_is_not_there_is_an_error_of_each_request() -> None:
     async with serving(lambda path, body: THREE) as target:
         pass
-    found = await press(target, [Sample("x", 1)] * 2, [0.0, 0.0], concurrency=2, done=lambda: None)
+    found = await run_load(target, [Sample("x", 1)] * 2, [0.0, 0.0], concurrency=2, done=lambda: None)
     assert all(outcome.error for outcome in found.outcomes)
 
 

@@ -13,7 +13,7 @@ from lsv_bench.arrivals import Arrivals
 from lsv_bench.commands import settings as options
 from lsv_bench.commands.workload import Report, make_samples, read_percentiles, with_progress
 from lsv_bench.datasets import Conversation, Sample, spelled
-from lsv_bench.load import ENDPOINTS, Target, press
+from lsv_bench.load import ENDPOINTS, Target, run_load
 from lsv_bench.openai_api import ApiClient
 from lsv_bench.result import Run
 from lsv_bench.serving import METRICS, errors, read_targets, summarise
@@ -49,24 +49,24 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def measure(settings: Mapping[str, Any], model: str, number: int, point: Mapping[str, Any] | None = None) -> Run:
-    """Warm up and press the server once; requests that fail are counted in the run."""
+    """Warm the server up and put it under load once; requests that fail are counted in the run."""
     target = _target(settings, model)
     count, concurrency = settings["num_prompts"], settings["max_concurrency"]
     if settings["num_warmups"]:
         warmup = _samples(settings, settings["num_warmups"], _WARMUP_SEED + number)
-        asyncio.run(press(target, warmup, [0.0] * len(warmup), concurrency=concurrency, done=lambda: None))
+        asyncio.run(run_load(target, warmup, [0.0] * len(warmup), concurrency=concurrency, done=lambda: None))
     samples = _samples(settings, count, number)
     times = _arrivals(settings).times(count, settings["dataset_seed"] + number)
-    pressed = with_progress(
+    load = with_progress(
         "requests",
         count,
-        lambda done: asyncio.run(press(target, samples, times, concurrency=concurrency, done=done)),
+        lambda done: asyncio.run(run_load(target, samples, times, concurrency=concurrency, done=done)),
     )
-    failed = errors(pressed.outcomes)
+    failed = errors(load.outcomes)
     if sum(failed.values()) == count:
         return Run(point=dict(point or {}), errors=failed)
     figures = summarise(
-        pressed,
+        load,
         metrics=settings["percentile_metrics"],
         percents=read_percentiles(settings),
         targets=read_targets(settings["goodput"]),
