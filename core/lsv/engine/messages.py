@@ -1,7 +1,8 @@
 """What clients and engine say to each other: msgspec records in length-prefixed frames on a private socket.
 
 A connection opens with ``Hello``; the engine answers ``Welcome``, then ``Progress`` while it loads and one
-``Ready`` (or ``Failed``). From then on one ``Tokens`` message a step carries all updates of that connection.
+``Ready`` (or ``Failed``, which ends its open requests). From then on one ``Tokens`` message a step carries all updates
+of that connection.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.errors import ErrorRecord
+from lsv.processes.wire import Failed as Failed
 from lsv.request.media import Media, Positions
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
@@ -89,12 +91,6 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     fit: Fit
-
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine can't go on; every open request of the connection has ended."""
-
-    error: ErrorRecord
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):

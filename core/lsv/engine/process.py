@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from lsv.config import EngineConfig
-from lsv.engine.messages import Boot, Failed
-from lsv.errors import EngineDied, LsvError, from_record
-from lsv.processes.wire import FrameReader, encode_frame
+from lsv.engine.messages import Boot
+from lsv.errors import EngineDied, LsvError
+from lsv.processes.child import Child
+from lsv.processes.wire import Failed
 
 _BACKLOG = 64
 _STOP_SECONDS = 5.0
@@ -25,7 +21,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 class EngineProcess:
     """One engine in a process of its own, reached through a socket in a folder that only this user can enter.
 
-    Call ``start`` from a thread that lives as long as the engine shall: on Linux the process dies with it.
+    Call ``start`` from a thread that lives as long as the engine is needed: on Linux the process dies with it.
     ``restarts`` is how often a dead engine may be started again before it stays dead.
     """
 
@@ -35,8 +31,7 @@ class EngineProcess:
         self._restarts = restarts
         self._delay = _FIRST_DELAY / 2
         self._folder: Path | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._lifeline: socket.socket | None = None
+        self._child: Child[Boot, Failed] | None = None
 
     @property
     def address(self) -> str:
@@ -51,25 +46,17 @@ class EngineProcess:
 
     @property
     def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return self._child is not None and self._child.running
 
     def start(self) -> None:
         """Start the process; it takes connections at once and loads the model meanwhile."""
         assert not self.running, "the engine is running"
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="lsv-"))  # mode 0700
-        ours, theirs = socket.socketpair()
-        with self._listen() as listener, theirs:
-            ends = (listener.fileno(), theirs.fileno())
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "lsv.engine.loop", *map(str, ends), str(os.getpid())],
-                pass_fds=ends,
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # a Ctrl-C is for the parent, which lets requests end first
-            )
-        self._lifeline = ours
-        with suppress(OSError):  # it died at once; whoever connects finds out
-            ours.sendall(encode_frame(Boot(self.config, self._log_level)))
+        boot = Boot(self.config, self._log_level)
+        with self._listen() as listener:
+            # In its own group: a Ctrl-C is for the parent, which lets requests end first.
+            self._child = Child("lsv.engine.loop", boot, Failed, inherited=(listener,), own_group=True)
 
     def restart(self) -> float | None:
         """Use up one restart: the seconds to wait before ``start``, doubling each time; None when none is left."""
@@ -82,15 +69,12 @@ class EngineProcess:
     def explain(self, timeout: float = _STOP_SECONDS) -> LsvError:
         """Why the engine ended: the error it reported, else how its process ended. Waits up to ``timeout`` seconds."""
         assert self._child is not None, "the engine has not been started"
-        reported = self._last_words(timeout)
+        reported = self._child.reported_error(timeout)
         if reported is not None:
             return reported
-        try:
-            code = self._child.wait(timeout)
-        except subprocess.TimeoutExpired:
+        if self._child.wait(timeout) is None:
             return EngineDied("the engine process closed its connections")
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return EngineDied(f"the engine process {how}")
+        return EngineDied(f"the engine process {self._child.how_it_ended()}")
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
         """End the process, by force after ``timeout`` seconds, and remove its socket. May be called again."""
@@ -100,15 +84,8 @@ class EngineProcess:
 
     def end(self, timeout: float = _STOP_SECONDS) -> None:
         """End the process, by force after ``timeout`` seconds; it can be started again."""
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self._lifeline = None
         if self._child is not None:
-            try:
-                self._child.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
+            self._child.end(timeout)
 
     def _listen(self) -> socket.socket:
         """A fresh listener at the address; only the child keeps it, so that it ends with the child."""
@@ -117,20 +94,3 @@ class EngineProcess:
         listener.bind(self.address)
         listener.listen(_BACKLOG)
         return listener
-
-    def _last_words(self, timeout: float) -> LsvError | None:
-        """The error that came through the lifeline before its end."""
-        lifeline = self._lifeline
-        if lifeline is None:
-            return None
-        reader: FrameReader[Failed] = FrameReader(Failed)
-        deadline = time.monotonic() + timeout
-        with suppress(OSError):
-            while (left := deadline - time.monotonic()) > 0:
-                lifeline.settimeout(left)
-                data = lifeline.recv(1 << 16)
-                for message in reader.feed(data):
-                    return from_record(message.error)
-                if not data:
-                    break
-        return None

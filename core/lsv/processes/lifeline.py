@@ -1,11 +1,15 @@
-"""Ties a child process to its parent, so that nothing is left behind when the parent is killed."""
+"""What ties a child process to its parent, as the child sees it: a common end, and a channel."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import socket
 import sys
+from typing import Any
+
+from lsv.processes.wire import Channel
 
 _PR_SET_PDEATHSIG = 1
 
@@ -13,9 +17,18 @@ _PR_SET_PDEATHSIG = 1
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, even by SIGKILL.
 
-    The kernel means the parent's thread that started this process, so that one must live as long.
+    The kernel watches the parent's thread that started this process, so that thread must live as long.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)  # it ended before the kernel was told
+
+
+def connect(descriptor: int, parent: int, receives: object) -> Channel[Any, Any]:
+    """The channel to the ``Child`` that ``parent`` made, with which this process ends.
+
+    The two numbers are the last arguments of the module; ``receives`` is the union of what the parent sends.
+    """
+    die_with(parent)
+    return Channel(socket.socket(fileno=descriptor), receives)

@@ -1,19 +1,24 @@
-"""Frames on a socket: a message as msgpack behind its length as u32-LE; and channels to side and worker processes."""
+"""Frames on a socket: a message as msgpack behind its length as u32-LE; and channels between parent and child."""
 
 from __future__ import annotations
 
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 
+from lsv.errors import ErrorRecord
+
 _LENGTH = struct.Struct("<I")
 LONGEST = 1 << 30
 """Bytes of the longest frame."""
+_READ = 1 << 20
+_GONE = "the other end of the channel is gone"
 
 Message = TypeVar("Message")
 Sent = TypeVar("Sent")
@@ -21,11 +26,14 @@ Received = TypeVar("Received")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_frame(message: object) -> bytearray:
-    """The frame of a message. Written in one piece: pictures make it long.
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The last message of a process that can't go on."""
 
-    Raises ``ValueError`` for one that is longer than a reader takes.
-    """
+    error: ErrorRecord
+
+
+def encode_frame(message: object) -> bytearray:
+    """The frame of a message, in one piece: media make it long. Raises ``ValueError`` for one over ``LONGEST``."""
     frame = bytearray(_LENGTH.size)
     _encoder.encode_into(message, frame, _LENGTH.size)
     length = len(frame) - _LENGTH.size
@@ -38,7 +46,7 @@ def encode_frame(message: object) -> bytearray:
 
 
 class FrameReader(Generic[Message]):
-    """Gathers bytes as they come into messages of one type (a union of tagged records)."""
+    """Assembles messages of one type (a union of tagged records) from bytes as they arrive."""
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
@@ -46,11 +54,11 @@ class FrameReader(Generic[Message]):
 
     @property
     def is_inside(self) -> bool:
-        """Whether a frame has come in part."""
+        """Whether a frame has arrived in part."""
         return bool(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Messages that are complete with ``data``. Raises ``ValueError`` for what is no message of the type."""
+        """Messages that are complete with ``data``. Raises ``ValueError`` for anything but a message."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
@@ -68,7 +76,7 @@ class FrameReader(Generic[Message]):
 
 
 class Channel(Generic[Sent, Received]):
-    """One end of a socket pair, in blocking mode. ``receives`` is the union of what the other end sends."""
+    """One end of a socket pair. ``receives`` is the union of what the other end sends."""
 
     def __init__(self, end: socket.socket, receives: object) -> None:
         self.end = end
@@ -88,18 +96,38 @@ class Channel(Generic[Sent, Received]):
         """Whether ``receive`` would return at once."""
         return self.pending or bool(select.select([self.end], [], [], 0)[0])
 
-    def send(self, message: Sent) -> None:
-        """Raises ``OSError`` when the other end is gone."""
-        self.end.sendall(encode_frame(message))
+    def send(self, message: Sent, seconds: float | None = None) -> None:
+        """Raises ``OSError`` when the other end is gone, ``TimeoutError`` when it does not take it in ``seconds``."""
+        frame = encode_frame(message)
+        self._limit(seconds)
+        self.end.sendall(frame)
 
-    def receive(self) -> Received:
-        """The next message; raises ``EOFError`` when the other end is gone."""
+    def receive(self, seconds: float | None = None) -> Received:
+        """The next message. Raises ``EOFError`` when the other end is gone, ``TimeoutError`` after ``seconds``.
+
+        Raises ``ValueError`` for a frame that is not a message.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
         while not self._arrived:
-            data = self.end.recv(1 << 20)
-            if not data:
-                raise EOFError("the other end of the channel is gone")
-            self._arrived.extend(self._reader.feed(data))
+            self._arrived.extend(self._reader.feed(self._read(deadline)))
         return self._arrived.popleft()
 
     def close(self) -> None:
         self.end.close()
+
+    def _read(self, deadline: float | None) -> bytes:
+        try:
+            self._limit(None if deadline is None else max(0.001, deadline - time.monotonic()))
+            data = self.end.recv(_READ)
+        except TimeoutError:
+            raise
+        except OSError as cause:
+            raise EOFError(_GONE) from cause
+        if not data:
+            raise EOFError(_GONE)
+        return data
+
+    def _limit(self, seconds: float | None) -> None:
+        """How long the socket may block; a system call only where that changes."""
+        if self.end.gettimeout() != seconds:
+            self.end.settimeout(seconds)

@@ -1,11 +1,10 @@
-"""Messages between an executor and its worker processes, on ``lsv.processes.wire`` channels."""
+"""Messages between an executor and its worker processes, on the channel of a ``Child``."""
 
 from __future__ import annotations
 
 import msgspec
 
 from lsv.config import EngineConfig, Fit
-from lsv.errors import ErrorRecord
 from lsv.scheduler.plan import StepPlan, StepResult
 
 
@@ -35,11 +34,5 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
     result: StepResult
 
 
-class Broke(msgspec.Struct, frozen=True, tag=True):
-    """The worker can't go on and ends."""
-
-    error: ErrorRecord
-
-
 Order = Start | Run
-Report = Loading | Started | Ran | Broke
+Report = Loading | Started | Ran

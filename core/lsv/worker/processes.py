@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import selectors
-import socket
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,61 +12,40 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError, EngineDied, LsvError, from_record
+from lsv.errors import ConfigError, EngineDied, LsvError
 from lsv.plugins.catalog import Catalog
-from lsv.processes.wire import Channel
+from lsv.processes.child import Child
+from lsv.processes.ports import free_port
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.worker.channel import Loading, Order, Ran, Report, Run, Start, Started
 
 _STOP_SECONDS = 5.0
+_LAST_SECONDS = 1.0
+"""What a worker gets to end by itself once it has closed its channel."""
 
 
-class Rank:
-    """A worker process and the channel to it."""
+class Rank(Child[Order, Report]):
+    """The worker process of one rank."""
 
-    def __init__(self, rank: int) -> None:
-        ours, theirs = socket.socketpair()
-        self.rank = rank
-        self.channel: Channel[Order, Report] = Channel(ours, Report)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "lsv.worker.remote", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+    def __init__(self, start: Start) -> None:
+        super().__init__("lsv.worker.remote", start, Report)
+        self.rank = start.rank
 
-    def fileno(self) -> int:
-        return self.channel.fileno()
-
-    def send(self, order: Order) -> None:
+    def send(self, message: Order, seconds: float | None = None) -> None:
         """Raises like ``receive`` when the worker has ended."""
         try:
-            self.channel.send(order)
+            super().send(message, seconds)
         except OSError:
             while True:
-                self.receive()  # the last report says why, and behind it is the end
+                self.receive()  # its last report says why, and its end comes after that
 
-    def receive(self) -> Report:
+    def receive(self, seconds: float | None = None) -> Report:
         """The next report; raises what the worker reports as its end, or ``EngineDied`` when it is gone."""
         try:
-            report = self.channel.receive()
-        except (EOFError, OSError):
-            raise self._gone() from None
-        if isinstance(report, Broke):
-            raise from_record(report.error)
-        return report
-
-    def end(self, deadline: float) -> None:
-        """Let the process end by itself until ``deadline``, then kill it."""
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _gone(self) -> EngineDied:
-        self.end(time.monotonic() + 1.0)
-        return EngineDied(f"the worker of rank {self.rank} is gone (exit code {self.process.returncode})")
+            return super().receive(seconds)
+        except EOFError:
+            self.end(_LAST_SECONDS)
+            raise EngineDied(f"the worker of rank {self.rank} is gone (exit code {self.code})") from None
 
 
 class ProcessesExecutor:
@@ -86,11 +62,10 @@ class ProcessesExecutor:
         The workers die with the calling thread, so it must live as long as the executor.
         """
         self.depth = config.in_flight
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         with self._one_fate():
             for rank in range(config.topology.tensor):
-                self._ranks.append(Rank(rank))
-                self._ranks[rank].send(Start(config, rank, address))
+                self._ranks.append(Rank(Start(config, rank, address)))
             return self._await_started(progress)
 
     def submit(self, plan: StepPlan) -> None:
@@ -118,7 +93,7 @@ class ProcessesExecutor:
             rank.channel.close()
         deadline = time.monotonic() + _STOP_SECONDS
         for rank in self._ranks:
-            rank.end(deadline)
+            rank.end(max(0.0, deadline - time.monotonic()))
         self._ranks = []
 
     def _await_started(self, progress: ReportProgress) -> Fit:
@@ -155,13 +130,6 @@ class ProcessesExecutor:
             yield
         except LsvError:
             for rank in self._ranks:
-                rank.process.kill()
+                rank.send_signal(signal.SIGKILL)
             self.stop()
             raise
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

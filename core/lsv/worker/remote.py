@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import sys
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
-from lsv.processes.lifeline import die_with
-from lsv.processes.wire import Channel
-from lsv.worker.channel import Broke, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.processes.lifeline import connect
+from lsv.processes.wire import Channel, Failed
+from lsv.worker.channel import Loading, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -19,23 +18,22 @@ _log = logging.getLogger(__name__)
 
 def main(descriptor: int, parent: int) -> int:
     """Serve until the executor closes its end; the exit code is 1 after a failure, reported before."""
-    die_with(parent)
-    channel: Channel[Report, Order] = Channel(socket.socket(fileno=descriptor), Order)
+    channel: Channel[Report | Failed, Order] = connect(descriptor, parent, Order)
     try:
         serve(channel)
     except LsvError as error:
-        channel.send(Broke(error.record()))
+        channel.send(Failed(error.record()))
         return 1
     except Exception as cause:
         _log.exception("the worker failed")
         died = EngineDied(f"{type(cause).__name__}: {cause}; the log has the traceback")
-        channel.send(Broke(died.record()))
+        channel.send(Failed(died.record()))
         return 1
     return 0
 
 
-def serve(channel: Channel[Report, Order]) -> None:
-    """Start as told, then run plans. Rank 0 answers each, others only report failure."""
+def serve(channel: Channel[Report | Failed, Order]) -> None:
+    """Start as told, then run plans. Rank 0 answers each; the others only report failure."""
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")

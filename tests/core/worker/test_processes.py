@@ -71,23 +71,22 @@ def test_two_ranks_draw_as_one_does(two_ranks: ProcessesExecutor, checkpoints: C
 
 
 def test_the_death_of_one_rank_ends_all(two_ranks: ProcessesExecutor) -> None:
-    processes = [rank.process for rank in two_ranks._ranks]
-    processes[1].kill()
-    processes[1].wait()
+    ranks = list(two_ranks._ranks)
+    ranks[1].kill()
     with pytest.raises(EngineDied, match=r"rank 1 is gone \(exit code -9\)"):
         two_ranks.submit(StepPlan(step=100, kind=Kind.IDLE))
-    assert all(process.poll() is not None for process in processes)
+    assert not any(rank.running for rank in ranks)
 
 
 def test_a_worker_that_hangs_is_named_and_ended(checkpoints: Callable[..., Path]) -> None:
     executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
     executor.start(config_of(checkpoints("llama"), 1), lambda stage, done, total: None)
-    process = executor._ranks[0].process
-    process.send_signal(signal.SIGSTOP)
+    rank = executor._ranks[0]
+    rank.send_signal(signal.SIGSTOP)
     executor.submit(StepPlan(step=7, kind=Kind.IDLE))
     with pytest.raises(EngineDied, match=r"step 7 took more than 0\.2 s: a worker hangs"):
         executor.collect(0.2)
-    assert process.poll() is not None
+    assert not rank.running
 
 
 def test_what_a_rank_refuses_is_raised_here(checkpoints: Callable[..., Path]) -> None:
@@ -98,18 +97,17 @@ def test_what_a_rank_refuses_is_raised_here(checkpoints: Callable[..., Path]) ->
 
 
 def test_an_order_to_a_rank_that_has_ended_raises_its_last_words(checkpoints: Callable[..., Path]) -> None:
-    rank = Rank(0)
-    rank.send(Start(config_of(checkpoints("llama"), 1, dtype="float12"), 0, ""))
-    assert rank.process.wait(60) == 1
+    rank = Rank(Start(config_of(checkpoints("llama"), 1, dtype="float12"), 0, ""))
+    assert rank.wait(60) == 1
     with pytest.raises(ConfigError, match="dtype float12 is unknown"):
         rank.send(Run(StepPlan(step=0, kind=Kind.IDLE)))
-    rank.channel.close()
+    rank.end()
 
 
 @pytest.mark.slow
 def test_a_worker_dies_with_its_parent() -> None:
     child = (
-        "import os, time; from lsv.worker.remote import die_with; "
+        "import os, time; from lsv.processes.lifeline import die_with; "
         "die_with(os.getppid()); print(1, flush=True); time.sleep(60)"
     )
     parent = (

@@ -1,0 +1,36 @@
+"""What a process prints, kept for the message that says why it ended."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Self
+
+_TAIL_BYTES = 1 << 16
+
+
+class Output:
+    """A temporary file for what a process prints: a pipe could fill up and stop it. Gone once it is closed."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor to hand to a process."""
+        return self._file.fileno()
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines, at most ``count``, without blank ones at the end; the process may still be writing."""
+        descriptor = self.fileno()
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))  # leaves the shared position alone
+        return data.decode(errors="replace").strip().splitlines()[-count:]
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,88 @@
+"""A command as a child process: started, watched, ended, and in words how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+
+class Process:
+    """A command that runs as a child of this process, with no standard input. A ``with`` block ends it.
+
+    ``inherited`` are descriptors that it keeps. With ``own_group`` it leads a process group of its own: an
+    interrupt of the terminal does not reach it, and signals go to everything it has started. ``stdout`` and ``stderr``
+    as in ``subprocess.Popen``. Raises ``OSError`` when the command can't be run.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        inherited: Sequence[int] = (),
+        own_group: bool = False,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        self._own_group = own_group
+        self._popen = subprocess.Popen(
+            command,
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            process_group=0 if own_group else None,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative for the signal that killed it; None while it runs."""
+        return self._popen.poll()
+
+    @property
+    def running(self) -> bool:
+        return self.code is None
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code once it has ended; None when it still runs after ``seconds``."""
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process, or to all of its group where it has its own. Does nothing when it has ended."""
+        if not self._own_group:
+            self._popen.send_signal(number)
+        elif self.running:
+            with suppress(ProcessLookupError):  # another thread has seen its end since
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it has ended."""
+        self.send_signal(signal.SIGKILL)
+        self._popen.wait()
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Give it ``seconds`` to end by itself, then kill it. May be called again."""
+        if self.wait(seconds) is None:
+            self.kill()
+
+    def how_it_ended(self) -> str:
+        """A predicate for messages: "was killed by signal 9", "ended with exit code 1"."""
+        code = self.code
+        assert code is not None, "the process is running"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
