@@ -1,4 +1,4 @@
-"""One rank of a measurement: ``python -m lsv.doctor.rank`` reads its order as JSON; rank 0 prints what it measured."""
+"""One rank of a measurement: ``python -m lsv.doctor.rank FD PARENT`` takes an order and answers with figures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-import msgspec
 import torch
 
-from lsv.doctor.ranks import Order
+from lsv.doctor.ranks import Measured, Order
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Device, Group, load_platform
 from lsv.plugins import load
+from lsv.processes.lifeline import connect
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 
@@ -23,8 +23,9 @@ _CALLS = 8
 _MICRO, _GIGA = 1e-6, 1e9
 
 
-def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+def main(descriptor: int, parent: int) -> None:
+    channel = connect(descriptor, parent, Order)
+    order: Order = channel.receive()
     platform = load_platform(order.platform, load(order.plugins).catalog, emulate=order.emulate)
     device = platform.open(order.rank, order.options)
     communicator = device.communicator(Group("tp", tuple(range(order.size)), order.rank, order.address))
@@ -34,8 +35,7 @@ def main() -> None:
     found = dict(measure(device, communicator))
     communicator.close()
     device.close()
-    if order.rank == 0:
-        print(msgspec.json.encode(found).decode())
+    channel.send(Measured(found))
 
 
 def measure(device: Device, communicator: Communicator) -> Iterator[tuple[str, float]]:
@@ -69,4 +69,4 @@ def _time_of(collective: Collective, x: torch.Tensor, device: Device) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

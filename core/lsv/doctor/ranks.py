@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,12 +11,15 @@ import msgspec
 
 from lsv.config import OptionValue
 from lsv.errors import LsvError
+from lsv.processes.child import Child
+from lsv.processes.output import Output
+from lsv.processes.ports import free_port
 
 _SECONDS = 120.0
 _PAUSE = 0.05
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What one rank is told."""
 
     platform: str
@@ -31,27 +31,24 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
-class _Rank:
-    """A process that carries out an order. What it prints goes to a file: a pipe could fill up and stop it."""
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """What a rank measured: metric -> value. Every rank sends it, just before it ends."""
+
+    values: Mapping[str, float]
+
+
+class _Rank(Child[Order, Measured]):
+    """A process that carries out an order. What it prints is kept, since its last line says why it failed."""
 
     def __init__(self, order: Order) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lsv.doctor.rank"],
-            stdin=subprocess.PIPE, stdout=self._output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert self.process.stdin is not None
-        with self.process.stdin as stdin:
-            stdin.write(msgspec.json.encode(order))
+        self._output = Output()
+        super().__init__("lsv.doctor.rank", order, Measured, stdout=self._output.fileno(), stderr=subprocess.STDOUT)
 
     def last_line(self) -> str:
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return next(iter(self._output.last_lines(1)), "it printed nothing")
 
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def end(self, seconds: float = 0.0) -> None:
+        super().end(seconds)
         self._output.close()
 
 
@@ -60,9 +57,9 @@ def measure_collectives(
 ) -> dict[str, float]:
     """Metric -> value; microseconds of the smallest size, GB/s of what one rank brings for the others.
 
-    Raises ``LsvError`` when a rank fails, with the last line it wrote.
+    Raises ``LsvError`` when a rank fails, with the last line it printed.
     """
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         ranks = []
         for rank in range(size):
@@ -70,17 +67,16 @@ def measure_collectives(
                 platform=platform, emulate=emulate, options=options, plugins=plugins, rank=rank, size=size,
                 address=address,
             )  # fmt: skip
-            ranks.append(_Rank(order))
-            stack.callback(ranks[-1].close)
+            ranks.append(stack.enter_context(_Rank(order)))
         _wait(ranks)
-        return msgspec.json.decode(ranks[0].last_line(), type=dict[str, float])
+        return dict(ranks[0].receive(0.0).values)
 
 
 def _wait(ranks: Sequence[_Rank]) -> None:
-    """Until all have ended well; the first that has not ends the wait, since the others would wait for it."""
+    """Wait until all have ended well. The first failure ends it: the other ranks would wait for that one."""
     deadline = time.monotonic() + _SECONDS
     while True:
-        codes = [rank.process.poll() for rank in ranks]
+        codes = [rank.code for rank in ranks]
         for number, code in enumerate(codes):
             if code:
                 raise LsvError(f"rank {number} ended with {code}: {ranks[number].last_line()}")
@@ -89,10 +85,3 @@ def _wait(ranks: Sequence[_Rank]) -> None:
         if time.monotonic() > deadline:
             raise LsvError(f"the ranks gave no answer in {_SECONDS:g} s")
         time.sleep(_PAUSE)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
