@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from lsv.errors import Unavailable
+from lsv.processes.output import Output
+from lsv.processes.process import Process
 
 _LOOK_EVERY = 0.025
 """Seconds between looks at a server that starts: often enough for a tenth of a second, too rare to slow it down."""
 _STOP_SECONDS = 30.0
+_STDERR = 2
 _TAIL = 5
 """Lines of its output that explain why a server ended."""
 
@@ -36,20 +36,20 @@ class OwnServer:
     def __init__(self, command: Sequence[str], url: str, *, show_output: bool = False) -> None:
         self._command = command
         self._url = url
-        self._log: Path | None = None
-        self._show = show_output
-        self._child: subprocess.Popen[bytes] | None = None
+        self._output = None if show_output else Output()
+        self._process: Process | None = None
 
     def __enter__(self) -> OwnServer:
-        if self._show:
-            self._start(None)
-        else:
-            handle, name = tempfile.mkstemp(prefix="lsv-bench-", suffix=".log")
-            self._log = Path(name)
-            try:
-                self._start(handle)
-            finally:
-                os.close(handle)
+        try:
+            self._process = Process(
+                self._command,
+                own_group=True,  # what the command starts ends with it
+                stdout=self._output.fileno() if self._output else _STDERR,
+                stderr=subprocess.STDOUT if self._output else None,
+            )
+        except OSError as cause:
+            self.stop()
+            raise Unavailable(f"the server can't be started: {cause}") from cause
         return self
 
     def __exit__(
@@ -59,8 +59,8 @@ class OwnServer:
 
     @property
     def pid(self) -> int:
-        assert self._child is not None, "the server has not been started"
-        return self._child.pid
+        assert self._process is not None, "the server has not been started"
+        return self._process.pid
 
     def wait_until_ready(self, timeout: float) -> dict[str, float]:
         """Seconds spent in each stage of the start; raises ``Unavailable`` when it ends or takes over ``timeout``."""
@@ -70,7 +70,7 @@ class OwnServer:
         while (stage := look()) is not None:
             now = time.perf_counter() - began
             clock.see(stage, now)
-            if self._child is not None and self._child.poll() is not None:
+            if self._process is not None and not self._process.running:
                 raise Unavailable(f"the server ended before it was ready{self._last_words()}")
             if now > timeout:
                 raise Unavailable(f"the server was not ready after {timeout:g} s{self._last_words()}")
@@ -79,40 +79,15 @@ class OwnServer:
 
     def stop(self) -> None:
         """Ask it to end, by force after a while. May be called again."""
-        if self._child is not None:
-            self._signal(signal.SIGTERM)
-            try:
-                self._child.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._signal(signal.SIGKILL)
-                self._child.wait()
-            self._child = None
-        if self._log is not None:
-            self._log.unlink(missing_ok=True)
-            self._log = None
-
-    def _start(self, output: int | None) -> None:
-        try:
-            self._child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=2 if output is None else output,
-                stderr=None if output is None else subprocess.STDOUT,
-                process_group=0,  # what the command starts ends with it
-            )
-        except OSError as cause:
-            self.stop()
-            raise Unavailable(f"the server can't be started: {cause}") from cause
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._child is not None and self._child.poll() is None:
-            os.killpg(self._child.pid, number)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.end(_STOP_SECONDS)
+        if self._output is not None:
+            self._output.close()
 
     def _last_words(self) -> str:
-        if self._log is None:
-            return ""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f": {' | '.join(lines[-_TAIL:])}" if lines else ""
+        lines = self._output.last_lines(_TAIL) if self._output else ()
+        return f": {' | '.join(lines)}" if lines else ""
 
 
 class Stages:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lsv.processes.ports import free_port
 from lsv_bench.figures import Figures
 from lsv_bench.memory import measure_memory
 from lsv_bench.openai_api import ApiClient
@@ -21,7 +21,7 @@ def measure_start(arguments: Sequence[str], *, timeout: float, api_key: str | No
     ``ready_s`` counts from the start of the process until ``/health`` says ready, ``stage_*_s`` are its parts (to some
     25 ms), ``first_answer_ms`` is the one token's time after that. Raises ``LsvError`` when it does not start.
     """
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
     command = [sys.executable, "-m", "lsv", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
     with OwnServer(command, url) as server:
@@ -60,10 +60,3 @@ def drop_from_page_cache(folder: str) -> int:
             finally:
                 os.close(descriptor)
     return total
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

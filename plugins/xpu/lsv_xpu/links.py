@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 from lsv.config import OptionValue
 from lsv.errors import ConfigError
 from lsv.platform import Group
+from lsv.processes.ports import free_port
 from lsv.settings import export
 from lsv_xpu import oneccl
 from lsv_xpu.runtime import Vendor
@@ -92,7 +92,4 @@ class Links:
 
 def _free_address(beside: str) -> str:
     """A free port on this machine, under the name by which the ranks know it."""
-    host = beside.rpartition(":")[0]
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    return f"{beside.rpartition(':')[0]}:{free_port('')}"

@@ -17,6 +17,8 @@ import torch.distributed as dist
 
 from lsv.errors import ConfigError
 from lsv.platform import Group
+from lsv.processes.output import Output
+from lsv.processes.process import Process
 from lsv_xpu.probe import INSTALL_TORCH
 
 
@@ -75,14 +77,12 @@ class TorchXpu:
 
 
 def run_trial(command: list[str], seconds: float) -> str | None:
-    """None where the command ends well; else its last words, or how it ended."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return f"a collective did not return within {seconds:g} s"
-    if done.returncode == 0:
-        return None
-    if done.returncode < 0:
-        return f"the trial was ended by signal {-done.returncode}"
-    said = done.stderr.strip().splitlines()
-    return said[-1] if said else f"the trial ended with exit code {done.returncode}"
+    """None where the command ends well; else the last line of its errors, or how it ended."""
+    with Output() as errors, Process(command, stdout=subprocess.DEVNULL, stderr=errors.fileno()) as trial:
+        code = trial.wait(seconds)
+        if code is None:
+            return f"a collective did not return within {seconds:g} s"
+        if code == 0:
+            return None
+        ended = f"the trial {trial.how_it_ended()}"
+        return ended if code < 0 else next(iter(errors.last_lines(1)), ended)

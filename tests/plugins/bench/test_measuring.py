@@ -185,9 +185,9 @@ def test_a_server_that_is_slow_is_ended() -> None:
     with OwnServer([sys.executable, "-S", "-c", script], "http://127.0.0.1:9/v1") as server:
         with pytest.raises(Unavailable, match="not ready after 0 s"):
             server.wait_until_ready(0)
-        child = server._child
-    assert child is not None
-    assert child.returncode == -15
+        process = server._process
+    assert process is not None
+    assert process.code == -15
 
 
 def test_a_command_that_is_not_there_is_an_error() -> None:

@@ -251,7 +251,7 @@ def test_ranks_that_cannot_talk_at_all_are_told_what_has_helped_others() -> None
     [
         ("pass", 20, None),
         ("import time; time.sleep(20)", 0.3, "a collective did not return within 0.3 s"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 20, "the trial was ended by signal 11"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 20, "the trial was killed by signal 11"),
         ("raise RuntimeError('level_zero backend failed with error: 20')", 20, "RuntimeError: level_zero backend"),
         ("import sys; sys.exit(3)", 20, "exit code 3"),
     ],
