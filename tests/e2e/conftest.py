@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,14 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from lsv.processes.ports import free_port
+
 CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 """With these set, all of this folder runs on that platform: see ``make test-emulated``."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Server:

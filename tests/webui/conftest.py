@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from lsv.engine.client import Service
+from lsv.processes.ports import free_port
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
@@ -30,12 +30,6 @@ KEY = "correct-key"
 
 WORDS_SO_FAR = "(v => {})(document.querySelector('#lsv-words textarea').value)"
 """What a transcription is to be like, as JavaScript over its text ``v``."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class ApiThread:
