@@ -88,7 +88,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     step_timeout: float = 300.0
     reference_ops: bool = False
-    trust_remote_code: bool = False
     topology: Topology = Topology()
     plugins: tuple[str, ...] = ()
     options: Mapping[str, OptionValue] = {}

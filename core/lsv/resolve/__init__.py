@@ -14,7 +14,7 @@ from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
-from lsv.settings import Settings
+from lsv.settings import Settings, neutral
 
 _DTYPES = {
     "half": "float16",
@@ -93,7 +93,6 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         seed=settings["seed"],
         step_timeout=settings["step_timeout"],
         reference_ops=settings["reference_ops"],
-        trust_remote_code=settings["trust_remote_code"],
         topology=topology,
         plugins=plugins.names,
         options=settings.plugin_options(),
@@ -101,7 +100,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         reasons=tuple(choices.reasons),
     )
     refuse_pairs(config, capabilities)
-    _ask_plugins(config, plugins)
+    _refuse_problems(config, settings, plugins)
     return config
 
 
@@ -320,8 +319,9 @@ def _choose_executor(topology: Topology, catalog: Catalog) -> str:
     return "processes"
 
 
-def _ask_plugins(config: EngineConfig, plugins: Plugins) -> None:
-    """``lsv_check_config``: all problems of all plugins in one error."""
-    problems = [text for found in plugins.call("lsv_check_config", config=config) for text in found or ()]
+def _refuse_problems(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
+    """Options that set nothing on this platform, and ``lsv_check_config``: all problems of all plugins in one error."""
+    problems = [*neutral.problems(settings, config.platform)]
+    problems += [text for found in plugins.call("lsv_check_config", config=config) for text in found or ()]
     if problems:
         raise ConfigError("; ".join(problems))

@@ -8,52 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from lsv.config import OptionValue
 from lsv.errors import ConfigError, suggestion
-from lsv.settings import values
-
-SettingType = values.ValueType
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One option. ``name`` is snake_case, with the plugin's prefix for a plugin's own (``"cpu.threads"``).
-
-    The flag is ``--cpu-threads``, the key in a file ``cpu-threads`` (or ``cpu_threads``), the variable
-    ``LSV_CPU_THREADS``. ``env`` lists further variables honoured as aliases (``VLLM_CPU_OMP_THREADS_BIND``),
-    ``aliases`` further names, ``short`` short flags (``-tp``). ``choices``, or ``low`` and ``high`` (inclusive),
-    bound the values. ``scope`` says which commands take it. ``group`` is its heading in the help.
-    """
-
-    name: str
-    type: SettingType = "str"
-    default: Any = None
-    help: str = ""
-    env: Sequence[str] = ()
-    short: Sequence[str] = ()
-    aliases: Sequence[str] = ()
-    choices: Sequence[str] = ()
-    scope: Literal["engine", "serve", "all"] = "engine"
-    group: str = ""
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def flag(self) -> str:
-        return f"--{dashed(self.name)}"
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Its names in files, and behind the dashes of a flag."""
-        return tuple(dashed(name) for name in (self.name, *self.aliases))
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it, first things first."""
-        return (*(f"LSV_{key.replace('-', '_').upper()}" for key in self.keys), *self.env)
+from lsv.settings.setting import Setting as Setting
+from lsv.settings.setting import SettingType as SettingType
+from lsv.settings.setting import convert as convert
+from lsv.settings.setting import dashed as dashed
 
 
 class Given(NamedTuple):
@@ -61,11 +23,6 @@ class Given(NamedTuple):
 
     value: Any
     source: str
-
-
-def dashed(name: str) -> str:
-    """The spelling of a name in flags and files: dots and underscores become dashes."""
-    return name.replace(".", "-").replace("_", "-")
 
 
 class Declared:
@@ -121,7 +78,7 @@ class Settings(Mapping[str, Any]):
     def plugin_options(self) -> dict[str, OptionValue]:
         """What plugins take in the engine and its workers, by full name (``"cpu.threads"``)."""
         return {name: self[name] for name, setting in self.declared.by_name.items()
-                if "." in name and setting.scope != "serve"}  # fmt: skip
+                if "." in name and setting.scope != "serve" and setting.neutral is None}  # fmt: skip
 
 
 def gather(
@@ -217,32 +174,3 @@ def _flatten(content: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
                 yield from ((dashed(f"{plugin}.{option}"), value) for option, value in options.items())
         else:
             yield dashed(str(key)), value
-
-
-def convert(setting: Setting, value: Any, source: str) -> Any:
-    """A value as the setting's type and within its bounds. Raises ``ConfigError`` naming where it came from."""
-    if value is None:
-        return None
-    try:
-        converted = values.convert(setting.type, value)
-    except ValueError as cause:
-        raise _refusal(setting, source, str(cause), value) from None
-    for one in converted if isinstance(converted, tuple) else (converted,):
-        _check_bounds(setting, one, source)
-    return converted
-
-
-def _check_bounds(setting: Setting, value: Any, source: str) -> None:
-    if setting.choices and value not in setting.choices:
-        raise _refusal(setting, source, f"one of {', '.join(setting.choices)}", value)
-    if setting.low is not None and not value >= setting.low:
-        raise _refusal(setting, source, f"at least {setting.low:g}", value)
-    if setting.high is not None and not value <= setting.high:
-        raise _refusal(setting, source, f"at most {setting.high:g}", value)
-
-
-def _refusal(setting: Setting, source: str, expected: str, value: Any) -> ConfigError:
-    meaning = f" ({setting.help})" if setting.help else ""
-    return ConfigError(
-        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}{meaning}", param=setting.name
-    )

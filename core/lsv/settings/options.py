@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.settings import Setting
+from lsv.settings.neutral import NEUTRAL
 
 
 def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
@@ -48,10 +49,6 @@ _MODEL = _grouped(
         name="quantization_ignore", type="list",
         help='layers that --quantization leaves as they are: lm_head, mlp.down_proj, model.layers.0, "re:.*o_proj"',
     ),
-    Setting(
-        name="task", default="generate", choices=("generate", "embed"),
-        help="what the model is for; every model that can do both serves both",
-    ),
     Setting(name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)"),
     Setting(
         name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
@@ -65,7 +62,6 @@ _MODEL = _grouped(
         help="full attention everywhere; the context is capped to the window",
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
-    Setting(name="trust_remote_code", type="bool", default=False, help="accepted; no checkpoint's code is ever run"),
     Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
 )  # fmt: skip
 
@@ -89,18 +85,6 @@ _MEMORY = _grouped(
         "(default: max-model-len, but 16384 to 32768)",
     ),
     Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
-    Setting(
-        name="preemption_mode", default="recompute", choices=("recompute",),
-        help="what happens to a request that loses its blocks: it is computed again, never swapped",
-    ),
-    Setting(
-        name="swap_space", type="float", default=0.0, low=0, high=0,
-        help="GiB of host memory for preempted requests; only 0, they are recomputed",
-    ),
-    Setting(
-        name="cpu_offload_gb", type="float", default=0.0, low=0, high=0,
-        help="GiB of weights kept in host memory; only 0, weights are never offloaded",
-    ),
 )  # fmt: skip
 
 _MEDIA = _grouped(
@@ -190,7 +174,9 @@ _HARDWARE = _grouped(
     ),
 )  # fmt: skip
 
-ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_MEDIA, *_HARDWARE)
+_NEUTRAL = _grouped("Known from elsewhere, without effect", "engine", *NEUTRAL)
+
+ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_MEDIA, *_HARDWARE, *_NEUTRAL)
 
 SERVE = (
     *_grouped(

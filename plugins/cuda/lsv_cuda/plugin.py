@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
-from lsv.config import EngineConfig
 from lsv.offers import PlatformOffer
 from lsv.settings import Setting
+from lsv.settings.neutral import neutral
 from lsv_cuda.machine import Machine
 
 api = 1
@@ -66,17 +66,5 @@ def lsv_settings() -> Iterable[Setting]:
         env=("NCCL_IB_HCA",),
         help="InfiniBand adapters of NCCL, such as mlx5 or =mlx5_0:1",
     )
-    yield Setting(
-        name="cuda.nccl_so_path",
-        env=("VLLM_NCCL_SO_PATH",),
-        help="not available: NCCL is torch's own; put another in front of it with LD_PRELOAD",
-    )
-
-
-@hookimpl
-def lsv_check_config(config: EngineConfig) -> Iterable[str]:
-    if config.platform == "cuda" and config.options.get("cuda.nccl_so_path"):
-        yield (
-            f"cuda.nccl_so_path={config.options['cuda.nccl_so_path']} can't be honoured: torch has loaded its own "
-            "NCCL by then; start lsv with LD_PRELOAD set to that file instead, and leave this out"
-        )
+    preload = "NCCL is torch's own, and loaded by then; start lsv with LD_PRELOAD set to another one instead"
+    yield neutral("cuda.nccl_so_path", "", instead=preload, env=("VLLM_NCCL_SO_PATH",), platform="cuda")

@@ -9,7 +9,8 @@ import msgspec
 
 from lsv.config import EngineConfig, OptionValue
 from lsv.errors import ConfigError
-from lsv.settings import Setting
+from lsv.settings import Setting, SettingType
+from lsv.settings.neutral import neutral
 
 Strategy = Literal["exp", "lin", "pad"]
 Order = Literal["min_tokens", "max_bs"]
@@ -32,19 +33,6 @@ _DEFAULTS = {
     "decode_bs": ("1", "min(max_num_seqs, 32)", "max_num_seqs"),
     "decode_block": ("block_size", "block_size", "max(128, max_num_seqs * 2048 / block_size)"),
 }
-_ABSENT = {
-    "profiler_enabled": ("VLLM_PROFILER_ENABLED", "there is no high-level profiler"),
-    "log_step_graph_compilation": ("VLLM_HPU_LOG_STEP_GRAPH_COMPILATION", "compilations are not counted by step"),
-    "log_step_graph_compilation_all": (
-        "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL",
-        "compilations are not counted by step",
-    ),
-    "log_step_cpu_fallbacks": ("VLLM_HPU_LOG_STEP_CPU_FALLBACKS", "fallbacks to the CPU are not counted"),
-    "log_step_cpu_fallbacks_all": ("VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL", "fallbacks to the CPU are not counted"),
-    "prompt_use_flex_attention": ("VLLM_PROMPT_USE_FLEX_ATTENTION", "prompts are computed by FusedSDPA or plainly"),
-}
-"""Switches of other systems that can't be honoured: (variable, why)."""
-
 _SWITCHES = {
     "lazy_mode": ("PT_HPU_LAZY_MODE", False, "gather ops and run them as HPU graphs, instead of torch.compile"),
     "lazy_collectives": (
@@ -68,18 +56,30 @@ _SWITCHES = {
         True,
         "compute prompts by FusedSDPA; false: by plain products",
     ),
-    "disable_mark_scales_as_const": (
-        "VLLM_DISABLE_MARK_SCALES_AS_CONST",
-        True,
-        "scales are never constants of a graph, whatever this says: warming up is faster so",
-    ),
-    "handle_topk_duplicates": (
-        "VLLM_HANDLE_TOPK_DUPLICATES",
-        True,
-        "tokens as likely as the last one in top-k stay in, whatever this says",
-    ),
 }
 """How steps run: (variable, default, meaning)."""
+
+
+def _neutral(name: str, *values: bool, env: str, instead: str, type: SettingType = "bool") -> Setting:
+    return neutral(f"hpu.{name}", *values, env=(env,), instead=instead, type=type, platform="hpu")
+
+
+_STEPS = "compilations are not counted by step"
+_FALLBACKS = "fallbacks to the CPU are not counted"
+NEUTRAL = (
+    _neutral("disable_mark_scales_as_const", True, False, env="VLLM_DISABLE_MARK_SCALES_AS_CONST",
+             instead="scales are never constants of a graph: warming up is faster so"),
+    _neutral("handle_topk_duplicates", True, False, env="VLLM_HANDLE_TOPK_DUPLICATES",
+             instead="tokens as likely as the last one in top-k always stay in"),
+    _neutral("config_hidden_layers", env="VLLM_CONFIG_HIDDEN_LAYERS", instead="a graph holds a whole step", type="int"),
+    _neutral("profiler_enabled", False, env="VLLM_PROFILER_ENABLED", instead="there is no high-level profiler"),
+    _neutral("log_step_graph_compilation", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION", instead=_STEPS),
+    _neutral("log_step_graph_compilation_all", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL", instead=_STEPS),
+    _neutral("log_step_cpu_fallbacks", False, env="VLLM_HPU_LOG_STEP_CPU_FALLBACKS", instead=_FALLBACKS),
+    _neutral("log_step_cpu_fallbacks_all", False, env="VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL", instead=_FALLBACKS),
+    _neutral("prompt_use_flex_attention", False, env="VLLM_PROMPT_USE_FLEX_ATTENTION",
+             instead="prompts are computed by FusedSDPA, or plainly with hpu.prompt_use_fusedsdpa=false"),
+)  # fmt: skip
 
 
 class HpuOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,11 +169,6 @@ def find_problems(config: EngineConfig) -> Iterator[str]:
     except ConfigError as problem:
         yield problem.message
         return
-    for name, (variable, why) in _ABSENT.items():
-        if config.options.get(f"hpu.{name}"):
-            yield f"hpu.{name} ({variable}) can't be honoured: {why}"
-    if config.options.get("hpu.config_hidden_layers") is not None:
-        yield "hpu.config_hidden_layers (VLLM_CONFIG_HIDDEN_LAYERS) can't be honoured: a graph holds a whole step"
     graphs = options.lazy_mode and not config.enforce_eager
     if graphs and config.topology.tensor > 1 and not options.lazy_collectives:
         yield (
@@ -187,8 +182,7 @@ def declare() -> Iterable[Setting]:
     yield from _bucket_settings()
     yield from _warmup_settings()
     yield from _execution_settings()
-    for name, (variable, why) in _ABSENT.items():
-        yield _switch(name, variable, f"refused: {why}")
+    yield from NEUTRAL
 
 
 def _bucket_settings() -> Iterator[Setting]:
@@ -266,12 +260,6 @@ def _execution_settings() -> Iterator[Setting]:
         name="hpu.quant_config",
         env=("QUANT_CONFIG",),
         help="Neural Compressor's file for --quantization inc: what to measure, or which measurements to use",
-    )
-    yield Setting(
-        name="hpu.config_hidden_layers",
-        type="int",
-        env=("VLLM_CONFIG_HIDDEN_LAYERS",),
-        help="refused: a graph holds a whole step",
     )
     yield Setting(
         name="hpu.emulated_memory",

@@ -20,12 +20,6 @@ def problems(config: EngineConfig) -> Iterator[str]:
     """One sentence each."""
     options = config.options
     yield from oneccl.problems(options)
-    method = options.get("xpu.worker_method") or "spawn"
-    if method != "spawn":
-        yield (
-            f"xpu-worker-method (VLLM_WORKER_MULTIPROC_METHOD) must be spawn, got {method!r}: a forked process can't "
-            "use the driver its parent has opened"
-        )
     mask = options.get("xpu.affinity_mask")
     if mask:
         yield from _mask_problems(str(mask), emulate=config.emulate)

@@ -9,6 +9,7 @@ from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
 from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, later
 from lsv.settings import Setting
+from lsv.settings.neutral import neutral
 from lsv_xpu import libraries, oneccl
 from lsv_xpu.devices_table import Family, family_of
 from lsv_xpu.probe import Prober
@@ -105,12 +106,9 @@ def lsv_settings() -> Iterable[Setting]:
         env=("ZE_AFFINITY_MASK",),
         help="the devices to use, such as 0,1",
     )
-    yield Setting(
-        name="xpu.worker_method",
-        default="spawn",
-        env=("VLLM_WORKER_MULTIPROC_METHOD",),
-        help="how worker processes start: only spawn",
-    )
+    forked = "a forked process can't use the driver its parent has opened"
+    env = ("VLLM_WORKER_MULTIPROC_METHOD",)
+    yield neutral("xpu.worker_method", "spawn", "", instead=forked, env=env, platform="xpu")
     yield from oneccl.settings()
     yield Setting(name="xpu.emulated_devices", type="int", default=2, low=1, high=16, help="devices of --emulate")
     yield Setting(

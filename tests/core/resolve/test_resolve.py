@@ -153,8 +153,8 @@ def test_resolving_imports_no_torch():
     import subprocess
 
     code = (
-        "import sys; from lsv.settings import options; from lsv.plugins import load; from lsv.resolve import resolve;"
-        "from lsv.settings import Declared, gather; p = load();"
+        "import sys; from lsv.plugins import load; from lsv.resolve import resolve;"
+        "from lsv.settings import Declared, gather, options; p = load();"
         "resolve(gather(Declared(options.for_scope('engine', p.settings())), {}), p);"
         "print(sorted({'torch', 'transformers', 'sanic'} & set(sys.modules)))"
     )

@@ -98,7 +98,7 @@ def test_everything_after_two_dashes_is_plain() -> None:
         (["--no-enforce-eager=true"], ["takes no value"]),
         (["--hf-overrides", "{"], ["JSON"]),
         (["--preemption-mode", "swap"], ["recompute", "never swapped"]),
-        (["--swap-space", "4"], ["swap-space", "at most 0", "recomputed"]),
+        (["--swap-space", "4"], ["swap-space", "must be 0", "recomputed"]),
         (["--cpu-offload-gb", "10"], ["cpu-offload-gb", "never offloaded"]),
         (["--speculative-model", "x"], ["--speculative-model is not available in this version of lsv"]),
         (["--speculative_model=x"], ["not available"]),

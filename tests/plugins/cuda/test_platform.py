@@ -16,11 +16,11 @@ import torch
 
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
-from lsv.config import EngineConfig
 from lsv.devices.emulation import UnknownCall
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import BatchLimits, Shape
+from lsv.settings import Declared, gather, neutral
 from lsv.testing.platform import check_platform
 from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl
@@ -91,17 +91,17 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         EmulatedCudaPlatform().open(8, {})
 
 
-def test_another_nccl_is_refused_by_name() -> None:
-    def problems(platform: str, **options: str) -> list[str]:
-        config = EngineConfig(
-            model="m", served_names=("m",), tokenizer="m", architecture="a", model_offer="a", platform=platform,
-            attention="x", dtype="float16", block_size=16, max_model_len=64, options=options,
-        )  # fmt: skip
-        return list(plugin.lsv_check_config(config))
+def test_another_nccl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def problems(platform: str) -> list[str]:
+        return list(neutral.problems(gather(Declared(plugin.lsv_settings()), {}), platform))
 
-    asked = {"cuda.nccl_so_path": "/opt/libnccl.so.2"}
-    assert "cuda.nccl_so_path=/opt/libnccl.so.2 can't be honoured" in problems("cuda", **asked)[0]
-    assert problems("cpu", **asked) == problems("cuda") == []
+    assert problems("cuda") == []
+    monkeypatch.setenv("VLLM_NCCL_SO_PATH", "/opt/libnccl.so.2")
+    assert problems("cuda")[0].startswith(
+        "VLLM_NCCL_SO_PATH: cuda-nccl-so-path must be left out, got '/opt/libnccl.so.2': NCCL is torch's own"
+    )
+    assert "LD_PRELOAD" in problems("cuda")[0]
+    assert problems("cpu") == []
 
 
 def test_settings_reach_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

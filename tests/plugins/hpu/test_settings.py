@@ -7,7 +7,7 @@ import pytest
 
 from lsv.config import EngineConfig, OptionValue, Topology
 from lsv.errors import ConfigError
-from lsv.settings import Declared, gather
+from lsv.settings import Declared, dashed, gather, neutral
 from lsv.settings.options import for_scope
 from lsv_hpu import plugin
 from lsv_hpu.settings import HpuOptions, declare, read
@@ -114,9 +114,22 @@ def test_contradictions(options: dict[str, OptionValue], message: str) -> None:
 )
 def test_what_cannot_be_honoured_is_refused(monkeypatch: pytest.MonkeyPatch, option: str, variable: str) -> None:
     monkeypatch.setenv(variable, "1")
-    options = gather(Declared(declare()), {}).plugin_options()
-    (problem,) = plugin.lsv_check_config(config(options))
-    assert problem.startswith(f"hpu.{option} ({variable}) can't be honoured: ")
+    settings = gather(Declared(declare()), {})
+    (problem,) = neutral.problems(settings, "hpu")
+    assert problem.startswith(f"{variable}: {dashed(f'hpu.{option}')} must be ")
+    assert settings.declared.by_name[f"hpu.{option}"].instead in problem
+    assert list(neutral.problems(settings, "cpu")) == [], "another platform does not care"
+    assert f"hpu.{option}" not in settings.plugin_options()
+    monkeypatch.setenv(variable, "0")
+    accepted = option != "config_hidden_layers"
+    assert (list(neutral.problems(gather(Declared(declare()), {}), "hpu")) == []) == accepted
+
+
+def test_what_is_so_whatever_is_asked_for_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("VLLM_DISABLE_MARK_SCALES_AS_CONST", "VLLM_HANDLE_TOPK_DUPLICATES"):
+        for value in ("true", "false"):
+            monkeypatch.setenv(variable, value)
+            assert list(neutral.problems(gather(Declared(declare()), {}), "hpu")) == []
 
 
 def test_collectives_of_hpu_graphs_must_be_lazy() -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from lsv.devices.collectives import gloo
 from lsv.errors import ConfigError
 from lsv.platform import Group
-from lsv.settings import Declared, gather
+from lsv.settings import Declared, gather, neutral
 from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import checks, oneccl, plugin, trial
 from lsv_xpu.devices_table import by_short_name
@@ -81,13 +81,27 @@ def problems(**changes: Any) -> str:
 
 
 def test_a_configuration_is_refused_with_all_its_problems() -> None:
-    options = {"xpu.worker_method": "fork", "xpu.ccl_transport": "tcp", "xpu.affinity_mask": "one"}
+    options = {"xpu.ccl_transport": "tcp", "xpu.affinity_mask": "one"}
     said = problems(emulate=True, options=options)
-    for word in ("must be spawn, got 'fork'", "must be one of ofi, mpi", "got 'one'"):
+    for word in ("must be one of ofi, mpi", "got 'one'"):
         assert word in said
     assert problems(emulate=True, options={"xpu.affinity_mask": "0.0,1.1"}) == ""
     other = engine_config(platform="cpu", options=options)
     assert list(plugin.lsv_check_config(other)) == [], "another platform does not care"
+
+
+def test_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(method: str) -> list[str]:
+        monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", method)
+        settings = gather(Declared(plugin.lsv_settings()), {})
+        assert list(neutral.problems(settings, "cpu")) == [], "another platform does not care"
+        return list(neutral.problems(settings, "xpu"))
+
+    assert said("spawn") == said("") == []
+    (problem,) = said("fork")
+    assert (
+        "VLLM_WORKER_MULTIPROC_METHOD: xpu-worker-method must be spawn, got 'fork': a forked process can't" in problem
+    )
 
 
 def test_an_emulated_model_refuses_what_the_model_does() -> None:

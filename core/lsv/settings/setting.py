@@ -1,0 +1,117 @@
+"""One option: its names, the type and bounds of its values, and what a value that breaks them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from lsv.errors import ConfigError
+from lsv.settings import values
+
+SettingType = values.ValueType
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """An option. Its flag is ``--cpu-threads``, its key in a file ``cpu-threads``, its variable ``LSV_CPU_THREADS``."""
+
+    name: str
+    """In snake_case, with the plugin's prefix for a plugin's own (``"cpu.threads"``)."""
+    type: SettingType = "str"
+    default: Any = None
+    help: str = ""
+    env: Sequence[str] = ()
+    """Further variables that set it (``VLLM_CPU_OMP_THREADS_BIND``)."""
+    short: Sequence[str] = ()
+    """Short flags (``-tp``)."""
+    aliases: Sequence[str] = ()
+    """Further names, for flags, keys and ``LSV_`` variables."""
+    choices: Sequence[str] = ()
+    """The values there are, where not any will do."""
+    scope: Literal["engine", "serve", "all"] = "engine"
+    """Which commands take it."""
+    group: str = ""
+    """Its heading in the help."""
+    low: float | None = None
+    """The least value, inclusive."""
+    high: float | None = None
+    """The greatest value, inclusive."""
+    neutral: tuple[Any, ...] | None = None
+    """The values that are accepted of an option that sets nothing, see ``lsv.settings.neutral``; None for others."""
+    instead: str = ""
+    """Why other values are refused, and what to use instead."""
+    platform: str = ""
+    """The platform on which they are refused; empty is everywhere."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{dashed(self.name)}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its names in files, and behind the dashes of a flag."""
+        return tuple(dashed(name) for name in (self.name, *self.aliases))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it, the first one given wins."""
+        return (*(f"LSV_{key.replace('-', '_').upper()}" for key in self.keys), *self.env)
+
+
+def dashed(name: str) -> str:
+    """The spelling of a name in flags and files: dots and underscores become dashes."""
+    return name.replace(".", "-").replace("_", "-")
+
+
+def convert(setting: Setting, value: Any, source: str) -> Any:
+    """A value as the setting's type and within its bounds. Raises ``ConfigError`` naming where it came from."""
+    if value is None:
+        return None
+    try:
+        converted = values.convert(setting.type, value)
+    except ValueError as cause:
+        raise _refusal(setting, source, str(cause), value) from None
+    for one in converted if isinstance(converted, tuple) else (converted,):
+        _check_bounds(setting, one, source)
+    if not setting.platform and not is_neutral(setting, converted):
+        raise not_neutral(setting, converted, source)
+    return converted
+
+
+def is_neutral(setting: Setting, value: Any) -> bool:
+    """Whether a value asks for nothing that lsv does not do."""
+    return setting.neutral is None or value is None or value in setting.neutral
+
+
+def not_neutral(setting: Setting, value: Any, source: str) -> ConfigError:
+    """The refusal of a value that would ask for something."""
+    expected = spell_neutral(setting.neutral or ()) or "left out"
+    return ConfigError(
+        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}: {setting.instead}", param=setting.name
+    )
+
+
+def spell_neutral(values: Sequence[Any]) -> str:
+    """Neutral values as they are written, "a or b"; an empty one is as good as none, and not named."""
+    return " or ".join(spelled for one in values if (spelled := _spell(one)))
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _check_bounds(setting: Setting, value: Any, source: str) -> None:
+    if setting.choices and value not in setting.choices:
+        raise _refusal(setting, source, f"one of {', '.join(setting.choices)}", value)
+    if setting.low is not None and not value >= setting.low:
+        raise _refusal(setting, source, f"at least {setting.low:g}", value)
+    if setting.high is not None and not value <= setting.high:
+        raise _refusal(setting, source, f"at most {setting.high:g}", value)
+
+
+def _refusal(setting: Setting, source: str, expected: str, value: Any) -> ConfigError:
+    meaning = f" ({setting.help})" if setting.help else ""
+    return ConfigError(
+        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}{meaning}", param=setting.name
+    )
