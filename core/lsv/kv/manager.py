@@ -80,12 +80,12 @@ class KVManager:
     @property
     def spare(self) -> int:
         """Free blocks that are promised to nobody."""
-        return self._pool.free - self._promised
+        return self._pool.available - self._promised
 
     @property
     def usage(self) -> float:
         """Share of the blocks in use, 0 … 1; cached blocks that nobody uses count as free."""
-        return 1.0 - self._pool.free / self._pool.size if self._pool.size else 0.0
+        return 1.0 - self._pool.available / self._pool.size if self._pool.size else 0.0
 
     def blocks_for(self, length: int, step_tokens: int) -> int:
         """Most blocks a request of ``length`` tokens holds at a time with ``step_tokens`` tokens in flight."""
@@ -138,7 +138,7 @@ class KVManager:
     def in_use(self, match: Match) -> int:
         """Blocks of a match that others use, so that sharing them takes none from the free ones."""
         found = (*match.blocks, *match.cross)
-        return sum(block != NULL_BLOCK and not self._pool.is_idle(block) for blocks in found for block in blocks)
+        return sum(block != NULL_BLOCK and not self._pool.is_cached(block) for blocks in found for block in blocks)
 
     def _hashes(self, table: Table, count: int) -> list[bytes]:
         """Hashes of the first ``count`` full blocks of prompt and output."""
@@ -203,7 +203,7 @@ class KVManager:
         for blocks, cached in zip(tables, match.blocks + match.cross, strict=True):
             for block in cached:
                 if block != NULL_BLOCK:
-                    self._pool.share(block)
+                    self._pool.ref(block)
                     held += 1
             blocks += cached
         table.capacity = match.tokens
@@ -292,7 +292,7 @@ class KVManager:
         size, blocks = self.block_size, table.blocks[group]
         first = max(0, computed - window + 1) // size
         for index in range(table.dropped[group], first):
-            self._pool.drop(blocks[index])
+            self._pool.unref(blocks[index])
             blocks[index] = NULL_BLOCK
         self._hold(table, table.dropped[group] - first if first > table.dropped[group] else 0)
         table.dropped[group] = max(first, table.dropped[group])
@@ -313,11 +313,11 @@ class KVManager:
             table.clear()
         listed.sort(key=lambda place_and_block: -place_and_block[0])
         for _, block in listed:
-            self._pool.drop(block)
+            self._pool.unref(block)
 
-    def forget(self) -> None:
+    def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; requests under way keep what they have."""
-        self._pool.forget()
+        self._pool.clear_cache()
 
     def check(self, tables: Sequence[Table]) -> None:
         """Assert that blocks, references and promises add up, ``tables`` being all that hold blocks."""
@@ -329,4 +329,4 @@ class KVManager:
             assert table.held == len(table.listed()), "a table holds other blocks than it counts"
         self._pool.check(block for table in tables for _, block in table.listed())
         assert self._promised == sum(table.promised for table in tables), "promises do not sum up"
-        assert 0 <= self._promised <= self._pool.free, "more is promised than is free"
+        assert 0 <= self._promised <= self._pool.available, "more is promised than is free"

@@ -175,12 +175,12 @@ class Scheduler:
         batch.sweep()
         batch.slots.take_ended()
         self._planner.encoding.forget()
-        self._kv.forget()
+        self._kv.reset_prefix_cache()
         return failed
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; requests under way go on."""
-        self._kv.forget()
+        self._kv.reset_prefix_cache()
 
     def _end(self, outcome: Outcome, job: Job) -> Outcome:
         """The request has ended; its blocks follow with the next ``sweep``, or once its rows in flight have settled."""

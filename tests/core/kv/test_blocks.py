@@ -20,28 +20,28 @@ ROOT = root_hash(weights="w", quantizer=None, kv_dtype="bf16", block_size=4)
 def test_null_block_is_never_handed_out():
     pool = BlockPool(3)
     assert sorted(pool.take(3)) == [1, 2, 3]
-    assert pool.free == 0
+    assert pool.available == 0
 
 
-def test_cached_block_is_free_and_still_found():
+def test_cached_block_is_available_and_still_found():
     pool = BlockPool(2)
     (block,) = pool.take(1)
     pool.publish(block, b"a")
-    pool.drop(block)
-    assert pool.free == 2
+    pool.unref(block)
+    assert pool.available == 2
     assert pool.find(b"a") == block
-    pool.share(block)
-    assert pool.free == 1
+    pool.ref(block)
+    assert pool.available == 1
     pool.check([block])
 
 
-def test_blank_blocks_go_before_cached_ones_and_the_longest_idle_is_evicted_first():
+def test_free_blocks_go_before_cached_ones_and_the_longest_unused_is_evicted_first():
     pool = BlockPool(3)
     first, second, third = pool.take(3)
     pool.publish(first, b"a")
     pool.publish(second, b"b")
     for block in (second, third, first):
-        pool.drop(block)
+        pool.unref(block)
     assert pool.take(1) == [third]
     assert pool.take(1) == [second]
     assert pool.find(b"b") is None
@@ -53,7 +53,7 @@ def test_second_copy_of_a_content_stays_private():
     one, other = pool.take(2)
     pool.publish(one, b"a")
     pool.publish(other, b"a")
-    pool.drop(other)
+    pool.unref(other)
     assert pool.find(b"a") == one
     pool.check([one])
 
@@ -61,30 +61,30 @@ def test_second_copy_of_a_content_stays_private():
 def test_freeing_twice_is_caught():
     pool = BlockPool(1)
     (block,) = pool.take(1)
-    pool.drop(block)
+    pool.unref(block)
     with pytest.raises(AssertionError, match="freed twice"):
-        pool.drop(block)
+        pool.unref(block)
 
 
 def test_random_use_of_the_pool_adds_up():
     rng, pool = random.Random(1), BlockPool(12)
-    held: Counter[int] = Counter()
+    used: Counter[int] = Counter()
     for turn in range(2000):
         choice = rng.random()
-        if choice < 0.4 and pool.free:
-            held.update(pool.take(rng.randint(1, pool.free)))
-        elif choice < 0.6 and held:
-            pool.publish(rng.choice(list(held)), b"%d" % (turn % 40))
+        if choice < 0.4 and pool.available:
+            used.update(pool.take(rng.randint(1, pool.available)))
+        elif choice < 0.6 and used:
+            pool.publish(rng.choice(list(used)), b"%d" % (turn % 40))
         elif choice < 0.7 and (block := pool.find(b"%d" % rng.randrange(40))) is not None:
-            pool.share(block)
-            held[block] += 1
-        elif held:
-            block = rng.choice(list(held))
-            pool.drop(block)
-            held -= Counter([block])
+            pool.ref(block)
+            used[block] += 1
+        elif used:
+            block = rng.choice(list(used))
+            pool.unref(block)
+            used -= Counter([block])
         if turn % 500 == 499:
-            pool.forget()
-        pool.check(held.elements())
+            pool.clear_cache()
+        pool.check(used.elements())
 
 
 def test_block_hash_is_the_documented_chain():

@@ -79,7 +79,7 @@ def test_no_hits_without_prefix_caching():
 def test_forgetting_spares_blocks_in_use():
     kv = manager()
     table = compute(kv, request(1, range(12)))
-    kv.forget()
+    kv.reset_prefix_cache()
     assert hit(kv, range(12)) == 0
     kv.check([table])
 
