@@ -57,7 +57,7 @@ class KVManager:
         self.claims = Claims()
         self._root = root
         self._pool = BlockPool(num_blocks)
-        self._promised = 0
+        self._reserved = 0
         # How many blocks before a position a group needs to go on from there; None is all of them.
         self._reach = tuple(None if group.window is None else -(-(group.window - 1) // block_size) for group in growing)
         prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
@@ -78,9 +78,9 @@ class KVManager:
         return self._pool.size
 
     @property
-    def spare(self) -> int:
-        """Free blocks that are promised to nobody."""
-        return self._pool.available - self._promised
+    def unreserved(self) -> int:
+        """Available blocks that are reserved for nobody."""
+        return self._pool.available - self._reserved
 
     @property
     def usage(self) -> float:
@@ -191,28 +191,29 @@ class KVManager:
 
     # Blocks
 
-    def enter(self, table: Table, match: Match, target: int, bound: int) -> None:
+    def allocate(self, table: Table, match: Match, target: int, reservation: int) -> None:
         """Take a match into an empty table and claim the full blocks from there to ``target`` tokens, and the item.
 
-        With a ``bound``, blocks are kept free for the request so that it can always hold that many. Where windows
-        forget tokens it then shares none (the match must be empty): a block that it drops would not become free.
+        With a ``reservation``, blocks stay available so that the request can always hold that many. Where windows
+        forget tokens it then shares no blocks (the match must be empty): one that it drops behind the window would not
+        become available if others used it, too.
         """
-        assert not (bound and self.windowed and match.tokens), "a promise and shared blocks behind a window"
-        held = 0
+        assert not (reservation and self.windowed and match.tokens), "a reservation and shared blocks behind a window"
+        shared = 0
         tables = table.blocks + table.cross if match.cross else table.blocks
         for blocks, cached in zip(tables, match.blocks + match.cross, strict=True):
             for block in cached:
                 if block != NULL_BLOCK:
                     self._pool.ref(block)
-                    held += 1
+                    shared += 1
             blocks += cached
         table.capacity = match.tokens
         table.published = match.tokens // self.block_size
         for group, reach in enumerate(self._reach):
             table.dropped[group] = 0 if reach is None else max(0, table.published - reach)
-        table.bound = bound
-        self._promised += bound
-        self._hold(table, held)
+        table.reservation = reservation
+        self._reserved += reservation
+        self._count_allocated(table, shared)
         table.crossed = bool(match.cross)
         if self._cross and not table.crossed:
             self._take_for_item(table)
@@ -225,18 +226,18 @@ class KVManager:
         size = len(table.item)
         for blocks in table.cross:
             blocks += self._pool.take(size)
-        self._hold(table, size * len(table.cross))
+        self._count_allocated(table, size * len(table.cross))
         if self._shares(table):
             table.coming = table.item[0]
             self.claims.claim((table.coming,), table.request.id)
 
     def _shares(self, table: Table) -> bool:
-        return self.prefix_caching and not (table.bound and self.windowed)
+        return self.prefix_caching and not (table.reservation and self.windowed)
 
-    def _hold(self, table: Table, change: int) -> None:
-        before = table.promised
-        table.held += change
-        self._promised += table.promised - before
+    def _count_allocated(self, table: Table, change: int) -> None:
+        before = table.reserved
+        table.allocated += change
+        self._reserved += table.reserved - before
 
     def grow(self, table: Table, tokens: int) -> bool:
         """Make room for ``tokens`` tokens; False, and nothing changed, when there are too few blocks."""
@@ -245,12 +246,12 @@ class KVManager:
         if missing <= 0 or not table.blocks:
             return True
         needed = missing * len(table.blocks)
-        if needed > self.spare + table.promised:
+        if needed > self.unreserved + table.reserved:
             return False
         for blocks in table.blocks:
             blocks += self._pool.take(missing)
         table.capacity += missing * size
-        self._hold(table, needed)
+        self._count_allocated(table, needed)
         return True
 
     def settle(self, table: Table, computed: int) -> int:
@@ -294,7 +295,7 @@ class KVManager:
         for index in range(table.dropped[group], first):
             self._pool.unref(blocks[index])
             blocks[index] = NULL_BLOCK
-        self._hold(table, table.dropped[group] - first if first > table.dropped[group] else 0)
+        self._count_allocated(table, table.dropped[group] - first if first > table.dropped[group] else 0)
         table.dropped[group] = max(first, table.dropped[group])
         return (table.dropped[group] + 1) * size + window - 1
 
@@ -306,7 +307,7 @@ class KVManager:
         listed: list[tuple[int, int]] = []
         for table in tables:
             listed += table.listed()
-            self._promised -= table.promised
+            self._reserved -= table.reserved
             self.claims.settle(table.hashes[table.published : table.claimed], table.request.id)
             if table.coming is not None:
                 self.claims.settle((table.coming,), table.request.id)
@@ -320,13 +321,13 @@ class KVManager:
         self._pool.clear_cache()
 
     def check(self, tables: Sequence[Table]) -> None:
-        """Assert that blocks, references and promises add up, ``tables`` being all that hold blocks."""
+        """Assert that blocks, references and reservations add up; ``tables`` are all that hold blocks."""
         for table in tables:
             lengths = {len(blocks) * self.block_size for blocks in table.blocks}
             assert lengths <= {table.capacity}, "groups' tables differ in length"
             items = {len(blocks) for blocks in table.cross}
-            assert items <= {len(table.item) if table.held else 0}, "a cross group holds not just the item"
-            assert table.held == len(table.listed()), "a table holds other blocks than it counts"
+            assert items <= {len(table.item) if table.allocated else 0}, "a cross group holds not just the item"
+            assert table.allocated == len(table.listed()), "a table holds other blocks than it counts"
         self._pool.check(block for table in tables for _, block in table.listed())
-        assert self._promised == sum(table.promised for table in tables), "promises do not sum up"
-        assert 0 <= self._promised <= self._pool.available, "more is promised than is free"
+        assert self._reserved == sum(table.reserved for table in tables), "reservations do not add up"
+        assert 0 <= self._reserved <= self._pool.available, "more is reserved than is available"

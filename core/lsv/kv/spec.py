@@ -69,10 +69,10 @@ def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tok
     full = -(-length // block_size)
     total = 0
     for group in groups:
-        held = full if group.source is None else -(-group.source // block_size)
+        blocks = full if group.source is None else -(-group.source // block_size)
         if group.window is not None:
-            held = min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
-        total += held
+            blocks = min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
+        total += blocks
     return total
 
 

@@ -16,13 +16,13 @@ class Table:
     follow: blocks for the item it attends to, named by ``item``, from its entry on. Once ``crossed`` what is in them
     stands or is planned; until others can find it they wait for ``coming``. ``hashes[i]`` names full block i;
     ``published`` full blocks can be found by others, up to ``claimed`` others wait for them. ``dropped[g]`` leading
-    blocks of a windowed group are behind its window. ``bound`` is the number of blocks promised to the request in
-    total, 0 for none; ``held`` how many it has.
+    blocks of a windowed group are behind its window. ``reservation`` is the number of blocks the request
+    can always hold, 0 for no reservation; ``allocated`` how many it holds.
     """
 
     __slots__ = (
-        "blocks", "bound", "capacity", "claimed", "coming", "cross", "crossed", "dropped", "hashes", "held", "item",
-        "published", "request", "sent",
+        "allocated", "blocks", "capacity", "claimed", "coming", "cross", "crossed", "dropped", "hashes", "item",
+        "published", "request", "reservation", "sent",
     )  # fmt: skip
 
     def __init__(self, request: Request, groups: int, cross: int = 0) -> None:
@@ -47,12 +47,12 @@ class Table:
         self.dropped = [0] * len(self.blocks)
         self.crossed = False
         self.coming: bytes | None = None
-        self.capacity = self.sent = self.published = self.claimed = self.bound = self.held = 0
+        self.capacity = self.sent = self.published = self.claimed = self.reservation = self.allocated = 0
 
     @property
-    def promised(self) -> int:
-        """Blocks that are kept free for this request."""
-        return max(0, self.bound - self.held)
+    def reserved(self) -> int:
+        """Blocks that are kept available for this request beside those it holds."""
+        return max(0, self.reservation - self.allocated)
 
     def listed(self) -> list[tuple[int, int]]:
         """All blocks it holds, as (position in its table, block)."""

@@ -62,13 +62,13 @@ class Batch:
     def watermark(self) -> int:
         """Blocks to leave for the running: the rest of their prompts and one step of each."""
         step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing
-        return step + sum(max(0, self.needs(job) - job.table.held) for job in self.prefilling.values())
+        return step + sum(max(0, self.needs(job) - job.table.allocated) for job in self.prefilling.values())
 
     def enter(self, job: Job, match: Match) -> None:
         """A waiting job gets a slot and the blocks of its cached prefix."""
         request = job.request
         job.target = len(request)
-        self._kv.enter(job.table, match, job.target, self.needs(job) if self._is_protected(job) else 0)
+        self._kv.allocate(job.table, match, job.target, self.needs(job) if self._is_protected(job) else 0)
         job.slot = self.slots.take()
         job.planned = request.computed = match.tokens
         job.due = 0
@@ -84,7 +84,9 @@ class Batch:
 
     def victim(self) -> Job | None:
         """Who is preempted next: the last in line that is not protected."""
-        candidates = [job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.bound]
+        candidates = [
+            job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.reservation
+        ]
         return max(candidates, key=lambda job: job.rank, default=None)
 
     def leave(self, job: Job) -> bool:

@@ -129,7 +129,7 @@ class Planner:
 
     def _fits(self, job: Job, match: Match) -> bool:
         needed = self.batch.needs(job) - self._kv.in_use(match)
-        return self._kv.spare >= needed + self.batch.watermark()
+        return self._kv.unreserved >= needed + self.batch.watermark()
 
     def _enter(self, job: Job, match: Match, now: float) -> None:
         request = job.request

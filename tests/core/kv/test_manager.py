@@ -1,4 +1,4 @@
-"""Prefix hits, windows, eviction order and promises."""
+"""Prefix hits, windows, eviction order and reservations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def request(id: int, prompt: range | tuple[int, ...], salt: bytes = b"") -> Requ
     return Request(id, tuple(prompt), sampling=SamplingParams(), salt=salt)
 
 
-def compute(kv: KVManager, asked: Request, bound: int = 0) -> Table:
+def compute(kv: KVManager, asked: Request, reservation: int = 0) -> Table:
     """A table whose whole prompt has been computed."""
     table = kv.open(asked)
-    kv.enter(table, kv.match(table, len(asked) - 1), len(asked), bound)
+    kv.allocate(table, kv.match(table, len(asked) - 1), len(asked), reservation)
     assert kv.grow(table, len(asked))
     kv.settle(table, len(asked))
     return table
@@ -55,7 +55,7 @@ def test_one_token_at_least_is_left_to_compute():
 def test_only_settled_blocks_are_found():
     kv = manager()
     table = kv.open(request(1, range(12)))
-    kv.enter(table, kv.match(table, 11), 12, 0)
+    kv.allocate(table, kv.match(table, 11), 12, 0)
     kv.grow(table, 12)
     assert hit(kv, range(12)) == 0
     kv.settle(table, 7)
@@ -89,7 +89,7 @@ def test_blocks_behind_the_window_are_freed_and_indices_stay():
     table = compute(kv, request(1, range(16)))
     # The token at 16 sees 11 … 16: blocks 0 and 1 are behind its window.
     assert [block == 0 for block in table.blocks[0]] == [True, True, False, False]
-    assert kv.spare == 30
+    assert kv.unreserved == 30
     kv.check([table])
 
 
@@ -100,7 +100,7 @@ def test_window_needs_only_its_last_blocks_for_a_hit():
     kv = manager(WINDOW_ONLY, blocks=4)
     kv.release([compute(kv, request(1, range(16)))])
     other = kv.open(request(2, range(50, 58)))
-    kv.enter(other, kv.match(other, 7), 8, 0)
+    kv.allocate(other, kv.match(other, 7), 8, 0)
     kv.grow(other, 8)  # evicts the first two blocks
     match = kv.match(kv.open(request(3, range(17))), 16)
     assert match.tokens == 16
@@ -116,7 +116,7 @@ def test_every_group_must_have_what_it_needs():
     filler = kv.open(request(2, range(100, 104)))
     tables.append(filler)
     assert kv.grow(filler, 24 // 2 * SIZE)
-    assert kv.spare <= 1
+    assert kv.unreserved <= 1
     assert hit(kv, range(25)) == 24
     assert hit(kv, (*range(12), 7, 7, 7, 7, 7)) == 0
     kv.check(tables)
@@ -150,19 +150,19 @@ def test_growing_is_all_or_nothing():
     table = kv.open(request(1, range(12)))
     assert kv.grow(table, 8)
     assert not kv.grow(table, 12)
-    assert (table.capacity, kv.spare) == (8, 1)
+    assert (table.capacity, kv.unreserved) == (8, 1)
     kv.check([table])
 
 
-def test_promised_blocks_are_kept_free():
+def test_reserved_blocks_are_kept_available():
     kv = manager(blocks=6)
-    promised = compute(kv, request(1, range(4)), bound=4)
+    reserved = compute(kv, request(1, range(4)), reservation=4)
     other = kv.open(request(2, range(50, 70)))
-    assert kv.spare == 2
+    assert kv.unreserved == 2
     assert not kv.grow(other, 12)
     assert kv.grow(other, 8)
-    assert kv.grow(promised, 16)
-    kv.check([promised, other])
+    assert kv.grow(reserved, 16)
+    kv.check([reserved, other])
 
 
 def test_window_bounds_what_a_long_request_holds():

@@ -37,10 +37,10 @@ def request(id: int, *media: Media, prompt: int = 6, salt: bytes = b"") -> Reque
     return Request(id, tuple(range(prompt)), sampling=SamplingParams(), media=media, salt=salt)
 
 
-def enter(kv: KVManager, asked: Request) -> Table:
+def allocate(kv: KVManager, asked: Request) -> Table:
     """A table with blocks for the whole prompt, of which nothing has been computed."""
     table = kv.open(asked)
-    kv.enter(table, kv.match(table, len(asked) - 1), len(asked), 0)
+    kv.allocate(table, kv.match(table, len(asked) - 1), len(asked), 0)
     assert kv.grow(table, len(asked))
     return table
 
@@ -49,7 +49,7 @@ def test_an_item_takes_its_blocks_whatever_the_length() -> None:
     assert blocks_for(1000, (FULL, CROSS), SIZE, 8) == 250 + ITEM_BLOCKS
     assert longest_length(250 + ITEM_BLOCKS, (FULL, CROSS), SIZE, 8) == 1000
     kv = manager()
-    table = enter(kv, request(1, sound("a", 5)))
+    table = allocate(kv, request(1, sound("a", 5)))
     assert [len(blocks) for blocks in (*table.blocks, *table.cross)] == [2, 2]
     assert kv.grow(table, 40)
     assert [len(blocks) for blocks in (*table.blocks, *table.cross)] == [10, 2]
@@ -71,7 +71,7 @@ def test_cross_groups_come_last() -> None:
 
 def test_the_same_item_is_shared_once_it_stands() -> None:
     kv = manager()
-    first = enter(kv, request(1, sound("a")))
+    first = allocate(kv, request(1, sound("a")))
     table = kv.open(request(2, sound("a")))
     match = kv.match(table, 5)
     assert match.cross == ()
@@ -83,7 +83,7 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
     match = kv.match(table, 5)
     assert match.cross == tuple(first.cross)
     assert kv.in_use(match) == ITEM_BLOCKS
-    kv.enter(table, match, 6, 0)
+    kv.allocate(table, match, 6, 0)
     assert table.crossed
     kv.check([first, table])
     kv.release([first])
@@ -92,7 +92,7 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
 
 def test_who_waits_for_an_item_wakes_when_its_owner_gives_up() -> None:
     kv = manager()
-    first, table = enter(kv, request(1, sound("a"))), kv.open(request(2, sound("a")))
+    first, table = allocate(kv, request(1, sound("a"))), kv.open(request(2, sound("a")))
     kv.claims.wait(kv.under_way(table, kv.match(table, 5), 5), 2)
     kv.release([first])
     assert kv.claims.take_woken() == [2]
@@ -101,7 +101,7 @@ def test_who_waits_for_an_item_wakes_when_its_owner_gives_up() -> None:
 
 def test_an_item_of_which_a_block_is_gone_is_computed_anew() -> None:
     kv = manager(blocks=8)
-    first = enter(kv, request(1, sound("a"), prompt=4))  # four blocks
+    first = allocate(kv, request(1, sound("a"), prompt=4))  # four blocks
     kv.settle(first, 4)
     kv.release([first])
     other, filler = kv.open(request(2, sound("a"))), kv.open(request(3, sound("b")))
@@ -109,7 +109,7 @@ def test_an_item_of_which_a_block_is_gone_is_computed_anew() -> None:
     assert kv.grow(filler, 5 * SIZE)
     assert kv.match(other, 5).cross == ()
     kv.release([filler])
-    kv.enter(other, kv.match(other, 5), 6, 0)
+    kv.allocate(other, kv.match(other, 5), 6, 0)
     kv.settle(other, 1)
     assert kv.match(kv.open(request(4, sound("a"))), 5).cross != ()
     kv.check([other])
@@ -118,7 +118,7 @@ def test_an_item_of_which_a_block_is_gone_is_computed_anew() -> None:
 @pytest.mark.parametrize(("other", "salt"), [("b", b""), ("a", b"tenant")])
 def test_neither_items_nor_tokens_are_shared_with_others(other: str, salt: bytes) -> None:
     kv = manager()
-    first = enter(kv, request(1, sound("a"), prompt=9))
+    first = allocate(kv, request(1, sound("a"), prompt=9))
     kv.settle(first, 9)
     match = kv.match(kv.open(request(2, sound(other), prompt=9, salt=salt)), 8)
     assert (match.tokens, match.cross) == (0, ())
@@ -260,8 +260,8 @@ def test_random_tables_add_up(seed: int) -> None:
         match = kv.match(table, len(table.request) - 1)
         found = match.cross[0] if match.cross else []
         assert all(kept.get(block) == name for block, name in zip(found, table.item, strict=bool(found)))
-        if kv.spare >= kv.blocks_for(len(table.request), 8) - kv.in_use(match):
-            kv.enter(table, match, len(table.request), 0)
+        if kv.unreserved >= kv.blocks_for(len(table.request), 8) - kv.in_use(match):
+            kv.allocate(table, match, len(table.request), 0)
             kept |= {block: b"" for block in table.cross[0] if not match.cross}
             tables.append(table)
             grown = kv.grow(table, len(table.request))

@@ -90,7 +90,7 @@ def test_nobody_is_preempted_for_blocks_that_are_on_their_way_back():
     for id in (1, 2):
         rig.ask(id, range(20 * id, 20 * id + 12), max_tokens=12)
         rig.step()
-    while rig.kv.spare:
+    while rig.kv.unreserved:
         rig.step()
     rig.plan()
     rig.note(rig.scheduler.abort([2], rig.clock()))

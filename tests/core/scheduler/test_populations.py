@@ -90,7 +90,7 @@ class Population:
                 read = fake_tokens.seen(request.prompt, request.media)
                 assert last.vector == fake_tokens.vector(fake_tokens.states(read)[-1])
         assert self.rig.kv.usage == 0
-        assert self.rig.kv.spare == self.rig.kv.num_blocks
+        assert self.rig.kv.unreserved == self.rig.kv.num_blocks
 
     def _check_answer(self, request: Request, finish: FinishReason) -> None:
         expected = fake_tokens.expected_output(request, self.rig.scheduler.longest)
