@@ -8,7 +8,7 @@ import msgspec
 
 from lsv.errors import ConfigError
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
-from lsv.kv.claims import Claims
+from lsv.kv.pending import PendingBlocks
 from lsv.kv.prefix import block_hash, item_hashes
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
@@ -54,7 +54,7 @@ class KVManager:
         self.growing = len(growing)
         self.block_size = block_size
         self.prefix_caching = prefix_caching and bool(groups)
-        self.claims = Claims()
+        self.pending = PendingBlocks()
         self._root = root
         self._pool = BlockPool(num_blocks)
         self._reserved = 0
@@ -115,22 +115,22 @@ class KVManager:
         blocks = tuple(self._cached(group, hashes[:length]) for group in range(self.growing))
         return Match(length * self.block_size, blocks, self._cached_item(table))
 
-    def under_way(self, table: Table, match: Match, most: int) -> bytes | None:
+    def find_pending(self, table: Table, match: Match, most: int) -> bytes | None:
         """The hash to wait for when the block behind ``match`` is being computed by a running request.
 
         That is the last of the blocks in a row which that request computes for both.
         """
         if not self.prefix_caching:
             return None
-        if self._cross and not match.cross and self.claims.owner(table.item[0]) is not None:
+        if self._cross and not match.cross and self.pending.owner(table.item[0]) is not None:
             return table.item[0]
         hashes = self._hashes(table, most // self.block_size)[match.tokens // self.block_size :]
-        owner = self.claims.owner(hashes[0]) if hashes else None
+        owner = self.pending.owner(hashes[0]) if hashes else None
         if owner is None:
             return None
         last = hashes[0]
         for one in hashes[1:]:
-            if self.claims.owner(one) != owner:
+            if self.pending.owner(one) != owner:
                 break
             last = one
         return last
@@ -192,7 +192,7 @@ class KVManager:
     # Blocks
 
     def allocate(self, table: Table, match: Match, target: int, reservation: int) -> None:
-        """Take a match into an empty table and claim the full blocks from there to ``target`` tokens, and the item.
+        """Take a match into an empty table; what it lacks up to ``target`` tokens, and the item, is pending now.
 
         With a ``reservation``, blocks stay available so that the request can always hold that many. Where windows
         forget tokens it then shares no blocks (the match must be empty): one that it drops behind the window would not
@@ -218,8 +218,8 @@ class KVManager:
         if self._cross and not table.crossed:
             self._take_for_item(table)
         if self._shares(table):
-            table.claimed = target // self.block_size
-            self.claims.claim(self._hashes(table, table.claimed)[table.published :], table.request.id)
+            table.pending_until = target // self.block_size
+            self.pending.add(self._hashes(table, table.pending_until)[table.published :], table.request.id)
 
     def _take_for_item(self, table: Table) -> None:
         """Blocks for an item that is still to be computed."""
@@ -229,7 +229,7 @@ class KVManager:
         self._count_allocated(table, size * len(table.cross))
         if self._shares(table):
             table.coming = table.item[0]
-            self.claims.claim((table.coming,), table.request.id)
+            self.pending.add((table.coming,), table.request.id)
 
     def _shares(self, table: Table) -> bool:
         return self.prefix_caching and not (table.reservation and self.windowed)
@@ -278,14 +278,14 @@ class KVManager:
             for index in range(table.published, full):
                 if blocks[index] != NULL_BLOCK:
                     self._pool.publish(blocks[index], prefix + hashes[index])
-        self.claims.settle(hashes[table.published : min(full, table.claimed)], table.request.id)
+        self.pending.settle(hashes[table.published : min(full, table.pending_until)], table.request.id)
         table.published = full
 
     def _publish_item(self, table: Table, coming: bytes) -> None:
         for prefix, blocks in zip(self._cross, table.cross, strict=True):
             for block, name in zip(blocks, table.item, strict=True):
                 self._pool.publish(block, prefix + name)
-        self.claims.settle((coming,), table.request.id)
+        self.pending.settle((coming,), table.request.id)
         table.coming = None
 
     def _drop_behind(self, table: Table, group: int, window: int, computed: int) -> int:
@@ -308,9 +308,9 @@ class KVManager:
         for table in tables:
             listed += table.listed()
             self._reserved -= table.reserved
-            self.claims.settle(table.hashes[table.published : table.claimed], table.request.id)
+            self.pending.settle(table.hashes[table.published : table.pending_until], table.request.id)
             if table.coming is not None:
-                self.claims.settle((table.coming,), table.request.id)
+                self.pending.settle((table.coming,), table.request.id)
             table.clear()
         listed.sort(key=lambda place_and_block: -place_and_block[0])
         for _, block in listed:

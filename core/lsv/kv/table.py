@@ -15,13 +15,13 @@ class Table:
     the worker appends what it has not seen (from ``sent`` on). ``cross`` has the tables of cross groups, whose numbers
     follow: blocks for the item it attends to, named by ``item``, from its entry on. Once ``crossed`` what is in them
     stands or is planned; until others can find it they wait for ``coming``. ``hashes[i]`` names full block i;
-    ``published`` full blocks can be found by others, up to ``claimed`` others wait for them. ``dropped[g]`` leading
+    ``published`` full blocks can be found by others, up to ``pending_until`` they are pending. ``dropped[g]`` leading
     blocks of a windowed group are behind its window. ``reservation`` is the number of blocks the request
     can always hold, 0 for no reservation; ``allocated`` how many it holds.
     """
 
     __slots__ = (
-        "allocated", "blocks", "capacity", "claimed", "coming", "cross", "crossed", "dropped", "hashes", "item",
+        "allocated", "blocks", "capacity", "coming", "cross", "crossed", "dropped", "hashes", "item", "pending_until",
         "published", "request", "reservation", "sent",
     )  # fmt: skip
 
@@ -47,7 +47,8 @@ class Table:
         self.dropped = [0] * len(self.blocks)
         self.crossed = False
         self.coming: bytes | None = None
-        self.capacity = self.sent = self.published = self.claimed = self.reservation = self.allocated = 0
+        self.capacity = self.sent = self.published = self.pending_until = 0
+        self.reservation = self.allocated = 0
 
     @property
     def reserved(self) -> int:

@@ -32,8 +32,8 @@ class Planner:
 
     def draft(self, now: float) -> Draft:
         """The next step's rows; empty when nothing can be planned now."""
-        for id in self._kv.claims.take_woken():
-            self.waiting.wake(id)
+        for id in self._kv.pending.take_unparked():
+            self.waiting.unpark(id)
         self._short = False
         draft = Draft(self._budget())
         self.encoding.begin_step(decoding=bool(self.batch.decoding))
@@ -112,10 +112,10 @@ class Planner:
                 return
             most = self.batch.most_cached(job)
             match = self._kv.match(job.table, most)
-            awaited = self._kv.under_way(job.table, match, most)
-            if awaited is not None:
-                self.waiting.step_aside()
-                self._kv.claims.wait(awaited, job.request.id)
+            pending = self._kv.find_pending(job.table, match, most)
+            if pending is not None:
+                self.waiting.park()
+                self._kv.pending.park(pending, job.request.id)
                 continue
             count = draft.budget.chunk(len(job.request) - match.tokens)
             if not count or not self._fits(job, match):

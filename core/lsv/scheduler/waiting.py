@@ -41,12 +41,12 @@ class WaitingRoom:
             heapq.heappop(self._line)
         return None
 
-    def step_aside(self) -> Job:
-        """Take the head out of the line; it goes on waiting, for another's blocks."""
+    def park(self) -> Job:
+        """Take the head out of the line; it goes on waiting, for blocks that another request computes."""
         return heapq.heappop(self._line)[1]
 
-    def wake(self, id: int) -> None:
-        """Whoever stepped aside stands in line again, if still here."""
+    def unpark(self, id: int) -> None:
+        """A parked job stands in line again, if it is still waiting."""
         job = self._jobs.get(id)
         if job is not None:
             self._stand(job)

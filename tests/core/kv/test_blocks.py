@@ -1,4 +1,4 @@
-"""The block pool, block hashes and claims."""
+"""The block pool, block hashes and pending blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from lsv.kv.blocks import BlockPool
-from lsv.kv.claims import Claims
+from lsv.kv.pending import PendingBlocks
 from lsv.kv.prefix import block_hash, pack, pack_extras, root_hash
 
 ROOT = root_hash(weights="w", quantizer=None, kv_dtype="bf16", block_size=4)
@@ -116,15 +116,15 @@ def test_hashes_are_the_same_in_another_process():
     assert other.stdout.strip() == block_hash(ROOT, (1, 2, 3, 4), b"").hex()
 
 
-def test_claims_wake_waiters_once_when_settled_by_their_owner():
-    claims = Claims()
-    claims.claim([b"a", b"b"], owner=1)
-    claims.claim([b"a"], owner=2)
-    claims.wait(b"a", 3)
-    claims.settle([b"a"], owner=2)
-    assert claims.owner(b"a") == 1
-    assert claims.take_woken() == []
-    claims.settle([b"a", b"b"], owner=1)
-    assert claims.take_woken() == [3]
-    assert claims.take_woken() == []
-    assert claims.owner(b"b") is None
+def test_parked_requests_are_unparked_once_when_the_owner_settles():
+    pending = PendingBlocks()
+    pending.add([b"a", b"b"], owner=1)
+    pending.add([b"a"], owner=2)
+    pending.park(b"a", 3)
+    pending.settle([b"a"], owner=2)
+    assert pending.owner(b"a") == 1
+    assert pending.take_unparked() == []
+    pending.settle([b"a", b"b"], owner=1)
+    assert pending.take_unparked() == [3]
+    assert pending.take_unparked() == []
+    assert pending.owner(b"b") is None

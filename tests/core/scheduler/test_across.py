@@ -75,11 +75,11 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
     table = kv.open(request(2, sound("a")))
     match = kv.match(table, 5)
     assert match.cross == ()
-    awaited = kv.under_way(table, match, 5)
-    assert awaited == first.item[0]
-    kv.claims.wait(awaited, 2)
+    pending = kv.find_pending(table, match, 5)
+    assert pending == first.item[0]
+    kv.pending.park(pending, 2)
     kv.settle(first, 1)
-    assert kv.claims.take_woken() == [2]
+    assert kv.pending.take_unparked() == [2]
     match = kv.match(table, 5)
     assert match.cross == tuple(first.cross)
     assert kv.in_use(match) == ITEM_BLOCKS
@@ -90,12 +90,12 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
     kv.check([table])
 
 
-def test_who_waits_for_an_item_wakes_when_its_owner_gives_up() -> None:
+def test_who_waits_for_an_item_is_unparked_when_its_owner_gives_up() -> None:
     kv = manager()
     first, table = allocate(kv, request(1, sound("a"))), kv.open(request(2, sound("a")))
-    kv.claims.wait(kv.under_way(table, kv.match(table, 5), 5), 2)
+    kv.pending.park(kv.find_pending(table, kv.match(table, 5), 5), 2)
     kv.release([first])
-    assert kv.claims.take_woken() == [2]
+    assert kv.pending.take_unparked() == [2]
     assert kv.match(table, 5).cross == ()
 
 
