@@ -135,7 +135,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens the cache holds in requests of full length, beside the items that these attend to across, when every
         other group needs a block for each block of tokens.
         """
-        sources: list[int] = [group["source"] for group in self.groups if group.get("source") is not None]
+        sources: list[int] = [group["cross_len"] for group in self.groups if group.get("cross_len") is not None]
         growing = max(1, len(self.groups) - len(sources))
         own = growing * -(-self.max_model_len // self.block_size)
         items = sum(-(-source // self.block_size) for source in sources)

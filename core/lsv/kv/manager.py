@@ -9,7 +9,7 @@ import msgspec
 from lsv.errors import ConfigError
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
 from lsv.kv.pending import PendingBlocks
-from lsv.kv.prefix import block_hash, item_hashes
+from lsv.kv.prefix import block_hash, cross_hashes
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
 from lsv.request.request import Request
@@ -61,7 +61,7 @@ class KVManager:
         # How many blocks before a position a group needs to go on from there; None is all of them.
         self._reach = tuple(None if group.window is None else -(-(group.window - 1) // block_size) for group in growing)
         prefixes = tuple(group.index.to_bytes(2, "little") for group in groups)
-        self._prefixes, self._cross = prefixes[: self.growing], prefixes[self.growing :]
+        self._prefixes, self._cross_prefixes = prefixes[: self.growing], prefixes[self.growing :]
 
     @property
     def windowed(self) -> bool:
@@ -69,9 +69,9 @@ class KVManager:
         return any(reach is not None for reach in self._reach)
 
     @property
-    def source(self) -> int | None:
-        """The most embeddings a request attends to across; None for a model without such layers."""
-        return self.groups[-1].source if self._cross else None
+    def cross_len(self) -> int | None:
+        """The most embeddings a request cross-attends to; None for a model without cross-attention."""
+        return self.groups[-1].cross_len if self._cross_prefixes else None
 
     @property
     def num_blocks(self) -> int:
@@ -97,11 +97,11 @@ class KVManager:
 
     def open(self, request: Request) -> Table:
         """An empty table for a new request."""
-        table = Table(request, self.growing, len(self._cross))
-        item = request.item
+        table = Table(request, self.growing, len(self._cross_prefixes))
+        item = request.cross_item
         if item is not None:
             blocks = -(-item.count // self.block_size)
-            table.item = item_hashes(self._root, item.hash, blocks, salt=request.salt)
+            table.cross_hashes = cross_hashes(self._root, item.hash, blocks, salt=request.salt)
         return table
 
     # Prefixes
@@ -113,7 +113,7 @@ class KVManager:
         hashes = self._hashes(table, most // self.block_size)
         length = self._longest_cached(hashes)
         blocks = tuple(self._cached(group, hashes[:length]) for group in range(self.growing))
-        return Match(length * self.block_size, blocks, self._cached_item(table))
+        return Match(length * self.block_size, blocks, self._cached_cross(table))
 
     def find_pending(self, table: Table, match: Match, most: int) -> bytes | None:
         """The hash to wait for when the block behind ``match`` is being computed by a running request.
@@ -122,8 +122,8 @@ class KVManager:
         """
         if not self.prefix_caching:
             return None
-        if self._cross and not match.cross and self.pending.owner(table.item[0]) is not None:
-            return table.item[0]
+        if self._cross_prefixes and not match.cross and self.pending.owner(table.cross_hashes[0]) is not None:
+            return table.cross_hashes[0]
         hashes = self._hashes(table, most // self.block_size)[match.tokens // self.block_size :]
         owner = self.pending.owner(hashes[0]) if hashes else None
         if owner is None:
@@ -183,11 +183,11 @@ class KVManager:
         found = [self._pool.find(prefix + one) for one in hashes[behind:]]
         return [NULL_BLOCK] * behind + [block for block in found if block is not None]
 
-    def _cached_item(self, table: Table) -> tuple[list[int], ...]:
+    def _cached_cross(self, table: Table) -> tuple[list[int], ...]:
         """The item's blocks, if every cross group has all of them."""
-        found = [[self._pool.find(prefix + name) for name in table.item] for prefix in self._cross]
+        found = [[self._pool.find(prefix + name) for name in table.cross_hashes] for prefix in self._cross_prefixes]
         whole = tuple([block for block in blocks if block is not None] for blocks in found)
-        return whole if all(len(blocks) == len(table.item) for blocks in whole) else ()
+        return whole if all(len(blocks) == len(table.cross_hashes) for blocks in whole) else ()
 
     # Blocks
 
@@ -214,22 +214,22 @@ class KVManager:
         table.reservation = reservation
         self._reserved += reservation
         self._count_allocated(table, shared)
-        table.crossed = bool(match.cross)
-        if self._cross and not table.crossed:
-            self._take_for_item(table)
+        table.cross_ready = bool(match.cross)
+        if self._cross_prefixes and not table.cross_ready:
+            self._allocate_cross(table)
         if self._shares(table):
             table.pending_until = target // self.block_size
             self.pending.add(self._hashes(table, table.pending_until)[table.published :], table.request.id)
 
-    def _take_for_item(self, table: Table) -> None:
+    def _allocate_cross(self, table: Table) -> None:
         """Blocks for an item that is still to be computed."""
-        size = len(table.item)
+        size = len(table.cross_hashes)
         for blocks in table.cross:
             blocks += self._pool.take(size)
         self._count_allocated(table, size * len(table.cross))
         if self._shares(table):
-            table.coming = table.item[0]
-            self.pending.add((table.coming,), table.request.id)
+            table.cross_pending = table.cross_hashes[0]
+            self.pending.add((table.cross_pending,), table.request.id)
 
     def _shares(self, table: Table) -> bool:
         return self.prefix_caching and not (table.reservation and self.windowed)
@@ -263,8 +263,8 @@ class KVManager:
         full = computed // self.block_size
         if full > table.published and self._shares(table):
             self._publish(table, full)
-        if table.coming is not None:
-            self._publish_item(table, table.coming)
+        if table.cross_pending is not None:
+            self._publish_cross(table, table.cross_pending)
         following = (full + 1) * self.block_size
         for group in self.groups:
             if group.window is not None:
@@ -281,12 +281,12 @@ class KVManager:
         self.pending.settle(hashes[table.published : min(full, table.pending_until)], table.request.id)
         table.published = full
 
-    def _publish_item(self, table: Table, coming: bytes) -> None:
-        for prefix, blocks in zip(self._cross, table.cross, strict=True):
-            for block, name in zip(blocks, table.item, strict=True):
+    def _publish_cross(self, table: Table, pending: bytes) -> None:
+        for prefix, blocks in zip(self._cross_prefixes, table.cross, strict=True):
+            for block, name in zip(blocks, table.cross_hashes, strict=True):
                 self._pool.publish(block, prefix + name)
-        self.pending.settle((coming,), table.request.id)
-        table.coming = None
+        self.pending.settle((pending,), table.request.id)
+        table.cross_pending = None
 
     def _drop_behind(self, table: Table, group: int, window: int, computed: int) -> int:
         """Free a windowed group's blocks behind the window; returns the computed count that frees the next one."""
@@ -309,8 +309,8 @@ class KVManager:
             listed += table.listed()
             self._reserved -= table.reserved
             self.pending.settle(table.hashes[table.published : table.pending_until], table.request.id)
-            if table.coming is not None:
-                self.pending.settle((table.coming,), table.request.id)
+            if table.cross_pending is not None:
+                self.pending.settle((table.cross_pending,), table.request.id)
             table.clear()
         listed.sort(key=lambda place_and_block: -place_and_block[0])
         for _, block in listed:
@@ -326,7 +326,7 @@ class KVManager:
             lengths = {len(blocks) * self.block_size for blocks in table.blocks}
             assert lengths <= {table.capacity}, "groups' tables differ in length"
             items = {len(blocks) for blocks in table.cross}
-            assert items <= {len(table.item) if table.allocated else 0}, "a cross group holds not just the item"
+            assert items <= {len(table.cross_hashes) if table.allocated else 0}, "a cross group holds not just the item"
             assert table.allocated == len(table.listed()), "a table holds other blocks than it counts"
         self._pool.check(block for table in tables for _, block in table.listed())
         assert self._reserved == sum(table.reserved for table in tables), "reservations do not add up"

@@ -26,7 +26,7 @@ def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
     return hashlib.sha256(parent + struct.pack(f"<{len(ids)}I", *ids) + extras).digest()
 
 
-def item_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list[bytes]:
+def cross_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list[bytes]:
     """Names of the blocks that hold what cross layers keep of an item of media; it alone decides what is in them."""
     return [block_hash(root, (), pack_extras(salt=salt, media=[(media, index)])) for index in range(blocks)]
 

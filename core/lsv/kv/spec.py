@@ -15,7 +15,7 @@ class KVSpec(msgspec.Struct, frozen=True):
 
     ``token_bytes`` is the size of one token's K and V together; ``window`` the number of most recent
     tokens (itself included) a ``"window"`` layer can see; ``reads`` the layer whose cache is read instead of an own.
-    A ``"cross"`` layer keeps the embeddings of an item, at most ``source`` of them, and nothing of a request's tokens.
+    A ``"cross"`` layer keeps the embeddings of an item, at most ``cross_len`` of them, and nothing of the tokens.
     """
 
     layer: int
@@ -24,7 +24,7 @@ class KVSpec(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     window: int | None = None
     reads: int | None = None
-    source: int | None = None
+    cross_len: int | None = None
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -35,11 +35,11 @@ class KVGroup(msgspec.Struct, frozen=True):
     layers: tuple[int, ...]
     token_bytes: int
     window: int | None = None
-    source: int | None = None
+    cross_len: int | None = None
 
 
 def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
-    """Groups of layers with equal kind, window, source and size; those of kind "cross" come last.
+    """Groups of layers with equal kind, window, cross_len and size; those of kind "cross" come last.
 
     All groups draw pages of equal bytes from one pool, so when the kinds hold different numbers of layers
     the larger ones are cut into groups of the smallest kind's size (the last may be shorter).
@@ -47,16 +47,16 @@ def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
     kinds: dict[tuple[KVKind, int | None, int | None, int], list[int]] = {}
     for spec in specs:
         if spec.reads is None:
-            kinds.setdefault((spec.kind, spec.window, spec.source, spec.token_bytes), []).append(spec.layer)
+            kinds.setdefault((spec.kind, spec.window, spec.cross_len, spec.token_bytes), []).append(spec.layer)
     if not kinds:
         return ()
     size = min(len(layers) for layers in kinds.values())
     groups: list[KVGroup] = []
-    for kind, window, source, token_bytes in sorted(kinds, key=lambda key: key[0] == "cross"):
-        layers = kinds[kind, window, source, token_bytes]
+    for kind, window, cross_len, token_bytes in sorted(kinds, key=lambda key: key[0] == "cross"):
+        layers = kinds[kind, window, cross_len, token_bytes]
         for first in range(0, len(layers), size):
             chosen = tuple(layers[first : first + size])
-            groups.append(KVGroup(len(groups), kind, chosen, token_bytes, window, source))
+            groups.append(KVGroup(len(groups), kind, chosen, token_bytes, window, cross_len))
     return tuple(groups)
 
 
@@ -69,7 +69,7 @@ def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tok
     full = -(-length // block_size)
     total = 0
     for group in groups:
-        blocks = full if group.source is None else -(-group.source // block_size)
+        blocks = full if group.cross_len is None else -(-group.cross_len // block_size)
         if group.window is not None:
             blocks = min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
         total += blocks

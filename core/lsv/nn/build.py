@@ -153,7 +153,7 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
 
 
 def _spec(layer: AttentionLayer, dtype: torch.dtype) -> KVSpec:
-    return KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, source=layer.source)
+    return KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, cross_len=layer.source)
 
 
 def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:

@@ -49,8 +49,8 @@ class Media(msgspec.Struct, frozen=True):
         return sum(len(array.data) for array in self.inputs.values())
 
 
-def across(media: Iterable[Media]) -> Media | None:
-    """The item that cross layers attend to, if there is one."""
+def cross_item(media: Iterable[Media]) -> Media | None:
+    """The item that the cross-attention layers attend to, if there is one."""
     return next((item for item in media if item.cross), None)
 
 

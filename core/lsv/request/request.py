@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Literal
 
-from lsv.request.media import Media, Positions, across
+from lsv.request.media import Media, Positions, cross_item
 from lsv.request.params import PoolingParams, SamplingParams
 
 
@@ -93,9 +93,9 @@ class Request:
         return len(self.prompt) + len(self.output)
 
     @property
-    def item(self) -> Media | None:
-        """What all its tokens attend to in an encoder-decoder model."""
-        return across(self.media)
+    def cross_item(self) -> Media | None:
+        """The item that all tokens attend to in an encoder-decoder model."""
+        return cross_item(self.media)
 
     def ids(self, start: int, stop: int) -> tuple[int, ...]:
         """The token ids at positions ``start … stop-1`` of prompt and output as one sequence."""

@@ -46,8 +46,8 @@ class Encoding:
         start = job.planned
         for place, media in enumerate(job.request.media):
             if media.cross:
-                job.table.crossed = job.table.crossed or self._prepare(job, place, media, draft)
-                if not job.table.crossed:
+                job.table.cross_ready = job.table.cross_ready or self._prepare(job, place, media, draft)
+                if not job.table.cross_ready:
                     return 0
             elif media.stop > start and media.start < start + count and not self._prepare(job, place, media, draft):
                 return max(0, media.start - start)

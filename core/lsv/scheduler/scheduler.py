@@ -123,13 +123,14 @@ class Scheduler:
 
     def _check_item(self, items: Sequence[Media]) -> None:
         """A model with cross layers attends to one item, no other to any."""
-        source = self._kv.source
-        if len(items) != (source is not None):
-            wanted = "no item of media" if source is None else "exactly one item of media"
+        cross_len = self._kv.cross_len
+        if len(items) != (cross_len is not None):
+            wanted = "no item of media" if cross_len is None else "exactly one item of media"
             raise BadRequest(f"the model attends to {wanted} beside its prompt, and got {len(items)}", param="messages")
-        if source is not None and items[0].count > source:
+        if cross_len is not None and items[0].count > cross_len:
             raise BadRequest(
-                f"the item has {items[0].count} embeddings, and the model attends to at most {source}", param="messages"
+                f"the item has {items[0].count} embeddings, and the model attends to at most {cross_len}",
+                param="messages",
             )
 
     def satisfy(self, id: int, need: Need) -> None:

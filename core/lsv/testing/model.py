@@ -79,7 +79,7 @@ class Sequences:
         """Keep an item [count, hidden] for a sequence to attend to across."""
         self.items[sequence] = len(item)
         for group in self.declared.groups:
-            if group.source is not None:
+            if group.cross_len is not None:
                 pages = [self.free.pop() for _ in range(-(-len(item) // self.block_size))]
                 self.tables[group.index, sequence] = pages
         self.computed.setdefault(sequence, 0)
@@ -131,7 +131,7 @@ class Sequences:
         """By group; those that attend across see so many embeddings a row."""
         across = replace(layout, context=items)
         groups = self.declared.groups
-        return tuple(self.backend.plan(layout if group.source is None else across, group) for group in groups)
+        return tuple(self.backend.plan(layout if group.cross_len is None else across, group) for group in groups)
 
     def _layout(self, rows: Rows) -> BatchLayout:
         query = np.array([count for _, count in rows], dtype=np.int32)
@@ -142,7 +142,7 @@ class Sequences:
     def _table(self, group: KVGroup, sequences: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
         for sequence in sequences:
             table = self.tables.setdefault((group.index, sequence), [])
-            while group.source is None and len(table) * self.block_size < self.computed[sequence]:
+            while group.cross_len is None and len(table) * self.block_size < self.computed[sequence]:
                 table.append(self.free.pop())
         tables = [self.tables[group.index, sequence] for sequence in sequences]
         padded = np.zeros((len(sequences), max(map(len, tables))), dtype=np.int32)

@@ -15,7 +15,7 @@ from lsv.media.placing import Placed
 from lsv.nn import build
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
-from lsv.request.media import Array, across
+from lsv.request.media import Array, cross_item
 from lsv.testing.model import (
     SCHEDULES,
     Comparison,
@@ -39,7 +39,7 @@ class ShownSequences(Sequences):
         media = {media.hash: media for placed in shown.values() for media in placed.media}
         self.seen = {hash: encode(declared.model.encoder, media.inputs) for hash, media in media.items()}
         for sequence, placed in shown.items():
-            item = across(placed.media)
+            item = cross_item(placed.media)
             if item is not None:
                 self.attend_to(sequence, self.seen[item.hash])
 

@@ -170,7 +170,7 @@ def dummy_batch(
     prompts = shape.query > 1 and not spread
     rows, tokens = (shape.rows, shape.rows * shape.query) if prompts else (0, 0)
     lengths = np.full(rows, shape.query, np.int32)
-    source = next((group.source for group in groups if group.source is not None), None)
+    source = next((group.cross_len for group in groups if group.cross_len is not None), None)
     width = shape.blocks if rows else 1
     layout = BatchLayout(lengths, lengths, tuple(_no_blocks(group, rows, width, block_size) for group in groups))
     batch = Batch(
@@ -185,4 +185,4 @@ def dummy_batch(
 
 def _no_blocks(group: KVGroup, rows: int, width: int, block_size: int) -> Int32s:
     """A table of null pages; as wide as the longest item for a group that attends across."""
-    return np.zeros((rows, width if group.source is None else -(-group.source // block_size)), np.int32)
+    return np.zeros((rows, width if group.cross_len is None else -(-group.cross_len // block_size)), np.int32)

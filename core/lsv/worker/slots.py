@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.kv.spec import KVGroup
-from lsv.request.media import across
+from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.rules import Ruling
@@ -83,7 +83,7 @@ class Slot:
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
         self.prompt = begin.prompt
-        item = across(begin.media) if begin.media else None
+        item = cross_item(begin.media) if begin.media else None
         self.item = 0 if item is None else item.count
         self.fault = _find_fault(begin, vocab_size)
         self.plain = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
@@ -189,8 +189,8 @@ class Slots:
     ) -> None:
         self.tables = tuple(
             BlockTables(capacity, blocks)
-            if group.source is None
-            else BlockTables(capacity, -(-group.source // block_size), whole=True)
+            if group.cross_len is None
+            else BlockTables(capacity, -(-group.cross_len // block_size), whole=True)
             for group in groups
         )
         self.shown = 0

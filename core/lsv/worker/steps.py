@@ -134,7 +134,7 @@ class Steps:
 
     def _item_blocks(self, shape: Shape) -> int:
         """What lists of the blocks of items are padded to in a shape, counted as the policy counts."""
-        source = next((group.source for group in self.groups if group.source is not None), None)
+        source = next((group.cross_len for group in self.groups if group.cross_len is not None), None)
         if source is None:
             return 0
         single = np.ones(shape.rows, np.int32)

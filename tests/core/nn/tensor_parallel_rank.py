@@ -44,7 +44,7 @@ def make_sequences(declared):
     sequences = Sequences(declared)
     sequences.add(0, range(20))
     sequences.add(1, range(50, 57))
-    if any(group.source is not None for group in declared.groups):
+    if any(group.cross_len is not None for group in declared.groups):
         items = torch.randn(2, 9, 64, generator=torch.Generator().manual_seed(0))
         sequences.attend_to(0, items[0])
         sequences.attend_to(1, items[1, :5])

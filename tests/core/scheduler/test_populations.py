@@ -23,8 +23,8 @@ GROUPS = {
     "full": FULL,
     "window": (KVGroup(0, "window", (0,), 1, window=7),),
     "hybrid": (KVGroup(0, "full", (0,), 1), KVGroup(1, "window", (1,), 1, window=5), KVGroup(2, "latent", (2,), 1)),
-    "across": (KVGroup(0, "full", (0,), 1), *(KVGroup(index, "cross", (index,), 1, source=9) for index in (1, 2))),
-    "across and a window": (KVGroup(0, "window", (0,), 1, window=5), KVGroup(1, "cross", (1,), 1, source=14)),
+    "cross": (KVGroup(0, "full", (0,), 1), *(KVGroup(index, "cross", (index,), 1, cross_len=9) for index in (1, 2))),
+    "cross and a window": (KVGroup(0, "window", (0,), 1, window=5), KVGroup(1, "cross", (1,), 1, cross_len=14)),
 }
 
 
@@ -44,8 +44,8 @@ class Population:
         prompt = (*rng.choice(common)[: rng.randint(0, 20)], *(rng.randrange(90) for _ in range(rng.randint(1, 12))))
         prompt = prompt[: min(room, len(prompt))]
         shared = {"priority": rng.randrange(3), "salt": rng.choice([b"", b"", b"x"]), "arrival": float(id)}
-        if self.rig.kv.source is not None:
-            count = rng.choice([3, self.rig.kv.source])
+        if self.rig.kv.cross_len is not None:
+            count = rng.choice([3, self.rig.kv.cross_len])
             shared["media"] = (Media(bytes([rng.randrange(2), count]) * 16, "audio", 0, count, cross=True),)
         if rng.random() < 0.1:
             return Request(id, prompt, pooling=PoolingParams(), **shared)

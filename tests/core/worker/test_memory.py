@@ -85,7 +85,7 @@ def test_windowed_layers_need_blocks_for_their_window_and_one_step() -> None:
 
 
 def test_items_across_need_their_blocks_beside_the_tokens() -> None:
-    specs = [KVSpec(0, "full", 8), KVSpec(1, "cross", 8, source=1500)]
+    specs = [KVSpec(0, "full", 8), KVSpec(1, "cross", 8, cross_len=1500)]
     page = 8 * 64
     fit = plan(specs, (1 + 10 * (7 + 24)) * page, max_model_len=448)
     assert fit.num_blocks == 310

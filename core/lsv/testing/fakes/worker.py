@@ -9,7 +9,7 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
-from lsv.request.media import Media, across
+from lsv.request.media import Media, cross_item
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
 from lsv.testing.fakes import tokens as fake_tokens
@@ -27,7 +27,7 @@ class FakeSlot:
         self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
         self.ids = list(begin.ids)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
-        self.item = across(begin.media)
+        self.cross_item = cross_item(begin.media)
         self.computed: int | None = None
 
     def sample(self) -> int:
@@ -138,13 +138,13 @@ class FakeWorker:
                 self._items[block] = (group.index, media.hash, index)
 
     def _check_item(self, slot: FakeSlot, named: dict[int, set[int]]) -> None:
-        """What the row attends to across must be the slot's own item."""
+        """What the row cross-attends to must be the slot's own item."""
         for group in self._cross:
-            assert slot.item is not None, "a request without the item it attends to"
+            assert slot.cross_item is not None, "a request without the item it attends to"
             table = slot.tables[group.index]
-            assert len(table) == -(-slot.item.count // self._block_size), "a cross group holds not just the item"
+            assert len(table) == -(-slot.cross_item.count // self._block_size), "a cross group holds not just the item"
             for index, block in enumerate(table):
-                found = (group.index, slot.item.hash, index)
+                found = (group.index, slot.cross_item.hash, index)
                 assert self._items.get(block) == found, f"block {block} does not hold the item"
                 named.setdefault(block, set()).add(slot.stay)
 

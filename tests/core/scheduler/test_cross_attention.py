@@ -1,4 +1,4 @@
-"""Requests that attend to an item across: its blocks in the cache, and when it is encoded and written to them."""
+"""Requests that cross-attend to an item: its blocks in the cache, and when it is encoded and written to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lsv.scheduler.policy import Priority
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
-SIZE, SOURCE, PARTS = 4, 10, 3
+SIZE, CROSS_LEN, PARTS = 4, 10, 3
 ITEM_BLOCKS = 3
 FULL = KVGroup(0, "full", (0,), 1)
-CROSS = KVGroup(1, "cross", (1,), 1, source=SOURCE)
+CROSS = KVGroup(1, "cross", (1,), 1, cross_len=CROSS_LEN)
 
 
-def sound(name: str, count: int = SOURCE) -> Media:
+def sound(name: str, count: int = CROSS_LEN) -> Media:
     return Media(hashlib.sha256(name.encode()).digest(), "audio", 0, count, cross=True)
 
 
@@ -58,14 +58,14 @@ def test_an_item_takes_its_blocks_whatever_the_length() -> None:
 
 def test_cross_groups_come_last() -> None:
     specs = [
-        KVSpec(0, "cross", 8, source=9),
+        KVSpec(0, "cross", 8, cross_len=9),
         KVSpec(1, "full", 8),
-        KVSpec(2, "cross", 8, source=9),
+        KVSpec(2, "cross", 8, cross_len=9),
         KVSpec(3, "full", 8),
     ]
     assert group_specs(specs) == (
         KVGroup(0, "full", (1, 3), 8),
-        KVGroup(1, "cross", (0, 2), 8, source=9),
+        KVGroup(1, "cross", (0, 2), 8, cross_len=9),
     )
 
 
@@ -76,7 +76,7 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
     match = kv.match(table, 5)
     assert match.cross == ()
     pending = kv.find_pending(table, match, 5)
-    assert pending == first.item[0]
+    assert pending == first.cross_hashes[0]
     kv.pending.park(pending, 2)
     kv.settle(first, 1)
     assert kv.pending.take_unparked() == [2]
@@ -84,7 +84,7 @@ def test_the_same_item_is_shared_once_it_stands() -> None:
     assert match.cross == tuple(first.cross)
     assert kv.in_use(match) == ITEM_BLOCKS
     kv.allocate(table, match, 6, 0)
-    assert table.crossed
+    assert table.cross_ready
     kv.check([first, table])
     kv.release([first])
     kv.check([table])
@@ -134,7 +134,7 @@ def limits(**changes: object) -> Limits:
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_model_len": 64,
-        "encoder_tokens": 2 * SOURCE,
+        "encoder_tokens": 2 * CROSS_LEN,
         "encoder_parts": PARTS,
         **changes,
     }
@@ -235,7 +235,7 @@ def test_a_request_preempted_while_it_is_encoded_keeps_its_slot_until_that_has_s
     [
         ((), "attends to exactly one item of media beside its prompt, and got 0"),
         ((sound("a"), sound("b")), "exactly one item of media beside its prompt, and got 2"),
-        ((sound("a", SOURCE + 1),), "the item has 11 embeddings, and the model attends to at most 10"),
+        ((sound("a", CROSS_LEN + 1),), "the item has 11 embeddings, and the model attends to at most 10"),
     ],
 )
 def test_anything_but_one_item_is_refused(media: tuple[Media, ...], why: str) -> None:
@@ -243,7 +243,7 @@ def test_anything_but_one_item_is_refused(media: tuple[Media, ...], why: str) ->
         ask(make_rig(), 0, *media)
 
 
-def test_an_item_across_is_refused_by_a_model_that_has_no_such_layers() -> None:
+def test_a_cross_item_is_refused_by_a_model_without_cross_attention() -> None:
     with pytest.raises(BadRequest, match="attends to no item of media beside its prompt, and got 1"):
         ask(Rig(limits=limits()), 0, sound("a"))
 
@@ -256,10 +256,12 @@ def test_random_tables_add_up(seed: int) -> None:
     tables: list[Table] = []
     kept: dict[int, bytes] = {}
     for id in range(300):
-        table = kv.open(request(id, sound(rng.choice("abcd"), rng.choice([3, 8, SOURCE])), prompt=rng.randint(1, 20)))
+        table = kv.open(
+            request(id, sound(rng.choice("abcd"), rng.choice([3, 8, CROSS_LEN])), prompt=rng.randint(1, 20))
+        )
         match = kv.match(table, len(table.request) - 1)
         found = match.cross[0] if match.cross else []
-        assert all(kept.get(block) == name for block, name in zip(found, table.item, strict=bool(found)))
+        assert all(kept.get(block) == name for block, name in zip(found, table.cross_hashes, strict=bool(found)))
         if kv.unreserved >= kv.blocks_for(len(table.request), 8) - kv.in_use(match):
             kv.allocate(table, match, len(table.request), 0)
             kept |= {block: b"" for block in table.cross[0] if not match.cross}
@@ -267,7 +269,7 @@ def test_random_tables_add_up(seed: int) -> None:
             grown = kv.grow(table, len(table.request))
             kept |= dict.fromkeys(table.blocks[0][match.tokens // SIZE :], b"")
             if grown and rng.random() < 0.7:
-                kept |= dict(zip(table.cross[0], table.item, strict=True))
+                kept |= dict(zip(table.cross[0], table.cross_hashes, strict=True))
                 kv.settle(table, len(table.request))
         while tables and rng.random() < 0.45:
             kv.release([tables.pop(rng.randrange(len(tables)))])
