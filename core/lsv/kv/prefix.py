@@ -1,4 +1,4 @@
-"""Names for block contents that are the same in every process, restart and machine: a chain of sha256 hashes."""
+"""Names of block contents, the same in every process and on every machine: a chain of sha256 hashes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import struct
 from collections.abc import Iterable, Sequence
 
 CHAIN_FORMAT = b"lsv-kv-1"
-"""Version of the chain and of the block content it names; a change of either changes it."""
+"""Version of the chain and of the block content it names; to be changed with either."""
 
 
 def root_hash(*, weights: str, quantizer: str | None, kv_dtype: str, block_size: int) -> bytes:
-    """Where all chains of an engine start: blocks are the same only if all of this is (32 bytes)."""
+    """Where all chains of an engine start (32 bytes): blocks are only the same if all of this is."""
     parts = (CHAIN_FORMAT, weights.encode(), (quantizer or "").encode(), kv_dtype.encode(), b"%d" % block_size)
     return hashlib.sha256(pack(parts)).digest()
 
 
 def pack(parts: Iterable[bytes]) -> bytes:
-    """Byte strings one after another, each behind its length as u32-LE, so that no two lists give the same bytes."""
+    """Byte strings in a row, each after its length as u32-LE, so that no two lists give the same bytes."""
     return b"".join(struct.pack("<I", len(part)) + part for part in parts)
 
 
@@ -27,15 +27,15 @@ def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
 
 
 def cross_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list[bytes]:
-    """Names of the blocks that hold what cross layers keep of an item of media; it alone decides what is in them."""
+    """Names of the blocks that hold the cross-attention KV of a media item, which depends on the item alone."""
     return [block_hash(root, (), pack_extras(salt=salt, media=[(media, index)])) for index in range(blocks)]
 
 
 def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = ()) -> bytes:
-    """What else than tokens a block's content depends on, as name and value of what is given.
+    """What a block's content depends on besides its tokens, as name and value of whatever is given.
 
-    ``media`` are the hashes of what stands in the block, each with the place in it at which the block begins. One that
-    every token attends to stands in all blocks.
+    ``media`` are the hashes of the items in the block, each with the place in the item at which the block begins. An
+    item that every token attends to is in all blocks.
     """
     extras = pack((b"salt", salt)) if salt else b""
     return extras + b"".join(pack((b"media", hash, struct.pack("<q", place))) for hash, place in media)

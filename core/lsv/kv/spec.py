@@ -1,4 +1,4 @@
-"""What a layer keeps per token, and which layers share a block table."""
+"""What a layer keeps in the KV cache, and which layers share a block table."""
 
 from __future__ import annotations
 
@@ -8,34 +8,45 @@ from typing import Literal
 import msgspec
 
 KVKind = Literal["full", "window", "latent", "cross", "state"]
+"""full: all tokens · window: the latest tokens · latent: a compressed form of all tokens · cross: a media item ·
+state: a recurrent state.
+
+Seam: "state" is for recurrent layers; ``KVManager`` refuses it so far.
+"""
 
 
 class KVSpec(msgspec.Struct, frozen=True):
-    """The KV need of one layer on one rank.
-
-    ``token_bytes`` is the size of one token's K and V together; ``window`` the number of most recent
-    tokens (itself included) a ``"window"`` layer can see; ``reads`` the layer whose cache is read instead of an own.
-    A ``"cross"`` layer keeps the embeddings of an item, at most ``cross_len`` of them, and nothing of the tokens.
-    """
+    """What one layer keeps on one rank."""
 
     layer: int
+    """The layer's index in the model."""
     kind: KVKind
     token_bytes: int
+    """Bytes of one token's K and V together."""
     state_bytes: int = 0
+    """Bytes of a request's state in a "state" layer. Seam for recurrent layers: nothing sets or reads it yet."""
     window: int | None = None
+    """How many of the latest tokens, itself included, a token in a "window" layer can see."""
     reads: int | None = None
+    """The layer whose cache this one reads instead of keeping its own. Seam for shared KV: no model sets it yet."""
     cross_len: int | None = None
+    """The most embeddings of a media item that a "cross" layer keeps; it keeps nothing of the request's tokens."""
 
 
 class KVGroup(msgspec.Struct, frozen=True):
     """Layers that share one block table, because they keep and forget the same tokens."""
 
     index: int
+    """The group's number, its place in all lists by group."""
     kind: KVKind
     layers: tuple[int, ...]
+    """Indices of its layers in the model."""
     token_bytes: int
+    """Bytes of one token's K and V together in one layer."""
     window: int | None = None
+    """As in ``KVSpec``."""
     cross_len: int | None = None
+    """As in ``KVSpec``."""
 
 
 def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
@@ -61,10 +72,10 @@ def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tokens: int) -> int:
-    """Most blocks that one request of ``length`` tokens holds at a time, in all groups.
+    """The most blocks that one request of ``length`` tokens holds at a time, in all groups together.
 
-    A windowed group holds the window and the tokens in flight (``step_tokens``), which lie anywhere in their
-    first block. A cross group holds the longest item, whatever the length.
+    A windowed group holds the window and the tokens in flight (at most ``step_tokens``), which may begin anywhere in
+    their first block. A cross group holds the longest media item, whatever the length.
     """
     full = -(-length // block_size)
     total = 0
@@ -77,7 +88,7 @@ def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tok
 
 
 def longest_length(blocks: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
-    """The most tokens, a whole number of blocks, that one request may have with ``blocks`` blocks to itself.
+    """The most tokens, in whole blocks, that one request can have with ``blocks`` blocks to itself.
 
     About 2³¹ where windows (or no cache at all) bound what a request holds.
     """

@@ -61,7 +61,7 @@ class Batch:
 
     def watermark(self) -> int:
         """Blocks to leave for the running: the rest of their prompts and one step of each."""
-        step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing
+        step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing_groups
         return step + sum(max(0, self.needs(job) - job.table.allocated) for job in self.prefilling.values())
 
     def enter(self, job: Job, match: Match) -> None:

@@ -142,7 +142,7 @@ class FakeWorker:
         for group in self._cross:
             assert slot.cross_item is not None, "a request without the item it attends to"
             table = slot.tables[group.index]
-            assert len(table) == -(-slot.cross_item.count // self._block_size), "a cross group holds not just the item"
+            assert len(table) == -(-slot.cross_item.count // self._block_size), "a cross group does not fit the item"
             for index, block in enumerate(table):
                 found = (group.index, slot.cross_item.hash, index)
                 assert self._items.get(block) == found, f"block {block} does not hold the item"
