@@ -49,15 +49,15 @@ class Batch:
 
     def needs(self, job: Job) -> int:
         """Most blocks the job will hold: for its known tokens, or for good if it must not be preempted again."""
-        length = job.limit if self._is_protected(job) else len(job.request)
+        length = job.max_length if self._is_protected(job) else len(job.request)
         return self._kv.blocks_for(length, self._limits.tokens_in_flight)
 
     def _is_protected(self, job: Job) -> bool:
         return job.request.preemptions >= self._limits.max_preemptions
 
-    def most_cached(self, job: Job) -> int:
+    def max_cached(self, job: Job) -> int:
         """How many of the job's tokens may come from the prefix cache."""
-        return 0 if self._is_protected(job) and self._kv.windowed else job.most_cached
+        return 0 if self._is_protected(job) and self._kv.windowed else job.max_cached
 
     def watermark(self) -> int:
         """Blocks to leave for the running: the rest of their prompts and one step of each."""
@@ -67,11 +67,11 @@ class Batch:
     def enter(self, job: Job, match: Match) -> None:
         """A waiting job gets a slot and the blocks of its cached prefix."""
         request = job.request
-        job.target = len(request)
-        self._kv.allocate(job.table, match, job.target, self.needs(job) if self._is_protected(job) else 0)
+        job.known = len(request)
+        self._kv.allocate(job.table, match, job.known, self.needs(job) if self._is_protected(job) else 0)
         job.slot = self.slots.take()
         job.planned = request.computed = match.tokens
-        job.due = 0
+        job.next_kv_check = 0
         job.active = True
         request.status = Status.RUNNING
         self.prefilling[request.id] = job
@@ -80,7 +80,7 @@ class Batch:
         """All known tokens of the job are planned."""
         del self.prefilling[job.request.id]
         self.decoding[job.request.id] = job
-        job.look_ahead()
+        job.update_plannable()
 
     def victim(self) -> Job | None:
         """Who is preempted next: the last in line that is not protected."""
@@ -97,7 +97,7 @@ class Batch:
         if job.active:
             job.active = False
             (self.prefilling if id in self.prefilling else self.decoding).pop(id)
-        if job.rows:
+        if job.in_flight:
             self._leaving[id] = job
             return False
         self._leaving.pop(id, None)

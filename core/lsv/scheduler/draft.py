@@ -46,7 +46,7 @@ class Draft:
             self._slots.append(job.slot)
             self._starts.append(start)
             job.planned = start + 1
-            job.rows += 1
+            job.in_flight += 1
 
     def prefill(self, job: Job, count: int) -> None:
         """The next ``count`` of a job's known tokens."""
@@ -55,15 +55,15 @@ class Draft:
         self._starts.append(job.planned)
         self._chunks.append(count)
         job.planned += count
-        job.rows += 1
-        self._samples.append(job.planned == job.target)
+        job.in_flight += 1
+        self._samples.append(job.planned == job.known)
         self.budget.spend(count)
 
     def encode(self, job: Job, place: int, first: int, last: int) -> None:
         """Some parts of the encoder's work on one of the job's media, see ``Encode``."""
         self._encode.append(Encode(job.slot, place, first, last))
         self.encoding.append(job)
-        job.rows += 1
+        job.in_flight += 1
 
     def forget(self, hash: bytes) -> None:
         """Embeddings that the worker need not keep."""

@@ -69,17 +69,17 @@ class Planner:
 
     def _decode(self, draft: Draft) -> None:
         decoding = self.batch.decoding
-        stuck = [job for job in decoding.values() if job.room <= job.planned < job.last]
+        stuck = [job for job in decoding.values() if job.plannable <= job.planned < job.max_planned]
         # Whoever gets a block may still be preempted for one behind it, so all is settled before a row is drafted.
         for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1)]:
             if job.active:
-                job.look_ahead()
+                job.update_plannable()
                 draft.grow(job)
-        draft.decode([job for job in decoding.values() if job.planned < job.room])
+        draft.decode([job for job in decoding.values() if job.planned < job.plannable])
 
     def _prefill(self, draft: Draft, now: float) -> None:
         for job in tuple(self.batch.prefilling.values()):
-            count = draft.budget.chunk(job.target - job.planned)
+            count = draft.budget.chunk(job.known - job.planned)
             if not count:
                 return
             if job.active and self._grow(job, job.planned + count):
@@ -94,7 +94,7 @@ class Planner:
             return
         draft.prefill(job, count)
         self.encoding.pass_by(job)
-        if job.planned == job.target:
+        if job.planned == job.known:
             self.batch.start_decoding(job)
 
     def _encode(self, job: Job, count: int, draft: Draft) -> int:
@@ -110,7 +110,7 @@ class Planner:
             job = self.waiting.head()
             if job is None:
                 return
-            most = self.batch.most_cached(job)
+            most = self.batch.max_cached(job)
             match = self._kv.match(job.table, most)
             pending = self._kv.find_pending(job.table, match, most)
             if pending is not None:

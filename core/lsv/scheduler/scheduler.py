@@ -166,7 +166,7 @@ class Scheduler:
         batch = self._planner.batch
         self._flights.clear()
         for job in batch:
-            job.rows = 0
+            job.in_flight = 0
         failed = tuple(
             self._end(Outcome(job.request, finish=FinishReason.ERROR, error=message), job)
             for job in tuple(self._jobs.values())
@@ -219,10 +219,10 @@ class Scheduler:
         outcomes: list[Outcome] = []
         odd = {*result.failed, *result.vectors, *result.prompt_logprobs}
         for job in encoding:
-            job.rows -= 1
+            job.in_flight -= 1
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
-            job.rows -= 1
+            job.in_flight -= 1
             if not job.ended:
                 if row in odd:
                     outcome = self._settle_odd(job, row, start, kept, result, now)
@@ -230,10 +230,10 @@ class Scheduler:
                     outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), None, now)
                 if outcome is not None:
                     outcomes.append(outcome)
-            if not job.rows and not job.active:
+            if not job.in_flight and not job.active:
                 self._planner.dismiss(job)
         for job in encoding:
-            if not job.rows and not job.active:
+            if not job.in_flight and not job.active:
                 self._planner.dismiss(job)
         self._planner.batch.sweep()
         return tuple(outcomes)
@@ -257,10 +257,10 @@ class Scheduler:
     ) -> Outcome | None:  # fmt: skip
         request = job.request
         request.computed = computed
-        if computed >= job.due:
-            job.due = self._kv.settle(job.table, computed)
+        if computed >= job.next_kv_check:
+            job.next_kv_check = self._kv.settle(job.table, computed)
         if not tokens:
-            assert computed < job.target or request.sampling is None, "a row was not sampled"
+            assert computed < job.known or request.sampling is None, "a row was not sampled"
             return Outcome(request, prompt_logprobs=scores) if scores is not None else None
         if request.first_token is None:
             request.first_token = now
@@ -269,7 +269,7 @@ class Scheduler:
         if finish is None:
             return Outcome(request, tokens, logprobs, scores)
         tokens = tokens[:taken]
-        stop = job.asked_stop(tokens[-1]) if finish is FinishReason.STOP else None
+        stop = job.user_stop(tokens[-1]) if finish is FinishReason.STOP else None
         logprobs = logprobs and _positions(logprobs, slice(taken))
         return self._end(Outcome(request, tokens, logprobs, scores, finish=finish, stop=stop), job)
 
@@ -283,7 +283,7 @@ class Scheduler:
         assert len(slots) + batch.slots.free == self.limits.max_num_seqs, "slots are lost"
         assert len(batch) + len(self._planner.waiting) == len(self._jobs), "a request is nowhere, or twice"
         rows = [job for _, jobs, encoding in self._flights for job in (*jobs, *encoding)]
-        assert all(job.rows == rows.count(job) for job in residents), "rows in flight are miscounted"
+        assert all(job.in_flight == rows.count(job) for job in residents), "rows in flight are miscounted"
 
 
 def _longest(limits: Limits, kv: KVManager) -> tuple[int, str]:
