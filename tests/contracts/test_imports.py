@@ -103,6 +103,11 @@ def test_models_and_ops_know_no_scheduler() -> None:
     assert offences(files, r"lsv\.(scheduler|engine|worker|cli|llm)(\..*)?") == []
 
 
+def test_models_and_weights_know_no_configuration_of_an_engine() -> None:
+    """They are made from what loading hands them: no options, no catalog, no search for checkpoints."""
+    assert offences(below("nn", "weights"), r"lsv\.(config|settings|plugins|resolve)(\..*)?") == []
+
+
 def test_the_worker_knows_only_the_schedulers_message() -> None:
     files = below("worker")
     assert offences(files, r"lsv\.scheduler\.(?!plan$).*") == []

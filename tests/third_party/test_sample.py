@@ -57,7 +57,9 @@ MODEL = """
 import json, sys
 from pathlib import Path
 from lsv.cli.context import CommandContext
-from lsv.nn import build
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv.resolve import resolve
 from lsv.testing.model import check_model, engine_config, load
 from lsv.testing.tiny import tiny
@@ -72,10 +74,10 @@ config = json.loads((folder / "config.json").read_text())
 flags = "--quantization sample-int8 --dtype float32 --platform cpu"
 settings = context.settings([str(folder), *flags.split()])
 resolved = resolve(settings, context.plugins)
-declared = build.declare(resolved, catalog)
-ops = build.bind(declared, catalog, resolved.platform, reference=True)
-source = build.open_source(resolved, declared, catalog)
-build.fill(declared, source)
+declared = declare(resolved, catalog)
+ops = bind_ops(declared, catalog, resolved.platform, reference=True)
+source = open_source(resolved, declared, catalog)
+fill(declared, source)
 print(json.dumps({
     "model": resolved.model_offer,
     "quantization": resolved.quantization,

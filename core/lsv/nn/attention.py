@@ -68,7 +68,7 @@ class Attention(Bindable):
     Query heads are cut over the ranks; so are KV heads, or each is held by several ranks where there are
     fewer of them than ranks. ``qk_norm`` normalises every head of q and k before the rotation; where positions are in
     the embedding there is none. Projections that are ``unbiased`` have no bias though others have. ``layer`` gets its
-    place in the KV cache from ``lsv.nn.build`` once the groups of all layers are known.
+    place in the KV cache once the groups of all layers are known.
     """
 
     op: ClassVar[str] = "attention"

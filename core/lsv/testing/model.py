@@ -14,11 +14,12 @@ import torch
 from lsv.attention import AttentionBackend, BatchLayout
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
-from lsv.nn import build
 from lsv.nn.model import run, write_item
 from lsv.nn.step import Embeddings, Step
 from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.loaded import fill, open_source
 
 Tokens = Sequence[int]
 Rows = Sequence[tuple[int, int]]
@@ -37,11 +38,11 @@ def engine_config(
     return EngineConfig(**{**given, **changes})
 
 
-def load(config: EngineConfig, catalog: Catalog) -> build.Declared:
+def load(config: EngineConfig, catalog: Catalog) -> Declared:
     """Declare, bind nothing, fill."""
-    declared = build.declare(config, catalog)
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source)
+    declared = declare(config, catalog)
+    source = open_source(config, declared, catalog)
+    fill(declared, source)
     source.close()
     return declared
 
@@ -51,7 +52,7 @@ class Sequences:
 
     def __init__(
         self,
-        declared: build.Declared,
+        declared: Declared,
         backend: AttentionBackend | None = None,
         *,
         block_size: int = 8,

@@ -12,7 +12,6 @@ import torch
 
 from lsv.config import EngineConfig
 from lsv.media.placing import Placed
-from lsv.nn import build
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Array, cross_item
@@ -28,12 +27,13 @@ from lsv.testing.model import (
     load,
     run_schedule,
 )
+from lsv.worker.load.declared import Declared
 
 
 class ShownSequences(Sequences):
     """Sequences whose prompts show media; ``shown`` has the prompts by sequence."""
 
-    def __init__(self, declared: build.Declared, shown: Mapping[int, Placed]) -> None:
+    def __init__(self, declared: Declared, shown: Mapping[int, Placed]) -> None:
         super().__init__(declared)
         self.shown = shown
         media = {media.hash: media for placed in shown.values() for media in placed.media}

@@ -20,7 +20,8 @@ from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.constraints import is_constrained
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
-from lsv.worker.loading import batch_limits, connect, load, open_device
+from lsv.worker.load.device import batch_limits, connect, open_device
+from lsv.worker.load.loaded import load
 from lsv.worker.readout import Readout, choose
 from lsv.worker.slots import Slot, Slots
 from lsv.worker.steps import Steps, no_media

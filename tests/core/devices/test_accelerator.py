@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lsv.config import EngineConfig
 from lsv.devices.accelerator import DecodePolicy
-from lsv.nn.build import _as_wanted
 from lsv.offers import KernelOffer, OpSpec
 from lsv.platform import BatchLimits, Shape
+from lsv.worker.load.bound import _as_wanted
 
 
 def test_decoding_is_padded_to_few_sizes() -> None:

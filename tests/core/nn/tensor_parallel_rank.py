@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lsv.nn import build
 from lsv.platform import Communicator, Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import Sequences, engine_config
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
 
 
@@ -54,8 +55,8 @@ def make_sequences(declared):
 def run(checkpoint, communicator):
     """The logits of two sequences in two steps, and the bytes of this rank's weights."""
     config, catalog = engine_config(checkpoint, checkpoint.name), catalog_of(plugin)
-    declared = build.declare(config, catalog, communicator=communicator)
-    build.fill(declared, build.open_source(config, declared, catalog))
+    declared = declare(config, catalog, communicator=communicator)
+    fill(declared, open_source(config, declared, catalog))
     sequences = make_sequences(declared)
     logits = [*sequences.step([(0, 12), (1, 7)]), *sequences.step([(0, 8)])]
     return {"logits": torch.cat(logits), "bytes": declared.weight_bytes}

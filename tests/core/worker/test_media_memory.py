@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import torch
 
 from lsv.config import Fit
 from lsv.errors import ConfigError
-from lsv.nn.build import Declared
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
 from lsv.testing.fakes.client import fake_config
 from lsv.testing.tiny import tiny
 from lsv.testing.tiny_hearing import tiny_hearing
-from lsv.worker.loading import encode_largest, open_device, plan_again, plan_fit, prepare
+from lsv.worker.load.bound import bind
+from lsv.worker.load.declared import declare
+from lsv.worker.load.device import open_device
+from lsv.worker.load.fit import measure_fit, plan_fit
+from lsv.worker.load.loaded import fill, open_source
+from lsv.worker.load.peaks import encode_largest
 from lsv_cpu.platform import CpuDevice
 
 GIB = 1 << 30
@@ -46,9 +51,10 @@ def test_the_largest_item_runs_and_has_as_many_embeddings_as_allowed(
 ) -> None:
     config = configure(folders[family], family, encoder_cache_tokens=4096)
     device = open_device(config, catalog, 0)
-    prepared = prepare(config, catalog, device)
-    fill(prepared.declared, config, catalog)
-    encoder = prepared.declared.model.encoder
+    declared = bind(declare(config, catalog), config, catalog).declared
+    with closing(open_source(config, declared, catalog)) as source:
+        fill(declared, source)
+    encoder = declared.model.encoder
     counts: list[int] = []
     advance = encoder.advance
 
@@ -65,14 +71,6 @@ def test_the_largest_item_runs_and_has_as_many_embeddings_as_allowed(
     assert counts == [{"llava": 16, "llava_next": 16 + 8 * (8 + 1), "whisper": 100}.get(family, 4096)]
 
 
-def fill(declared: Declared, config: Any, catalog: Catalog) -> None:
-    from lsv.nn import build
-
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source)
-    source.close()
-
-
 class Measuring(CpuDevice):
     """Has measured that a step takes a gigabyte and an item two."""
 
@@ -85,8 +83,8 @@ def plan(folder: Path, offer: str, catalog: Catalog, monkeypatch: pytest.MonkeyP
     config = configure(folder, offer, **changes)
     device = open_device(config, catalog, 0)
     monkeypatch.setattr(device, "__class__", Measuring)
-    prepared = prepare(config, catalog, device)
-    return plan_again(plan_fit(prepared, config, device), prepared, config, device)
+    bound = bind(declare(config, catalog), config, catalog)
+    return measure_fit(plan_fit(bound, config, device), bound, config, device)
 
 
 def test_the_plan_names_what_media_take(
@@ -109,12 +107,11 @@ def test_an_item_that_no_memory_is_left_for_is_refused_by_its_size(
 ) -> None:
     config = configure(folders["llava"], "llava", encoder_cache_tokens=4096)
     device = open_device(config, catalog, 0)
-    prepared = prepare(config, catalog, device)
+    encoder = bind(declare(config, catalog), config, catalog).declared.model.encoder
 
     def fail(inputs: Any) -> Any:
         raise torch.OutOfMemoryError("out of memory")
 
-    encoder = prepared.declared.model.encoder
     monkeypatch.setattr(encoder, "begin", fail)
     with pytest.raises(ConfigError, match=r"no memory to encode .* 4096 embeddings.*lower encoder_cache_tokens"):
         encode_largest(encoder, config, device)

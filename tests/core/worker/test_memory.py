@@ -11,7 +11,7 @@ from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
 from lsv.platform import Budget
 from lsv.testing.dense_attention import DenseAttention
-from lsv.worker.memory import plan_memory
+from lsv.worker.load.memory import plan_memory
 
 GIB = 1 << 30
 

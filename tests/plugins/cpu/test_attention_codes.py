@@ -16,7 +16,6 @@ from lsv.attention import AttentionLayer, BatchLayout
 from lsv.capabilities import Capabilities
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.nn import build
 from lsv.platform import Device
 from lsv.resolve import Choices, _choose_kv_dtype
 from lsv.testing.catalog import catalog_of
@@ -24,6 +23,9 @@ from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tensors import TensorsSource
 from lsv.testing.tiny import tiny
 from lsv.weights.kv_scales import with_scales
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache
@@ -105,10 +107,10 @@ def test_a_fused_layer_is_its_parts(family: str, name: str, tmp_path: Path, devi
     catalog, logits = catalog_of(plugin, lsv_models.plugin), []
     for plainly in (False, True):
         config = engine_config(checkpoint, family, dtype="float32", kv_dtype=name)
-        declared = build.declare(config, catalog)
-        build.bind(declared, catalog, "cpu", plainly)
-        source = build.open_source(config, declared, catalog)
-        build.fill(declared, source)
+        declared = declare(config, catalog)
+        bind_ops(declared, catalog, "cpu", plainly)
+        source = open_source(config, declared, catalog)
+        fill(declared, source)
         source.close()
         attention = backend("torch" if plainly else "auto")
         sequences = Sequences(declared, attention, block_size=16, kv_dtype=kv.get(name, torch.int8))

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import lsv_models.plugin
-from lsv.nn import build
 from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 
@@ -21,19 +23,19 @@ FAMILIES = pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen
 TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
 
 
-def make(path: Path, family: str, dtype: str, *, fused: bool) -> build.Declared:
+def make(path: Path, family: str, dtype: str, *, fused: bool) -> Declared:
     catalog = catalog_of(plugin, lsv_models.plugin)
     config = engine_config(path, family, dtype=dtype)
-    declared = build.declare(config, catalog)
-    ops = {line.op: line.implementation for line in build.bind(declared, catalog, "cpu", not fused)}
+    declared = declare(config, catalog)
+    ops = {line.op: line.implementation for line in bind_ops(declared, catalog, "cpu", not fused)}
     assert ops["layer"] == ("lsv_cpu.layer:FusedLayer" if fused else "reference")
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source)
+    source = open_source(config, declared, catalog)
+    fill(declared, source)
     source.close()
     return declared
 
 
-def paged(declared: build.Declared) -> Sequences:
+def paged(declared: Declared) -> Sequences:
     return Sequences(declared, CpuAttention(), block_size=16)
 
 

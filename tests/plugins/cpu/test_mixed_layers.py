@@ -12,13 +12,15 @@ import pytest
 import torch
 
 import lsv_models.plugin
-from lsv.nn import build
 from lsv.offers import QuantizerOffer
 from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_quant.online import int8, online_coded
@@ -72,14 +74,14 @@ def test_a_layer_of_several_formats(family: str, dtype: str, tolerance: float, t
     catalog = catalog_of(plugin, lsv_models.plugin, Formats)
     config = engine_config(tiny(family, tmp_path), family, dtype=dtype, quantization="mixed")
 
-    def model(*, fused: bool) -> build.Declared:
-        declared = build.declare(config, catalog)
-        lines = build.bind(declared, catalog, "cpu", not fused)
+    def model(*, fused: bool) -> Declared:
+        declared = declare(config, catalog)
+        lines = bind_ops(declared, catalog, "cpu", not fused)
         assert ("layer", "lsv_cpu.layer:FusedLayer" if fused else "reference") in {
             (line.op, line.implementation) for line in lines
         }
-        source = build.open_source(config, declared, catalog)
-        build.fill(declared, source)
+        source = open_source(config, declared, catalog)
+        fill(declared, source)
         source.close()
         return declared
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lsv.errors import CheckpointError
-from lsv.nn import build
 from lsv.testing.model import check_model, compare, engine_config, load
+from lsv.worker.load.declared import declare
 
 TOLERANCE = 1e-4
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
@@ -66,12 +66,12 @@ def test_comparison_sees_a_wrong_rope(checkpoint, catalog):
 def test_unknown_keys_are_refused(offer, checkpoint, catalog):
     config = engine_config(checkpoint(offer), offer, overrides={"logit_softcap_of_the_future": 30.0})
     with pytest.raises(CheckpointError, match="logit_softcap_of_the_future"):
-        build.declare(config, catalog)
+        declare(config, catalog)
 
 
 def test_windowed_layers_get_groups_of_their_own(checkpoint, catalog):
     path = checkpoint("qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1)
-    declared = build.declare(engine_config(path, "qwen2"), catalog)
+    declared = declare(engine_config(path, "qwen2"), catalog)
     assert [(layer.window, layer.group, layer.place) for layer in declared.layers] == [(None, 0, 0), (9, 1, 0)]
     assert [spec.kind for spec in declared.specs] == ["full", "window"]
     assert declared.specs[0].token_bytes == 2 * 2 * 16 * 4
@@ -79,7 +79,7 @@ def test_windowed_layers_get_groups_of_their_own(checkpoint, catalog):
 
 def test_declaring_reads_no_weights(checkpoint, catalog, tmp_path):
     (tmp_path / "config.json").write_text((checkpoint("llama") / "config.json").read_text())
-    declared = build.declare(engine_config(tmp_path, "llama"), catalog)
+    declared = declare(engine_config(tmp_path, "llama"), catalog)
     assert all(parameter.is_meta for parameter in declared.model.parameters())
     assert declared.vocab_size == 320
     assert declared.weight_bytes > 320 * 64 * 4 * 2

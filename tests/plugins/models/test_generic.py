@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn import build
 from lsv.platform import Communicator, Group
 from lsv.testing.model import Sequences, check_model, engine_config, load, reference_model
 from lsv.weights.quantizer import PlainLinear
+from lsv.worker.load.declared import declare
 
 LONGROPE = {
     "type": "longrope",
@@ -88,7 +88,7 @@ def test_architecture_is_refused_by_name(family, tmp_path, catalog):
     architecture = AutoModelForCausalLM._model_mapping[type(parsed)].__name__
     (tmp_path / "config.json").write_text(json.dumps({**parsed.to_dict(), "architectures": [architecture]}))
     with pytest.raises(CheckpointError, match=f"{architecture}.*{REFUSED[family]}"):
-        build.declare(engine_config(tmp_path, "transformers"), catalog)
+        declare(engine_config(tmp_path, "transformers"), catalog)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +101,18 @@ def test_architecture_is_refused_by_name(family, tmp_path, catalog):
 )
 def test_config_is_refused(overrides, reason, checkpoint, catalog):
     with pytest.raises(CheckpointError, match=reason):
-        build.declare(engine_config(checkpoint("llama"), "transformers", overrides=overrides), catalog)
+        declare(engine_config(checkpoint("llama"), "transformers", overrides=overrides), catalog)
 
 
 def test_linear_layers_are_ours(checkpoint, catalog):
-    declared = build.declare(engine_config(checkpoint("gpt_neox"), "transformers"), catalog)
+    declared = declare(engine_config(checkpoint("gpt_neox"), "transformers"), catalog)
     ours = [module for module in declared.model.modules() if isinstance(module, PlainLinear)]
     assert len(ours) == 2 * 4 + 1
     assert {module.layer.role for module in ours} == {"column", "head"}
 
 
 def test_layers_carry_what_the_architecture_asks_for(checkpoint, catalog):
-    declared = build.declare(engine_config(checkpoint("gemma2", sliding_window=9), "transformers"), catalog)
+    declared = declare(engine_config(checkpoint("gemma2", sliding_window=9), "transformers"), catalog)
     assert [layer.window for layer in declared.layers] == [9, None]
     assert declared.layers[0].soft_cap == 50.0
     assert declared.layers[0].scale == 16**-0.5
@@ -165,4 +165,4 @@ class TwoRanks(Communicator):
 
 def test_more_than_one_rank_is_refused(checkpoint, catalog):
     with pytest.raises(ConfigError, match="one rank"):
-        build.declare(engine_config(checkpoint("phi"), "transformers"), catalog, communicator=TwoRanks())
+        declare(engine_config(checkpoint("phi"), "transformers"), catalog, communicator=TwoRanks())

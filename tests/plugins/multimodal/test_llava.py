@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Picture
-from lsv.nn import build
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
+from lsv.worker.load.declared import declare
 
 IMAGE = 259
 CLIP: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def test_a_published_config_leaves_sizes_out(catalog: Any, tmp_path: Path) -> No
         "vision_feature_select_strategy": "default", "vocab_size": 32064,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(published))
-    declared = build.declare(engine_config(tmp_path, "llava"), catalog)
+    declared = declare(engine_config(tmp_path, "llava"), catalog)
     assert declared.model.encoder.parts == 23
     # all of the published file but the last layer of the tower and the norm behind it
     assert declared.weight_bytes == 4 * (7_063_427_072 - 12_596_224 - 2_048)
@@ -190,7 +190,7 @@ def test_what_it_can_not_follow_is_refused(
     family: str, overrides: dict[str, Any], why: str, checkpoint: Callable[..., Path], catalog: Any
 ) -> None:
     with pytest.raises(CheckpointError, match=why):
-        build.declare(engine_config(checkpoint(family), family, overrides=overrides), catalog)
+        declare(engine_config(checkpoint(family), family, overrides=overrides), catalog)
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next"])

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placing import Placed
 from lsv.media.processor import Clip, Content
-from lsv.nn import build
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tensors import place
+from lsv.worker.load.declared import declare
 
 START, END, IMAGE, VIDEO = 259, 260, 261, 262
 SMALL = {"min_pixels": 256, "max_pixels": 1024}
@@ -262,7 +262,7 @@ def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     for offer, config, parameters in (("qwen2_vl", qwen2, 2_208_985_600), ("qwen2_5_vl", qwen25, 3_754_622_976)):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        assert build.declare(engine_config(tmp_path, offer), catalog).weight_bytes == 4 * parameters
+        assert declare(engine_config(tmp_path, offer), catalog).weight_bytes == 4 * parameters
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_what_it_can_not_follow_is_refused(
     overrides: dict[str, Any], why: str, checkpoint: Callable[..., Path], catalog: Any
 ) -> None:
     with pytest.raises(CheckpointError, match=why):
-        build.declare(engine_config(checkpoint("qwen2_5_vl"), "qwen2_5_vl", overrides=overrides), catalog)
+        declare(engine_config(checkpoint("qwen2_5_vl"), "qwen2_5_vl", overrides=overrides), catalog)
 
 
 def test_embeddings_come_with_their_places(

@@ -15,10 +15,10 @@ from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.media.placing import Placed
 from lsv.media.processor import Sound
-from lsv.nn import build
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny_hearing import tiny_hearing
+from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
 from lsv_multimodal.whisper import RATE, WhisperProcessor
 
@@ -255,7 +255,7 @@ def test_other_features_are_refused(asked: dict[str, Any], tmp_path: Path) -> No
 )
 def test_other_checkpoints_are_refused(changes: Any, error: Any, why: str, folder: Path, catalog: Any) -> None:
     with pytest.raises(error, match=why):
-        build.declare(engine_config(folder, "whisper", **{"max_len": LENGTH, **changes}), catalog)
+        declare(engine_config(folder, "whisper", **{"max_len": LENGTH, **changes}), catalog)
 
 
 def test_english_alone(tmp_path: Path, catalog: Any, shower: Any) -> None:

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.nn import build
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny
 from lsv.weights.checkpoint import DummySource
+from lsv.worker.load.declared import declare
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "quantization.md"
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
@@ -113,7 +113,7 @@ def checkpoint(name: str, family: str, folder: Path) -> Path:
     config = {**json.loads((source / "config.json").read_text()), "quantization_config": declared_format}
     (target / "config.json").write_text(json.dumps(config))
     (offer,) = (o for o in catalog().offers(QuantizerOffer) if o.recognises and o.recognises(declared_format))
-    slots = build.declare(engine_config(target, family, quantization=offer.name), catalog()).slots
+    slots = declare(engine_config(target, family, quantization=offer.name), catalog()).slots
     random, known = DummySource(slots), load_file(source / "model.safetensors")
     tensors = {}
     for tensor, info in random.tensors().items():

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer
 
 import lsv_demo.plugin
 import lsv_quant.plugin
-from lsv.nn import build
 from lsv.nn.linear import Column
 from lsv.offers import QuantizerOffer, load_object
 from lsv.testing.catalog import catalog_of
@@ -20,6 +19,7 @@ from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.fill import Filler
 from lsv.weights.quantizer import Quantizer
+from lsv.worker.load.declared import Declared
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 ERROR = {
@@ -109,12 +109,12 @@ def test_the_demo_model_answers(name: str) -> None:
     assert ask(declared, "What is the capital of France?") == "The capital of France is Paris."
 
 
-def demo(name: str) -> build.Declared:
+def demo(name: str) -> Declared:
     config = engine_config(DEMO, "lsv-demo", dtype="bfloat16", quantization=name)
     return load(config, catalog_of(lsv_demo.plugin, lsv_quant.plugin))
 
 
-def ask(declared: build.Declared, question: str) -> str:
+def ask(declared: Declared, question: str) -> str:
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     messages = [{"role": "user", "content": question}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

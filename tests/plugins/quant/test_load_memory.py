@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 
 import lsv_models.plugin
 import lsv_quant.plugin
-from lsv.nn import build
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import fill, open_source
 
 FORMATS = ("int8", "sym_int4", "asym_int4", "nf4")
 MEASURE = """
@@ -23,7 +24,8 @@ import re, sys
 from pathlib import Path
 import torch
 import lsv_models.plugin, lsv_quant.plugin
-from lsv.nn import build
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 
@@ -33,11 +35,11 @@ def status(key):
 catalog = catalog_of(lsv_models.plugin, lsv_quant.plugin)
 for folder in sys.argv[1:3]:  # the first time to have all code and its buffers in memory
     config = engine_config(Path(folder), "llama", dtype="bfloat16", quantization=sys.argv[3])
-    declared = build.declare(config, catalog)
-    source = build.open_source(config, declared, catalog)
+    declared = declare(config, catalog)
+    source = open_source(config, declared, catalog)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = status("VmRSS")
-    build.fill(declared, source)
+    fill(declared, source)
     peak = status("VmHWM") - before
 print(peak, declared.weight_bytes)
 """
@@ -72,11 +74,11 @@ def test_the_model_never_holds_more_than_one_plain_layer(name: str, tied: bool, 
     folder = write(tmp_path / "model", hidden=128, inner=256, vocab=2048, layers=4, tied=tied)
     config = engine_config(folder, "llama", dtype="bfloat16", quantization=name)
     catalog = catalog_of(lsv_models.plugin, lsv_quant.plugin)
-    declared = build.declare(config, catalog)
+    declared = declare(config, catalog)
     declared.filled = True  # weight_bytes now means what is held
     held: list[int] = []
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source, lambda done, total: held.append(declared.weight_bytes))
+    source = open_source(config, declared, catalog)
+    fill(declared, source, lambda done, total: held.append(declared.weight_bytes))
     largest = 2 * 128 * (2 * 256 if tied else 2048)
     assert max(held) <= declared.weight_bytes + largest
     assert max(held) < sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lsv.nn import build
 from lsv.nn.model import Decoder
 from lsv.plugins import load
 from lsv.resolve.locate import read_config
@@ -16,6 +15,7 @@ from lsv.testing.fakes.client import fake_config
 from lsv.testing.tiny import tiny
 from lsv.weights.naming import rename, spellings
 from lsv.weights.quantizer import Linear
+from lsv.worker.load.declared import declare
 from lsv_models.llava import Llava
 from lsv_models.qwen2_vl import Qwen2VL
 
@@ -55,7 +55,7 @@ def formats(folder: Path, family: str, declared: dict[str, Any]) -> dict[str, st
         max_model_len=64,
     )
     assert read_config(folder, config.overrides)["quantization_config"] == declared
-    model = build.declare(config, catalog).model
+    model = declare(config, catalog).model
     return {name: module.format for name, module in model.named_modules() if isinstance(module, Linear)}
 
 

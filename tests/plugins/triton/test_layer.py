@@ -9,11 +9,13 @@ import pytest
 import triton
 
 import lsv_models.plugin
-from lsv.nn import build
 from lsv.offers import OpSpec
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_triton import plugin
 
 LAYER = "lsv_triton.layers.layer:FusedLayer"
@@ -24,14 +26,14 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the suite's models live on the host")
 
 
-def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[build.Declared, dict[str, str]]:
+def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[Declared, dict[str, str]]:
     """The model, and by which implementation each op is bound."""
     catalog = catalog_of(plugin, lsv_models.plugin)
     config = engine_config(path, family, dtype=dtype)
-    declared = build.declare(config, catalog)
-    ops = {line.op: line.implementation for line in build.bind(declared, catalog, "cuda", not fused)}
-    source = build.open_source(config, declared, catalog)
-    build.fill(declared, source)
+    declared = declare(config, catalog)
+    ops = {line.op: line.implementation for line in bind_ops(declared, catalog, "cuda", not fused)}
+    source = open_source(config, declared, catalog)
+    fill(declared, source)
     source.close()
     return declared, ops
 

@@ -12,7 +12,7 @@ from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
 from lsv.testing.tiny import tiny
-from lsv.worker.survey import bound_ops
+from lsv.worker.load.survey import bound_ops
 
 
 @pytest.fixture(scope="module")

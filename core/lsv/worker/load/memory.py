@@ -20,7 +20,7 @@ _GIB = 1 << 30
 
 
 class Needs(Protocol):
-    """What a declared model (``lsv.nn.build.Declared``) tells about memory."""
+    """What a declared model (``lsv.worker.load.declared.Declared``) tells about memory."""
 
     @property
     def specs(self) -> Sequence[KVSpec]: ...

@@ -1,0 +1,66 @@
+"""The bound model: a kernel for each of its ops, and the backend that serves its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from torch import nn
+
+from lsv import ops
+from lsv.attention import AttentionBackend
+from lsv.config import BoundOp, EngineConfig
+from lsv.errors import ConfigError
+from lsv.offers import AttentionOffer, KernelOffer
+from lsv.plugins.catalog import Catalog
+from lsv.worker.load.declared import Declared
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A declared model whose ops are bound; no weight has been read."""
+
+    declared: Declared
+    backend: AttentionBackend
+    ops: tuple[BoundOp, ...]
+    """What was bound to each op, and why."""
+
+
+def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
+    """Choose the attention backend and the kernels of a configuration.
+
+    Raises ``ConfigError`` with the backend's reason when it can't serve a layer.
+    """
+    backend: AttentionBackend = catalog.load(catalog.find(AttentionOffer, config.attention))()
+    _check_layers(declared, backend, config)
+    return Bound(declared, backend, bind_ops(declared, catalog, config.platform, config.reference_ops, config))
+
+
+def bind_ops(
+    declared: Declared, catalog: Catalog, platform: str, reference: bool, config: EngineConfig | None = None
+) -> tuple[BoundOp, ...]:
+    """Choose kernels for all ops; ``reference`` leaves each to its plain-torch form.
+
+    With a configuration, kernels that are not wanted for it refuse every op.
+    """
+    offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
+    if config is not None:
+        offers = [_as_wanted(offer, config) for offer in offers]
+    return ops.bind(nn.ModuleList((declared.model, declared.sampling)), offers, platform, catalog.load)
+
+
+def _as_wanted(offer: KernelOffer, config: EngineConfig) -> KernelOffer:
+    why = offer.unwanted(config) if offer.unwanted else None
+    return offer if why is None else msgspec.structs.replace(offer, supports=lambda spec: why)
+
+
+def _check_layers(declared: Declared, backend: AttentionBackend, config: EngineConfig) -> None:
+    for layer in declared.layers:
+        why = backend.supports(layer)
+        if why is not None:
+            raise ConfigError(
+                f"attention backend {config.attention} can't serve layer {layer.index} of "
+                f"{config.architecture}: {why}; choose another with --attention-backend",
+                param="attention_backend",
+            )

@@ -1,0 +1,114 @@
+"""The declared model: built on meta from config.json alone, its layers placed in the KV cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lsv.attention import AttentionLayer, token_bytes
+from lsv.config import EngineConfig
+from lsv.kv.spec import KVGroup, KVSpec, group_specs
+from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.sampling import Sampling
+from lsv.offers import ModelOffer, QuantizerOffer
+from lsv.platform import Communicator
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.locate import read_config
+from lsv.weights import kv_scales
+from lsv.weights.fill import Filler
+from lsv.weights.place import Declaration, Shard, Slot, Weights
+from lsv.weights.quantizer import Quantizer, Skipping, Unquantised
+
+
+@dataclass(slots=True)
+class Declared:
+    """A model whose weights are declared on meta, until ``lsv.worker.load.loaded.fill`` has filled them."""
+
+    model: Any
+    sampling: Sampling
+    """The ops behind the model's logits; kernels are bound to them as to the model's own."""
+    layers: tuple[AttentionLayer, ...]
+    """The attention layers by index, with their places in the cache; with the checkpoint's scales once filled."""
+    specs: tuple[KVSpec, ...]
+    """What each layer keeps per token, by layer index."""
+    groups: tuple[KVGroup, ...]
+    """The layers that share a block table."""
+    slots: tuple[Slot, ...]
+    device: torch.device
+    """Where weights are filled to."""
+    vocab_size: int
+    filler: Filler
+    filled: bool = False
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights: as declared, and once they are filled as they are held."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return sum(tensor.nbytes for tensor in tensors if not (self.filled and tensor.is_meta))
+
+
+def declare(
+    config: EngineConfig,
+    catalog: Catalog,
+    *,
+    communicator: Communicator | None = None,
+    torch_device: torch.device | str = "cpu",
+) -> Declared:
+    """Build the model on meta from config.json alone. ``communicator`` None means a single rank.
+
+    Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
+    can't be cut over the ranks and for an unknown dtype.
+    """
+    json, dtype = read_config(Path(config.model), config.overrides), model_dtype(config.dtype)
+    build = catalog.load(catalog.find(ModelOffer, config.model_offer))
+    declaration = Declaration(
+        dtype,
+        torch.device(torch_device),
+        _make_quantizer(config, json, catalog),
+        Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
+        communicator,
+        getattr(build, "prefixes", ()),
+    )
+    model: Any = build(Weights(declaration), json, config.max_model_len)
+    specs = _specs(model.attention_layers(), cache_dtype(config.kv_dtype, dtype))
+    groups = group_specs(specs)
+    model.place_layers(_place(model.attention_layers(), groups))
+    slots = tuple(declaration.slots)
+    return Declared(
+        model=model,
+        sampling=Sampling(model.vocab_size, dtype),
+        layers=model.attention_layers(),
+        specs=specs,
+        groups=groups,
+        slots=slots,
+        device=declaration.device,
+        vocab_size=model.vocab_size,
+        filler=Filler(model, slots, (*model.ignores, kv_scales.NAMES)),
+    )
+
+
+def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Catalog) -> Quantizer:
+    if config.quantization is None:
+        return Unquantised()
+    load = catalog.load(catalog.find(QuantizerOffer, config.quantization))
+    quantizer: Quantizer = load(json.get("quantization_config") or {})
+    return Skipping(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
+
+
+def _specs(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> tuple[KVSpec, ...]:
+    """What layers keep per token in a cache of this dtype."""
+    return tuple(
+        KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, cross_len=layer.source)
+        for layer in layers
+    )
+
+
+def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:
+    """The layers, each with its group and its position there."""
+    places = {index: (group.index, place) for group in groups for place, index in enumerate(group.layers)}
+    return [dataclasses.replace(layer, group=places[layer.index][0], place=places[layer.index][1]) for layer in layers]

@@ -1,0 +1,34 @@
+"""The device of a rank: opening it, connecting it to the others, and the largest step it will be asked for."""
+
+from __future__ import annotations
+
+from lsv.config import EngineConfig
+from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
+from lsv.plugins.catalog import Catalog
+
+
+def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
+    """The device of one rank; ranks take consecutive devices from the configured one on."""
+    platform = load_platform(config.platform, catalog, emulate=config.emulate)
+    return platform.open(config.device + rank, config.options)
+
+
+def connect(device: Device, group: Group) -> Communicator | None:
+    """The tested communicator of a group; None for a single rank."""
+    if group.size == 1:
+        return None
+    communicator = device.communicator(group)
+    assert communicator is not None, "a device must connect ranks or refuse to"
+    communicator.self_test()
+    return communicator
+
+
+def batch_limits(config: EngineConfig, num_blocks: int) -> BatchLimits:
+    """The largest step a configuration allows over a cache of ``num_blocks`` blocks."""
+    return BatchLimits(
+        max_rows=config.max_num_seqs,
+        max_tokens=config.max_num_batched_tokens,
+        max_blocks=-(-config.max_model_len // config.block_size),
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+    )

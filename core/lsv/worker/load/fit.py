@@ -1,0 +1,60 @@
+"""The fit of a bound model on its device: planned before the weights are read, and again as measured with them."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from lsv.config import EngineConfig, Fit, Reason
+from lsv.nn.dtypes import model_dtype
+from lsv.nn.model import Encoder
+from lsv.platform import Communicator, Device
+from lsv.worker.load.bound import Bound
+from lsv.worker.load.memory import after_weights, plan_embeddings, plan_memory
+from lsv.worker.load.peaks import measure_peaks
+
+
+def plan_fit(bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None) -> Fit:
+    """How memory would be used once the weights are there. Raises ``ConfigError`` when no request of full length fits.
+
+    Without a communicator it is the plan of one rank.
+    """
+    fit = _plan(bound, config, device, weights=bound.declared.weight_bytes)
+    return _smallest(fit, device, communicator)
+
+
+def measure_fit(
+    fit: Fit, bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None
+) -> Fit:
+    """The plan with the weights in place and the activations as measured; ``fit`` where a device does not measure.
+
+    Raises ``ConfigError`` when no request of full length fits after all, or not the largest item of media.
+    """
+    peaks = measure_peaks(bound, _encoder(bound), config, device)
+    measured = _plan(bound, config, device, *peaks) if peaks else fit
+    return _smallest(measured, device, communicator)
+
+
+def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, weights: int = 0) -> Fit:
+    """The plan for what is left by weights that are still to come, the bytes of ``taken`` and embeddings of media."""
+    declared = bound.declared
+    if _encoder(bound) is not None:
+        width: int = next(declared.model.norm.parameters()).shape[-1]
+        taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
+    memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
+    fit = plan_memory(declared, bound.backend, device.budget(memory, config.memory_share), config)
+    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *taken))
+
+
+def _encoder(bound: Bound) -> Encoder | None:
+    return getattr(bound.declared.model, "encoder", None)
+
+
+def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:
+    """The ranks' caches must be equal: the one with the least memory decides."""
+    if communicator is None:
+        return fit
+    mine = torch.tensor([fit.num_blocks], device=device.torch_device)
+    blocks = int(communicator.all_gather(mine).min())
+    page = fit.kv_bytes // (fit.num_blocks + 1)
+    return msgspec.structs.replace(fit, num_blocks=blocks, kv_bytes=(blocks + 1) * page)

@@ -1,0 +1,93 @@
+"""The loaded model: all steps of loading in order, the last of which reads the weights and allocates the cache."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lsv.attention import AttentionBackend
+from lsv.config import EngineConfig, Fit
+from lsv.engine.executor import ReportProgress
+from lsv.errors import ConfigError
+from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.offers import CheckpointOffer
+from lsv.platform import Communicator, Device
+from lsv.plugins.catalog import Catalog
+from lsv.weights import kv_scales
+from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
+from lsv.weights.fill import Report
+from lsv.worker.load.bound import bind
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.fit import measure_fit, plan_fit
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A filled model with its cache."""
+
+    declared: Declared
+    backend: AttentionBackend
+    cache: Any
+    """What the backend allocated: ``fit.num_blocks`` pages and the null page."""
+    fit: Fit
+
+
+def load(
+    config: EngineConfig,
+    catalog: Catalog,
+    device: Device,
+    communicator: Communicator | None,
+    report: ReportProgress,
+) -> Loaded:
+    """Declare the model, bind its ops, plan the memory; then fill the weights and allocate the cache.
+
+    ``communicator`` None means a single rank. Raises ``StartError`` before any weight is read when the configuration
+    can't be served.
+    """
+    declared = declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
+    bound = bind(declared, config, catalog)
+    fit = plan_fit(bound, config, device, communicator)
+    with closing(open_source(config, declared, catalog)) as source:
+        fill(declared, source, lambda done, total: report("weights", done, total))
+    device.release_cache()  # filling has left room behind for the largest tensors
+    fit = measure_fit(fit, bound, config, device, communicator)
+    fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
+    dtype, pages = cache_dtype(config.kv_dtype, model_dtype(config.dtype)), fit.num_blocks + 1
+    cache = bound.backend.allocate(declared.groups, declared.layers, pages, config.block_size, dtype, device)
+    return Loaded(declared, bound.backend, cache, fit)
+
+
+def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> CheckpointSource:
+    """The source ``load_format`` asks for: ``dummy``, an offered format by name, or ``auto``."""
+    if config.load_format == "dummy":
+        return DummySource(declared.slots, config.seed)
+    if config.load_format == "auto":
+        offers = [offer for offer in catalog.offers(CheckpointOffer) if offer.recognises(config.model)]
+        if len(offers) > 1:
+            names = ", ".join(offer.name for offer in offers)
+            raise ConfigError(f"more than one format recognises {config.model}: {names}; choose with --load-format")
+        if not offers:
+            return SafetensorsSource(Path(config.model))
+        return catalog.load(offers[0])(config.model)  # type: ignore[no-any-return]
+    if config.load_format == "safetensors":
+        return SafetensorsSource(Path(config.model))
+    offer = catalog.find(CheckpointOffer, config.load_format)
+    return catalog.load(offer)(config.model)  # type: ignore[no-any-return]
+
+
+def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda done, total: None) -> None:
+    """Check all tensors, then stream them in; ``progress`` is told (tensors done, tensors in all).
+
+    Filling again reloads into the same storage. Raises ``CheckpointError`` before a byte of data is read when
+    the checkpoint does not fit.
+    """
+    declared.model.eval()
+    source = RenamedSource(source, declared.model.rename)
+    declared.filler.fill(source, declared.device, progress)
+    declared.layers = tuple(kv_scales.with_scales(declared.layers, source))
+    declared.model.place_layers(declared.layers)
+    declared.filled = True
