@@ -1,8 +1,8 @@
-"""A model is parts; core runs them: embedding, layers, final norm, head."""
+"""The seam to architectures: what a model and its encoder are, and how core runs their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -10,98 +10,91 @@ from torch import nn
 
 from lsv.attention import AttentionLayer
 from lsv.nn.attention import Attention, CrossAttention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import Embed, Head
-from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
-from lsv.offers import OpSpec
-from lsv.ops import Bindable
 from lsv.weights.naming import Prefixes, rename
 from lsv.weights.place import Weights
-from lsv.weights.quantizer import joint_format
 
 
-class Model(Protocol):
-    """What core needs of an architecture; ``ModelOffer.load`` names a callable ``(w, config, max_len) -> Model``.
+class Encoder(nn.Module):
+    """A tower over one item of media (an image, a sound, a video), cut into ``parts`` of like cost.
 
-    A model is an ``nn.Module``; ``config`` is config.json, ``max_len`` the longest input. ``ignores`` are regular
-    expressions of checkpoint tensors that are known not to be needed. ``norm`` takes the layers' output rows. One that
-    has an ``encoder`` (``Encoder``) takes media; one whose tokens stand in several dimensions says so by ``axes``. A
-    class may name in ``prefixes`` (``lsv.weights.naming``) what checkpoints write instead of its names' beginnings.
-    """
-
-    vocab_size: int
-    ignores: tuple[str, ...]
-    layers: nn.ModuleList
-    norm: nn.Module
-
-    def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
-        """ids int64 [T] -> [T, hidden]."""
-        ...
-
-    def head(self, hidden: torch.Tensor, step: Step) -> torch.Tensor:
-        """Normed hidden states [R, hidden] -> logits [R, vocab_size]."""
-        ...
-
-    def rename(self, name: str) -> str:
-        """A checkpoint's name of a tensor -> the name under which the model declared it."""
-        ...
-
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
-        """The attention layers of this rank, by index."""
-        ...
-
-    def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
-        """Replace the attention layers by the same ones with their places in the KV cache."""
-        ...
-
-
-class Encoder(Protocol):
-    """What a model that takes pictures, sounds or clips has as ``encoder``: a tower cut into ``parts`` of like cost.
-
-    Inputs are those of one item, by the names its processor gave them. Between two parts a step of decoding may run.
+    Inputs are those of one item, by the names its processor gave them. Between two parts a decoding step may run.
     """
 
     parts: int
+    """How many calls of ``advance`` an item takes."""
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """What the first part works on; ``inputs`` are on the device."""
-        ...
+        """The state that the first part works on; ``inputs`` are on the device."""
+        raise NotImplementedError
 
     def advance(self, state: Any, part: int) -> Any:
-        """What the next part works on; after the last one the embeddings [count, hidden]."""
-        ...
+        """The state after ``part``, counted from 0; after the last one the embeddings [count, hidden]."""
+        raise NotImplementedError
 
-    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
-        """Inputs of the item that takes most memory among those of at most ``most`` embeddings, on the CPU; what they
-        show does not matter. Asked for only where a device measures memory; who leaves it out is not measured.
+    def largest(self, most: int) -> Mapping[str, torch.Tensor] | None:
+        """Inputs, on the CPU, of the item that takes most memory among those of at most ``most`` embeddings.
+
+        Their content does not matter. Asked for only where a device measures memory; None goes unmeasured.
+        """
+        return None
+
+
+class Model(nn.Module):
+    """What core needs of an architecture. ``ModelOffer.load`` names a subclass, see ``Architecture``."""
+
+    prefixes: ClassVar[Prefixes] = ()
+    """What checkpoints write instead of the beginnings of this model's tensor names."""
+    axes: ClassVar[int] = 1
+    """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
+    ignores: tuple[str, ...] = ()
+    """Regular expressions of tensors that checkpoints may hold and the model does not need."""
+    vocab_size: int
+    """The width of the logits."""
+    embed: Callable[[torch.Tensor, Step], torch.Tensor]
+    """ids int64 [T] -> [T, hidden]."""
+    layers: nn.ModuleList
+    """Run in order: (x [T, hidden], step) -> [T, hidden]."""
+    norm: nn.Module
+    """Takes the rows of the last layer's output that the head needs: [R, hidden] -> [R, hidden]."""
+    head: Callable[[torch.Tensor, Step], torch.Tensor]
+    """Normed hidden states [R, hidden] -> logits [R, vocab_size]."""
+    encoder: Encoder | None
+    """The tower of a model that takes media; None for text alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = None
+
+    def rename(self, name: str) -> str:
+        """A checkpoint's name of a tensor -> the name under which the model declared it."""
+        return rename(name, self.prefixes)
+
+    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+        """The attention layers of this rank, by index."""
+        raise NotImplementedError
+
+    def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
+        """Replace the attention layers by the same ones with their places in the KV cache."""
+        raise NotImplementedError
+
+
+class Architecture(Protocol):
+    """A class of models, as ``ModelOffer.load`` names it."""
+
+    @property
+    def prefixes(self) -> Prefixes: ...
+
+    def __call__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> Model:
+        """A model whose weights are declared at ``w``. ``config`` is config.json, ``max_len`` the longest input.
+
+        Raises ``CheckpointError`` for a config.json that it can't follow.
         """
         ...
 
 
-class DecoderLayer(Bindable):
-    """A pre-norm block: ``x + attn(norm(x))``, then ``x + mlp(norm(x))``."""
-
-    op: ClassVar[str] = "layer"
-
-    def __init__(self, before_attn: RMSNorm, attn: Attention, before_mlp: RMSNorm, mlp: Bindable) -> None:
-        super().__init__()
-        self.before_attn, self.attn = before_attn, attn
-        self.before_mlp, self.mlp = before_mlp, mlp
-
-    def spec(self) -> OpSpec:
-        attn, mlp = self.attn.spec(), self.mlp.spec()
-        format = joint_format(attn.format, mlp.format)
-        op = attn.op.replace(Attention.op, self.op, 1)
-        return OpSpec(op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
-
-    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), step)
-        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
-
-
-class Attending(nn.Module):
-    """Models made of the attention modules of ``lsv.nn.attention``."""
+class AttentionModel(Model):
+    """A model made of the attention modules of ``lsv.nn.attention``."""
 
     def attention_layers(self) -> tuple[AttentionLayer, ...]:
         return tuple(attention.layer for attention in self._attentions())
@@ -113,26 +106,6 @@ class Attending(nn.Module):
     def _attentions(self) -> list[Attention | CrossAttention]:
         found = [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
         return sorted(found, key=lambda attention: attention.layer.index)
-
-
-class Decoder(Attending):
-    """A decoder-only transformer with the tensor names that Llama made common."""
-
-    prefixes: ClassVar[Prefixes] = ()
-    ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
-
-    def __init__(self, w: Weights, c: DecoderConfig, layers: Iterable[DecoderLayer]) -> None:
-        super().__init__()
-        self.vocab_size = c.vocab_size
-        self.embed = Embed(w / "model" / "embed_tokens", c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList(layers)
-        self.norm = RMSNorm(w / "model" / "norm", c.hidden_size, c.norm_eps)
-        self.head = Head(w / "lm_head", c.vocab_size, c.hidden_size, tied=self.embed if c.tied else None)
-        if c.tied:
-            self.ignores = (*self.ignores, r"^lm_head\.weight$")
-
-    def rename(self, name: str) -> str:
-        return rename(name, self.prefixes)
 
 
 @torch.inference_mode()
@@ -147,8 +120,8 @@ def run(model: Model, step: Step) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def write_item(model: nn.Module, item: torch.Tensor, step: Step) -> None:
-    """What all cross layers keep of an item's embeddings [count, hidden], which are the tokens of ``step``."""
+def write_item(model: Model, item: torch.Tensor, step: Step) -> None:
+    """Cache what all cross layers keep of an item: its embeddings [count, hidden] are the tokens of ``step``."""
     for module in model.modules():
         if isinstance(module, CrossAttention):
             module.write(item, step)

@@ -117,12 +117,12 @@ class Sequences:
         )
         model = self.declared.model
         with torch.inference_mode():
-            logits = model.head(run(model, step), step)
-        return list(logits.float().split([count for _, count in rows]))
+            logits: torch.Tensor = model.head(run(model, step), step)
+        return list(torch.split(logits.float(), [count for _, count in rows]))
 
     def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Where the tokens from ``start`` on stand: int64 [axes, stop - start]."""
-        return np.tile(np.arange(start, stop), (getattr(self.declared.model, "axes", 1), 1))
+        return np.tile(np.arange(start, stop), (self.declared.model.axes, 1))
 
     def embeddings(self, rows: Rows) -> Embeddings | None:
         """What media put in the places of the rows' tokens."""

@@ -76,7 +76,7 @@ class Steps:
         self.model, self.backend, self.groups, self.cache = model, backend, groups, cache
         self.device, self.policy, self._padded = device, policy, padded
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
-        self.axes: int = getattr(model, "axes", 1)
+        self.axes = model.axes
         self._ready: dict[Shape, Buffers] = {}
         self._warm_kinds: set[str] = set()
         self._missed: set[Shape] = set()
@@ -114,7 +114,7 @@ class Steps:
     def warm_up(self, report: Callable[[int, int], None], *, eager: bool) -> None:
         """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
         expected = self.policy.expected()
-        left = find_uncapturable(self.model)  # type: ignore[arg-type]
+        left = find_uncapturable(self.model)
         if left and expected and not eager:
             log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
             eager = True
@@ -147,7 +147,7 @@ class Steps:
         plans = (self.backend.plan(layout, group) if group.kind == "cross" else None for group in self.groups)
         nothing = torch.empty(0, dtype=torch.int64)
         step = Step(nothing, nothing[None], self.backend, tuple(plans), self.cache, nothing)
-        nn_model.write_item(self.model, item, step)  # type: ignore[arg-type]
+        nn_model.write_item(self.model, item, step)
 
     def _note_miss(self, shape: Shape) -> bool:
         """Whether steps of this kind are meant to be ready; says so once a shape."""

@@ -95,8 +95,7 @@ class Worker:
             slots=limits.max_rows,
         )
         self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
-        encoder = getattr(declared.model, "encoder", None)
-        self._media = MediaEncoder(encoder, device.torch_device, self._write_item)
+        self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
         return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)
 

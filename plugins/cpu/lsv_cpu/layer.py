@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
+from lsv.nn.decoder import DecoderLayer
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import DecoderLayer
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
@@ -36,7 +36,7 @@ class DecoderLayerRecord(ctypes.Structure):
 
 
 class FusedLayer:
-    """``lsv.nn.model.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
+    """``lsv.nn.decoder.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one and do the work
     where another attention backend is chosen, or no cache is there.

@@ -11,11 +11,12 @@ from torch import nn
 
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.encoder import Runs, SelfAttention, check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column
 from lsv.nn.mlp import FeedForward, GatedMLP
-from lsv.nn.model import Decoder, DecoderLayer
+from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import Rope
 from lsv.request.media import Modality
@@ -74,7 +75,7 @@ class Sensing:
     x: torch.Tensor
 
 
-class Senses(nn.Module):
+class Senses(Encoder):
     """Takes one input, named by the item's modality: what ``lsv_demo.senses.inputs.cut`` makes of it."""
 
     def __init__(self, w: Weights, c: TowerConfig, size: int) -> None:

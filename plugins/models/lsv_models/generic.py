@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.model import Model
 from lsv.nn.step import Step
 from lsv.ops import dtype_name
 from lsv.weights.place import Part, Piece, Weights
@@ -156,7 +157,7 @@ class PassThrough(nn.Module):
         return self
 
 
-class Generic(nn.Module):
+class Generic(Model):
     """A ``Model`` around a transformers model. Raises ``CheckpointError`` for architectures it can't run."""
 
     ignores: tuple[str, ...] = (

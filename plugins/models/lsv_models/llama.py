@@ -7,9 +7,9 @@ from typing import Any
 
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights

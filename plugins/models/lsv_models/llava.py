@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.encoder import check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Decoder, DecoderLayer
+from lsv.nn.model import Encoder
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
@@ -100,7 +100,7 @@ class Looking:
     layout: tuple[int, ...]
 
 
-class LlavaEncoder(nn.Module):
+class LlavaEncoder(Encoder):
     """Takes ``pixel_values`` [tiles, channels, size, size]; with tiles also ``layout``: the rows and columns they lie
     in behind the first, which shows all of the picture, and the patches (top, bottom, left, right) that are kept.
     """

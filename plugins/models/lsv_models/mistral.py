@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder
 from lsv.nn.keys import Keys
-from lsv.nn.model import Decoder
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer

@@ -7,8 +7,8 @@ from typing import Any
 
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
-from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope

@@ -15,10 +15,11 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder
 from lsv.nn.encoder import Runs, SelfAttention, Turn, check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Decoder
+from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import MRope
 from lsv.weights.place import Weights
@@ -86,7 +87,7 @@ class Looking:
     frames: Runs
 
 
-class Qwen2VLEncoder(nn.Module):
+class Qwen2VLEncoder(Encoder):
     """Takes ``pixel_values`` uint8 [patches, channels, frames, pixels] in blocks of those that are merged, ``levels``
     float32 [2, channels], the factor and the offset of colours, and ``grid`` int64 [3]: how many patches there are in
     time, height and width. One frame stands for all that a patch spans. What is at one time sees itself alone.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import Decoder, DecoderLayer
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope

@@ -16,7 +16,7 @@ from lsv.nn.embed import Embed, Head
 from lsv.nn.encoder import SelfAttention
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Attending
+from lsv.nn.model import AttentionModel, Encoder
 from lsv.nn.norm import LayerNorm
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
@@ -110,7 +110,7 @@ class TowerLayer(nn.Module):
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
-class Tower(nn.Module):
+class Tower(Encoder):
     """Takes ``features`` [bins, 2 * source], the log of a mel spectrogram: [source, hidden]."""
 
     def __init__(self, w: Weights, c: WhisperConfig) -> None:
@@ -161,7 +161,7 @@ class WhisperLayer(nn.Module):
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
-class Whisper(Attending):
+class Whisper(AttentionModel):
     """Writes down what is said, or translates it."""
 
     ignores: tuple[str, ...] = ()

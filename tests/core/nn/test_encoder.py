@@ -8,10 +8,10 @@ import torch
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import DecoderLayer
 from lsv.nn.encoder import SelfAttention, attend
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward, GatedMLP
-from lsv.nn.model import DecoderLayer
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import MRope, Rope
 from lsv.testing.tensors import TensorsSource, fill_module, place

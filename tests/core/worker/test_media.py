@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from lsv.nn.model import Encoder
 from lsv.request.media import Array, Media, Positions
 from lsv.scheduler.plan import Encode
 from lsv_models.llama import Llama
@@ -17,12 +18,13 @@ IDS = [5, 9, 3, 8, 8, 8, 8, 2, 17, 4]
 SHOWN = [44, 45, 46, 47]
 
 
-class Lookup:
+class Lookup(Encoder):
     """An encoder whose items are token ids and whose embeddings are those of the model."""
 
     parts = 3
 
     def __init__(self) -> None:
+        super().__init__()
         self.advanced: list[int] = []
         self.table: Callable[[torch.Tensor], torch.Tensor] = lambda ids: ids
 
@@ -37,7 +39,13 @@ class Lookup:
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Lookup:
     found = Lookup()
-    monkeypatch.setattr(Llama, "encoder", found, raising=False)
+
+    class Seeing(Llama):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.encoder = found
+
+    monkeypatch.setattr("lsv_models.llama.Llama", Seeing)
     return found
 
 
@@ -122,7 +130,7 @@ def test_a_picture_that_fails_fails_its_requests_alone(
 
 
 def test_positions_along_several_axes(drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Llama, "axes", 3, raising=False)
+    monkeypatch.setattr(Llama, "axes", 3)
     plain = worth(IDS, drive)
     driver = drive()
     seen: list[list[list[int]]] = []

@@ -12,6 +12,7 @@ import torch
 
 from lsv.config import Fit
 from lsv.errors import ConfigError
+from lsv.nn.model import Encoder
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
 from lsv.testing.fakes.client import fake_config
@@ -66,7 +67,7 @@ def test_the_largest_item_runs_and_has_as_many_embeddings_as_allowed(
 
     monkeypatch.setattr(encoder, "advance", watch)
     with torch.inference_mode():
-        encode_largest(encoder, config, device)
+        encode_largest(encoder, encoder.largest(4096), config, device)
     # of tiles the most there are: the whole and two by two, of four by four patches, with an end to each line
     assert counts == [{"llava": 16, "llava_next": 16 + 8 * (8 + 1), "whisper": 100}.get(family, 4096)]
 
@@ -114,4 +115,14 @@ def test_an_item_that_no_memory_is_left_for_is_refused_by_its_size(
 
     monkeypatch.setattr(encoder, "begin", fail)
     with pytest.raises(ConfigError, match=r"no memory to encode .* 4096 embeddings.*lower encoder_cache_tokens"):
-        encode_largest(encoder, config, device)
+        encode_largest(encoder, encoder.largest(4096), config, device)
+
+
+def test_an_encoder_that_does_not_tell_its_largest_item_is_not_measured(
+    folders: Mapping[str, Path], catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lsv_models.llava.LlavaEncoder.largest", Encoder.largest)
+    fit = plan(folders["llava"], "llava", catalog, monkeypatch, memory_share=0.9)
+    reason = next(reason for reason in fit.reasons if reason.name == "encoder_activations")
+    assert reason.value == "0"
+    assert "does not tell its largest item" in reason.why

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.nn.model import Decoder
+from lsv.nn.decoder import Decoder
 from lsv.plugins import load
 from lsv.resolve.locate import read_config
 from lsv.testing.fakes.client import fake_config

@@ -14,6 +14,7 @@ from lsv.attention import AttentionLayer, token_bytes
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.model import Architecture, Model
 from lsv.nn.sampling import Sampling
 from lsv.offers import ModelOffer, QuantizerOffer
 from lsv.platform import Communicator
@@ -29,7 +30,7 @@ from lsv.weights.quantizer import Quantizer, Skipping, Unquantised
 class Declared:
     """A model whose weights are declared on meta, until ``lsv.worker.load.loaded.fill`` has filled them."""
 
-    model: Any
+    model: Model
     sampling: Sampling
     """The ops behind the model's logits; kernels are bound to them as to the model's own."""
     layers: tuple[AttentionLayer, ...]
@@ -65,16 +66,16 @@ def declare(
     can't be cut over the ranks and for an unknown dtype.
     """
     json, dtype = read_config(Path(config.model), config.overrides), model_dtype(config.dtype)
-    build = catalog.load(catalog.find(ModelOffer, config.model_offer))
+    architecture: Architecture = catalog.load(catalog.find(ModelOffer, config.model_offer))
     declaration = Declaration(
         dtype,
         torch.device(torch_device),
         _make_quantizer(config, json, catalog),
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
-        getattr(build, "prefixes", ()),
+        architecture.prefixes,
     )
-    model: Any = build(Weights(declaration), json, config.max_model_len)
+    model = architecture(Weights(declaration), json, config.max_model_len)
     specs = _specs(model.attention_layers(), cache_dtype(config.kv_dtype, dtype))
     groups = group_specs(specs)
     model.place_layers(_place(model.attention_layers(), groups))

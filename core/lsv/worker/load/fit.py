@@ -7,7 +7,6 @@ import torch
 
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.nn.dtypes import model_dtype
-from lsv.nn.model import Encoder
 from lsv.platform import Communicator, Device
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.memory import after_weights, plan_embeddings, plan_memory
@@ -30,7 +29,7 @@ def measure_fit(
 
     Raises ``ConfigError`` when no request of full length fits after all, or not the largest item of media.
     """
-    peaks = measure_peaks(bound, _encoder(bound), config, device)
+    peaks = measure_peaks(bound, config, device)
     measured = _plan(bound, config, device, *peaks) if peaks else fit
     return _smallest(measured, device, communicator)
 
@@ -38,16 +37,12 @@ def measure_fit(
 def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, weights: int = 0) -> Fit:
     """The plan for what is left by weights that are still to come, the bytes of ``taken`` and embeddings of media."""
     declared = bound.declared
-    if _encoder(bound) is not None:
+    if declared.model.encoder is not None:
         width: int = next(declared.model.norm.parameters()).shape[-1]
         taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
     memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
     fit = plan_memory(declared, bound.backend, device.budget(memory, config.memory_share), config)
     return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *taken))
-
-
-def _encoder(bound: Bound) -> Encoder | None:
-    return getattr(bound.declared.model, "encoder", None)
 
 
 def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:

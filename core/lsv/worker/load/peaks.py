@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -17,29 +17,31 @@ from lsv.worker.load.device import batch_limits
 from lsv.worker.steps import Steps
 
 
-def measure_peaks(bound: Bound, encoder: Encoder | None, config: EngineConfig, device: Device) -> list[Reason]:
+def measure_peaks(bound: Bound, config: EngineConfig, device: Device) -> list[Reason]:
     """The bytes that a filled model's activations take at most, by name; empty where the device does not measure.
 
     Raises ``ConfigError`` when the device has no memory for the largest item of media.
     """
-    peaks = list(_peaks(bound, encoder, config, device))
+    peaks = list(_peaks(bound, config, device))
     if peaks:
         device.release_cache()
     return peaks
 
 
-def _peaks(bound: Bound, encoder: Encoder | None, config: EngineConfig, device: Device) -> Iterator[Reason]:
+def _peaks(bound: Bound, config: EngineConfig, device: Device) -> Iterator[Reason]:
     peak = device.measure_peak(lambda: run_largest(bound, config, device))
     if not peak:
         return
     yield Reason("activations", str(peak), "measured with the largest step")
+    encoder = bound.declared.model.encoder
     if encoder is None:
         return
-    peak, why = 0, "not measured: the encoder does not tell its largest item"
-    if hasattr(encoder, "largest"):
-        peak = device.measure_peak(lambda: encode_largest(encoder, config, device))
-        why = "measured with the largest item of media"
-    yield Reason("encoder_activations", str(peak), why)
+    inputs = encoder.largest(config.encoder_cache_tokens)
+    if inputs is None:
+        yield Reason("encoder_activations", "0", "not measured: the encoder does not tell its largest item")
+        return
+    peak = device.measure_peak(lambda: encode_largest(encoder, inputs, config, device))
+    yield Reason("encoder_activations", str(peak), "measured with the largest item of media")
 
 
 def run_largest(bound: Bound, config: EngineConfig, device: Device) -> None:
@@ -53,20 +55,18 @@ def run_largest(bound: Bound, config: EngineConfig, device: Device) -> None:
     steps.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
 
-def encode_largest(encoder: Encoder, config: EngineConfig, device: Device) -> None:
-    """An item of as many embeddings as one may have, through all parts of the encoder.
+def encode_largest(encoder: Encoder, inputs: Mapping[str, torch.Tensor], config: EngineConfig, device: Device) -> None:
+    """``inputs``, an item of as many embeddings as one may have, through all parts of the encoder.
 
     Raises ``ConfigError`` when the device has no memory for it.
     """
-    most = config.encoder_cache_tokens
     try:
-        inputs = encoder.largest(most)
         state = encoder.begin({name: tensor.to(device.torch_device) for name, tensor in inputs.items()})
         for part in range(encoder.parts):
             state = encoder.advance(state, part)
     except torch.OutOfMemoryError:
         raise ConfigError(
-            f"there is no memory to encode the largest item of media, {most} embeddings, beside the weights: "
-            "lower encoder_cache_tokens",
+            "there is no memory to encode the largest item of media, "
+            f"{config.encoder_cache_tokens} embeddings, beside the weights: lower encoder_cache_tokens",
             param="encoder_cache_tokens",
         ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lsv.nn.attention import Attention
-from lsv.nn.model import DecoderLayer
+from lsv.nn.decoder import DecoderLayer
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv_triton.layers.norm import add_rms_norm
@@ -13,7 +13,7 @@ from lsv_triton.layers.rope import turn_heads
 
 
 class FusedLayer:
-    """``lsv.nn.model.DecoderLayer``: x [T, hidden] -> [T, hidden].
+    """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden].
 
     The residual sum and the norm after it are one launch, and so are the norms and the rotation of q and k.
     """

@@ -1,28 +1,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from lsv.nn.model import Encoder
 from lsv_models.llama import Llama
 
 
-class Lookup:
+class Lookup(Encoder):
     """An encoder whose items are token ids and whose embeddings are those of the model."""
 
     parts = 2
 
     def __init__(self, model: Llama) -> None:
-        self._embed = model.embed
+        super().__init__()
+        self._embed = lambda ids: model.embed(ids, None)
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return inputs["ids"]
 
     def advance(self, state: torch.Tensor, part: int) -> torch.Tensor:
-        return self._embed(state, None) if part == self.parts - 1 else state
+        return self._embed(state) if part == self.parts - 1 else state
 
 
 class Mini(Llama):
-    @property
-    def encoder(self) -> Lookup:
-        return Lookup(self)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.encoder = Lookup(self)
