@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-# Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in a
-# matrix, which no GPU does. Its kernels for AVX do not; numpy reads this when it is first imported.
+# Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in
+# a matrix, which no GPU does. Its kernels for AVX do not; numpy reads this when it is first imported.
 os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 
 
