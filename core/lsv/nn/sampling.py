@@ -1,4 +1,9 @@
-"""The two ops that end a step, as modules a platform may offer kernels for: choosing tokens, and describing them."""
+"""The two ops that end a step: logits to tokens, and log probabilities of tokens.
+
+Both are modules that platforms may offer kernels for. What they do is told by records, ``CHOICE`` and ``EDIT``, which
+kernels read as they are; ``lsv.worker.sampler`` makes these of requests' parameters. The references chain the functions
+of ``lsv.nn.sample_ops``, with the random numbers of ``lsv.nn.philox``.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from lsv.nn import sample
-from lsv.nn.draws import uniform
+from lsv.nn import sample_ops
+from lsv.nn.philox import uniform
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 
@@ -27,13 +32,13 @@ Edits = npt.NDArray[np.void]
 
 CHOICE = np.dtype(
     [
-        ("rate", np.float32),  # ``sample.rate`` of the temperature; 0 takes the best token, by the lowest id
+        ("rate", np.float32),  # ``sample_ops.rate`` of the temperature; 0 takes the best token, by the lowest id
         ("only", np.int32),  # 1 forbids all tokens but those that edits allow
         ("edits", np.int64),  # how many edits are the row's
         ("top_k", np.int64),  # 0 keeps all
         ("top_p", np.int64),  # 32-bit fraction; ``WHOLE`` keeps all
         ("min_p", np.int64),  # 32-bit fraction; 0 keeps all
-        ("seed", np.uint64),  # of the draw, with the position: see ``lsv.nn.draws``
+        ("seed", np.uint64),  # of the draw, with the position: see ``lsv.nn.philox``
         ("position", np.uint64),
     ]
 )
@@ -79,11 +84,11 @@ class Choose(Bindable):
         """
         logits = logits.to(torch.float32, copy=True)
         tokens = torch.zeros(len(choices), dtype=torch.int64, device=logits.device)
-        _fail(logits, tokens, sample.finite(logits), NOT_FINITE)
+        _fail(logits, tokens, sample_ops.finite(logits), NOT_FINITE)
         if len(edits) or choices["only"].any():
             _edit(logits, choices, edits)
             _fail(logits, tokens, logits.amax(dim=-1) > float("-inf"), NO_TOKEN_LEFT)
-        chosen = sample.greedy(logits)
+        chosen = sample_ops.greedy(logits)
         drawing = np.flatnonzero(choices["rate"])
         for first in range(0, len(drawing), _ROWS_AT_ONCE):
             some = drawing[first : first + _ROWS_AT_ONCE]
@@ -146,22 +151,22 @@ def _edit(logits: Tensor, choices: Choices, edits: Edits) -> None:
         return tuple(torch.from_numpy(column).to(logits.device) for column in columns)
 
     only = torch.from_numpy(np.flatnonzero(choices["only"])).to(logits.device)
-    sample.allow_only(logits, only, *pairs(Kind.ALLOW)[:2])
-    sample.forbid(logits, *pairs(Kind.FORBID)[:2])
-    sample.add_bias(logits, *pairs(Kind.ADD)[:3])
-    sample.penalize(logits, *pairs(Kind.PENALIZE))
-    sample.outweigh(logits, *pairs(Kind.OUTWEIGH)[:2])
+    sample_ops.allow_only(logits, only, *pairs(Kind.ALLOW)[:2])
+    sample_ops.forbid(logits, *pairs(Kind.FORBID)[:2])
+    sample_ops.add_bias(logits, *pairs(Kind.ADD)[:3])
+    sample_ops.penalize(logits, *pairs(Kind.PENALIZE))
+    sample_ops.outweigh(logits, *pairs(Kind.OUTWEIGH)[:2])
 
 
 def _draw(logits: Tensor, choices: Choices) -> Tensor:
     """The filters, the temperature and the draw; int64 [rows]. ``logits`` is used up."""
     top_k, top_p, min_p = choices["top_k"], choices["top_p"], choices["min_p"]
-    logits = _filter(logits, sample.top_k, top_k, (top_k > 0) & (top_k < logits.shape[-1]))
-    weights = sample.weigh(logits, torch.from_numpy(choices["rate"].copy()).to(logits.device))
-    weights = _filter(weights, sample.top_p, top_p, top_p < WHOLE)
-    weights = _filter(weights, sample.min_p, min_p, min_p > 0)
+    logits = _filter(logits, sample_ops.top_k, top_k, (top_k > 0) & (top_k < logits.shape[-1]))
+    weights = sample_ops.weigh(logits, torch.from_numpy(choices["rate"].copy()).to(logits.device))
+    weights = _filter(weights, sample_ops.top_p, top_p, top_p < WHOLE)
+    weights = _filter(weights, sample_ops.min_p, min_p, min_p > 0)
     draws = uniform(choices["seed"].tolist(), choices["position"].tolist())
-    return sample.draw(weights, torch.from_numpy(draws).to(weights.device))
+    return sample_ops.draw(weights, torch.from_numpy(draws).to(weights.device))
 
 
 def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, wanted: npt.NDArray[np.bool_]) -> Tensor:
@@ -178,9 +183,9 @@ def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, w
 
 def _normaliser(logits: Tensor) -> Tensor:
     """The logarithm of the sum of exponentials, float64 [rows, 1], in the host's memory."""
-    weights = sample.weigh(logits, logits.new_full((len(logits),), sample.rate(1.0)))
+    weights = sample_ops.weigh(logits, logits.new_full((len(logits),), sample_ops.rate(1.0)))
     total, best = weights.sum(dim=-1, keepdim=True).cpu().double(), logits.amax(dim=-1, keepdim=True).cpu().double()
-    return best + total.log() - sample.WEIGHT_BITS * math.log(2.0)
+    return best + total.log() - sample_ops.WEIGHT_BITS * math.log(2.0)
 
 
 def _likeliest(logits: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lsv.nn import sample
+from lsv.nn import sample_ops
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
@@ -151,7 +151,7 @@ class Readout:
 
     def _pool(self, hidden: Tensor) -> None:
         states = hidden.float()
-        sound = sample.finite(states).tolist()
+        sound = sample_ops.finite(states).tolist()
         for row, slot, state, fine in zip(
             self.wanted.pooled, self._slots_of(self.wanted.pooled), states, sound, strict=True
         ):
@@ -172,7 +172,7 @@ class Readout:
         for first in range(0, len(hidden), _SCORED_AT_ONCE):
             part = slice(first, first + _SCORED_AT_ONCE)
             logits, chosen = head(hidden[part]), following[part]
-            if not bool(sample.finite(logits.float()).all()):
+            if not bool(sample_ops.finite(logits.float()).all()):
                 self.failed[row] = NOT_FINITE
                 return
             positions += describe(logits, chosen, [most] * len(chosen), op=self.ops.describe)

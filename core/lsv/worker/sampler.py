@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.nn import sample, sampling
+from lsv.nn import sample_ops, sampling
 from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Kind, Sampling
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Logprobs
@@ -102,7 +102,7 @@ def _choice(slot: Slot, edits: Edits, length: int) -> tuple[float, ...]:
     if params.greedy:
         return 0.0, only, len(edits), 0, WHOLE, 0, 0, 0
     draw = slot.begin.seed & _SEED_MASK, length
-    return sample.rate(params.temperature), only, len(edits), *_filters(params), *draw
+    return sample_ops.rate(params.temperature), only, len(edits), *_filters(params), *draw
 
 
 def _filters(params: SamplingParams) -> tuple[int, int, int]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn import sample, sampling
-from lsv.nn.draws import uniform
+from lsv.nn import sample_ops, sampling
+from lsv.nn.philox import uniform
 from lsv.nn.sampling import Sampling
 from lsv.worker.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
 from lsv.worker.slots import Slot
@@ -249,8 +249,8 @@ def test_penalties_and_draws_go_on_after_a_preemption(make_slot: MakeSlot) -> No
 def test_weights_are_powers_of_two_with_forty_bits() -> None:
     """Fixed numbers: every platform must get these very integers, or equal seeds would draw different tokens."""
     logits = torch.tensor([[1.5, 1.5, 1.0, -0.75, -3.3, -20.0, -27.0, -500.0, -math.inf]])
-    weights = sample.weigh(logits, torch.tensor([sample.rate(0.9)]))[0]
-    exact = torch.exp2((logits[0].double() - 1.5) * torch.tensor(sample.rate(0.9)).double()) * 2.0**40
+    weights = sample_ops.weigh(logits, torch.tensor([sample_ops.rate(0.9)]))[0]
+    exact = torch.exp2((logits[0].double() - 1.5) * torch.tensor(sample_ops.rate(0.9)).double()) * 2.0**40
     assert weights[:2].tolist() == [2**40] * 2
     torch.testing.assert_close(weights.double(), exact, rtol=2e-6, atol=1.0)
     assert weights.tolist() == [1099511627776, 1099511627776, 630848552960, 90253410304, 5308386816, 46, 0, 0, 0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.nn import sample
+from lsv.nn import sample_ops
 from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling
 from lsv.offers import load_object
 from lsv.ops import bind
@@ -47,7 +47,7 @@ def choices(*rows: Row) -> Choices:
     for record, row in zip(found, rows, strict=True):
         for name, value in row.items():
             if name == "temperature":
-                record["rate"] = sample.rate(value) if value else 0.0
+                record["rate"] = sample_ops.rate(value) if value else 0.0
             elif name in ("top_p", "min_p"):
                 record[name] = round(value * WHOLE)
             else:

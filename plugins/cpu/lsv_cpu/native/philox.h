@@ -1,4 +1,4 @@
-// Random numbers as a pure function of (seed, position, stream): Philox4x32-10, as in lsv/nn/draws.py.
+// Random numbers as a pure function of (seed, position, stream): Philox4x32-10, as in lsv/nn/philox.py.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A row of logits in blocks: their maxima, weights and sums, and selection without sorting. Weights are those of
-// lsv/nn/sample.py to the bit: products and sums are rounded one by one, so nothing here may be contracted to fused
+// lsv/nn/sample_ops.py to the bit: products and sums are rounded one by one, so nothing here may be contracted to fused
 // multiply-adds. Include this file first.
 #pragma once
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv.nn import sample, sampling
+from lsv.nn import sample_ops, sampling
 from lsv_triton.sampling.weights import FORBIDDEN_KEY, HEAVIEST, LEAST_KEY, key_of, product, scale, value_of, weigh
 
 COLUMNS = tl.constexpr(sampling.CHOICE.itemsize // 8)  # a row's choice as int64; the draw stands in the seed's place
@@ -20,7 +20,7 @@ _TOP_K, _TOP_P, _MIN_P, _DRAW = (
 )
 _WHOLE = tl.constexpr(sampling.WHOLE)
 _NOT_FINITE, _NO_TOKEN_LEFT = tl.constexpr(sampling.NOT_FINITE), tl.constexpr(sampling.NO_TOKEN_LEFT)
-_NATURAL = tl.constexpr(sample.rate(1.0))
+_NATURAL = tl.constexpr(sample_ops.rate(1.0))
 _NO_ID = tl.constexpr((1 << 31) - 1)
 GROUP = tl.constexpr(32)  # tokens of which a survey keeps the largest
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import triton
 
-from lsv.nn.draws import uniform
-from lsv.nn.sample import WEIGHT_BITS, outweigh
+from lsv.nn.philox import uniform
+from lsv.nn.sample_ops import WEIGHT_BITS, outweigh
 from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s, Kind
 from lsv.offers import OpSpec
 from lsv_triton.device_table import launch

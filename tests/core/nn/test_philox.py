@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lsv.nn.draws import philox, uniform
+from lsv.nn.philox import philox, uniform
 
 KNOWN_ANSWERS = [
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),

@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of (seed, position, stream): the counter-based generator Philox4x32-10.
+"""The random numbers of sampling, a pure function of (seed, position, stream): the generator Philox4x32-10.
 
-Source: Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). A sample
-depends on nothing but its request's seed and its place in the text, not on batch, order or preemption.
+Source: Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). A sample depends on nothing
+but its request's seed and its position, not on the batch, the order of rows or preemption.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stream(enum.IntEnum):
 
 
 def philox(counter: Words, key: Words) -> Words:
-    """Philox4x32-10: counter [4, n] and key [2, n], words in little-endian order -> [4, n] random words."""
+    """Philox4x32-10: ``counter`` uint32 [4, n] and ``key`` uint32 [2, n], low words first -> random uint32 [4, n]."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -46,7 +46,7 @@ def _multiply(factor: np.uint64, words: Words) -> tuple[Words, Words]:
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int], stream: Stream = Stream.SAMPLE) -> npt.NDArray[np.int64]:
-    """One number a row, as 32-bit fractions: ``value / 2**32`` is uniform in [0, 1).
+    """One number for each pair of seed and position: int64 [n], of which ``value / 2**32`` is uniform in [0, 1).
 
     The seed's 64 low bits are the key (a negative seed by its two's complement), the position fills the
     counter's lower half and the stream its third word.

@@ -1,9 +1,11 @@
-"""Sampling ops on a batch of logits, in plain torch. Each works on float32 [rows, vocabulary] row by row.
+"""The links of the sampling chain as functions on tensors, in plain torch; ``lsv.nn.sampling`` chains them.
 
-From ``weigh`` on a distribution is held as integers: integer sums are exact in any order, so what a row draws
-does not depend on how a device splits its sums or on who shares the batch. ``weigh`` itself is a fixed sequence of
-additions and multiplications, each rounded to float32: whoever follows it gets the same integers. Edits to logits
-are sparse: they take (row, token) pairs.
+They stand in the order of the chain. Each takes ``logits`` float32 [rows, vocabulary], from ``weigh`` on ``weights``
+int64 [rows, vocabulary], and works row by row. Edits of logits are sparse: they take (row, token) pairs.
+
+Integer sums are exact in any order, so what a row draws depends neither on how a device splits its sums nor on the
+other rows of the batch. ``weigh`` itself is a fixed sequence of additions and multiplications, each rounded to
+float32: every implementation of it gets the same integers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ WEIGHT_BITS = 40
 """The best token weighs ``2**40``; one that is ``2**-40`` times as likely, or less, is never drawn."""
 
 LOWEST_TEMPERATURE = 1e-5
-"""Colder than this only the best tokens could be drawn anyway."""
+"""At a lower one only the best tokens could be drawn anyway."""
 
 POWER_OF_TWO = (0.6931471825, 0.2402264774, 0.05550332367, 0.009618436918, 0.001339887385, 0.0001535336196)
 """Coefficients of f, f**2 ... in 2**f = 1 + ..., |f| <= 1/2: the minimax polynomial, relative error 2e-9."""
@@ -32,13 +34,16 @@ _FORBIDDEN = float("-inf")
 
 
 def finite(logits: Tensor) -> Tensor:
-    """bool [rows]: no NaN and no infinity in the row."""
+    """Which rows hold neither NaN nor an infinity: bool [rows]."""
     low, high = logits.aminmax(dim=-1)
     return low.isfinite() & high.isfinite()
 
 
 def allow_only(logits: Tensor, rows: Tensor, row_of_token: Tensor, tokens: Tensor) -> Tensor:
-    """Forbid, in ``rows``, every token but the listed ones (``row_of_token``, ``tokens``). In place."""
+    """Forbid, in ``rows`` int64 [n], every token but the listed ones. In place.
+
+    ``row_of_token`` and ``tokens``, int64 [pairs], list them: a row without any is left with none.
+    """
     kept = logits[row_of_token, tokens]
     logits[rows] = _FORBIDDEN
     logits[row_of_token, tokens] = kept
@@ -46,22 +51,22 @@ def allow_only(logits: Tensor, rows: Tensor, row_of_token: Tensor, tokens: Tenso
 
 
 def forbid(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
-    """Make tokens impossible. In place."""
+    """Make tokens impossible; ``rows`` and ``tokens`` int64 [pairs]. In place."""
     logits[rows, tokens] = _FORBIDDEN
     return logits
 
 
 def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
-    """Add ``bias`` to tokens, each pair at most once. In place."""
+    """Add ``bias`` float32 [pairs] to tokens; ``rows`` and ``tokens`` int64 [pairs], each pair once. In place."""
     logits[rows, tokens] += bias
     return logits
 
 
 def penalize(logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, additive: Tensor) -> Tensor:
-    """Penalties on tokens that occurred, each pair once; all arguments [pairs]. In place.
+    """Penalise tokens that have occurred; ``rows`` and ``tokens`` int64 [pairs], each pair once. In place.
 
-    ``repetition`` divides positive and multiplies negative logits (Keskar et al., CTRL, 2019, with the sign
-    rule in common use); ``additive`` (presence + frequency * count) is subtracted.
+    ``repetition`` float32 [pairs] divides positive and multiplies negative logits (Keskar et al., CTRL, 2019, with the
+    sign rule in common use); ``additive`` float32 [pairs] (presence + frequency * count) is then subtracted.
     """
     seen = logits[rows, tokens]
     seen = torch.where(seen > 0, seen / repetition, seen * repetition)
@@ -86,21 +91,25 @@ def outweigh(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
 
 
 def rate(temperature: float) -> float:
-    """The factor of logits in the exponent of 2 for a temperature above 0."""
+    """What a temperature above 0 multiplies logits by in an exponent of 2: the argument of ``weigh``."""
     return math.log2(math.e) / max(temperature, LOWEST_TEMPERATURE)
 
 
 def top_k(logits: Tensor, k: Tensor) -> Tensor:
-    """Forbid what is below the k-th largest logit, k int64 [rows]; tokens equal to it stay. In place."""
+    """Forbid what is below a row's ``k``-th largest logit; tokens equal to it stay. In place.
+
+    ``k`` int64 [rows], each from 1 to the vocabulary's size.
+    """
     best = logits.topk(int(k.max()), dim=-1).values
     threshold = best.gather(-1, k.unsqueeze(-1) - 1)
     return logits.masked_fill_(logits < threshold, _FORBIDDEN)
 
 
 def weigh(logits: Tensor, rate: Tensor) -> Tensor:
-    """Int64 weights ``floor(2**(40 + (logit - best) * rate))``, of the row's best logit; ``rate`` float32 [rows].
+    """How likely each token is: int64 [rows, vocabulary], ``floor(2**(40 + (logit - best) * rate))``.
 
-    Every step must round to float32 by itself, without fused multiply-adds.
+    ``best`` is the row's largest logit, ``rate`` float32 [rows]. Every step must round to float32 by itself, without
+    fused multiply-adds.
     """
     exponent = (logits - logits.amax(dim=-1, keepdim=True)).mul_(rate.unsqueeze(-1)).clamp_(min=_LOWEST_EXPONENT)
     whole = exponent.round()
@@ -115,9 +124,9 @@ def weigh(logits: Tensor, rate: Tensor) -> Tensor:
 
 
 def top_p(weights: Tensor, fraction: Tensor) -> Tensor:
-    """Keep the smallest set of likeliest tokens that holds ``fraction / 2**32`` of the weight.
+    """Keep the smallest set of the likeliest tokens that holds ``fraction / 2**32`` of the row's weight. In place.
 
-    ``fraction`` int64 [rows]. Tokens as likely as the last one kept stay too. In place.
+    ``fraction`` int64 [rows]. Tokens as likely as the last one kept stay too.
     Source: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020.
     """
     limit = scale(weights.sum(dim=-1), fraction).clamp(min=1)
@@ -131,30 +140,36 @@ def top_p(weights: Tensor, fraction: Tensor) -> Tensor:
 
 
 def _weight_at(descending: Tensor, limit: Tensor) -> Tensor:
-    """The weight with which each row's running sum reaches its limit (the last one where it never does)."""
+    """The weight with which each row's running sum reaches its limit (the last one if none does): int64 [rows]."""
     place = torch.searchsorted(descending.cumsum(dim=-1), limit.unsqueeze(-1))
     return descending.gather(-1, place.clamp(max=descending.shape[-1] - 1)).squeeze(-1)
 
 
 def min_p(weights: Tensor, fraction: Tensor) -> Tensor:
-    """Drop what is less likely than ``fraction / 2**32`` of the likeliest token. In place."""
+    """Drop what is less likely than ``fraction / 2**32`` of the row's likeliest token. In place.
+
+    ``fraction`` int64 [rows].
+    """
     threshold = scale(weights.amax(dim=-1), fraction)
     return weights.masked_fill_(weights < threshold.unsqueeze(-1), 0)
 
 
 def draw(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse CDF in order of token ids: int64 [rows] ids for 32-bit fractions ``uniform`` int64 [rows]."""
+    """Inverse CDF: the token at which a row's running weight passes ``uniform / 2**32`` of all; ids int64 [rows].
+
+    ``uniform`` int64 [rows] are the random numbers of ``lsv.nn.philox``. Tokens of weight 0 are never drawn.
+    """
     running = weights.cumsum(dim=-1)
     target = scale(running[:, -1], uniform)
     return torch.searchsorted(running, target.unsqueeze(-1), right=True).squeeze(-1)
 
 
 def greedy(logits: Tensor) -> Tensor:
-    """int64 [rows]: the best token, among equals the one with the lowest id."""
+    """The best token, among equals the one with the lowest id: ids int64 [rows]."""
     return logits.argmax(dim=-1)
 
 
 def scale(total: Tensor, fraction: Tensor) -> Tensor:
-    """``floor(total * fraction / 2**32)``, within int64 for 0 <= total < 2**60 and 0 <= fraction <= 2**32."""
+    """``floor(total * fraction / 2**32)``, all int64 [rows]; for 0 <= total < 2**60 and 0 <= fraction <= 2**32."""
     high, low = total >> 30, total & ((1 << 30) - 1)
     return (high * fraction + (low * fraction >> 30)) >> 2
