@@ -14,19 +14,6 @@ from lsv.worker.edits import join_edits, make_edits, within
 from lsv.worker.slots import Slot, TokenCounts
 
 
-def is_constrained(slot: Slot) -> bool:
-    """Whether the request may change its logits at all."""
-    params = slot.params
-    return bool(
-        slot.counts is not None
-        or slot.ruling is not None
-        or params.allowed_token_ids is not None
-        or slot.begin.bad_words
-        or params.min_tokens
-        or params.logit_bias
-    )
-
-
 def edits_of(slot: Slot, vocabulary: int) -> Edits:
     """Allowed ids, the family's rules, bad words, min_tokens, bias and penalties."""
     params = slot.params

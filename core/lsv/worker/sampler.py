@@ -18,7 +18,7 @@ from lsv.nn import sample_ops, sampling
 from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Kind, Sampling
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.worker.constraints import edits_of, is_constrained
+from lsv.worker.constraints import edits_of
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.slots import Slot
@@ -85,7 +85,7 @@ def describe_rows(
 def choices_of(slots: Sequence[Slot], lengths: Sequence[int], shape: Sequence[int]) -> tuple[Choices, Edits]:
     """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy."""
     rows, vocabulary = shape
-    edits = [edits_of(slot, vocabulary) if is_constrained(slot) else NO_EDITS for slot in slots]
+    edits = [edits_of(slot, vocabulary) if slot.constrained else NO_EDITS for slot in slots]
     choices = np.zeros(rows, CHOICE)
     choices[: len(slots)] = [
         _choice(slot, some, length) for slot, some, length in zip(slots, edits, lengths, strict=True)

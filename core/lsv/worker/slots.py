@@ -76,8 +76,9 @@ class TokenCounts:
 
 class Slot:
     """One request's stay in the worker. ``fault`` says why it can't be computed; a ``plain`` one has none and
-    yields sampled tokens only. ``ruling`` is what its family's rules come to, where it obeys any. ``item`` is how many
-    embeddings its tokens attend to across, 0 for none.
+    yields sampled tokens only. A ``constrained`` one may change its logits by the tokens it has so far. ``ruling`` is
+    what its family's rules come to, where it obeys any. ``item`` is how many embeddings its tokens attend to across, 0
+    for none.
     """
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
@@ -94,6 +95,7 @@ class Slot:
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
         rules = None if begin.params is None else begin.params.rules
         self.ruling = None if rules is None else Ruling(rules, vocab_size)
+        self.constrained = begin.params is not None and _is_constrained(begin, begin.params)
 
     def spoil(self, fault: str) -> None:
         """The request can't be computed any more."""
@@ -139,6 +141,18 @@ def _find_fault(begin: Begin, vocab_size: int) -> str | None:
 
 def _has_penalties(params: SamplingParams) -> bool:
     return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
+
+
+def _is_constrained(begin: Begin, params: SamplingParams) -> bool:
+    """Whether the request may change its logits."""
+    return bool(
+        _has_penalties(params)
+        or params.rules is not None
+        or params.allowed_token_ids is not None
+        or begin.bad_words
+        or params.min_tokens
+        or params.logit_bias
+    )
 
 
 class BlockTables:

@@ -17,7 +17,6 @@ from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Event, Group
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.worker.constraints import is_constrained
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.device import batch_limits, connect, open_device
@@ -191,4 +190,4 @@ class Worker:
 
 def _must_know(slot: Slot, start: int, count: int) -> bool:
     """Whether the host must know a token that is still being sampled, to say what may follow it."""
-    return len(slot.tokens) < start + count and slot.begin.params is not None and is_constrained(slot)
+    return len(slot.tokens) < start + count and slot.constrained
