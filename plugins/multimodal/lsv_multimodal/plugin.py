@@ -14,22 +14,27 @@ api = 1
 def lsv_processors() -> Iterable[ProcessorOffer]:
     yield ProcessorOffer(
         "llava", ("LlavaForConditionalGeneration",), ("image",),
-        load="lsv_multimodal.llava:LlavaProcessor", place="lsv_multimodal.llava:LlavaPlacement",
+        load="lsv_multimodal.families.llava:LlavaProcessor",
+        place="lsv_multimodal.families.llava:LlavaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
         "llava_next", ("LlavaNextForConditionalGeneration",), ("image",),
-        load="lsv_multimodal.llava:LlavaNextProcessor", place="lsv_multimodal.llava:LlavaPlacement",
+        load="lsv_multimodal.families.llava:LlavaNextProcessor",
+        place="lsv_multimodal.families.llava:LlavaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
         "qwen2_vl", ("Qwen2VLForConditionalGeneration",), ("image", "video"),
-        load="lsv_multimodal.qwen2_vl:Qwen2VLProcessor", place="lsv_multimodal.qwen2_vl:Qwen2VLPlacement",
+        load="lsv_multimodal.families.qwen2_vl:Qwen2VLProcessor",
+        place="lsv_multimodal.families.qwen2_vl:Qwen2VLPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), ("image", "video"),
-        load="lsv_multimodal.qwen2_vl:Qwen25VLProcessor", place="lsv_multimodal.qwen2_vl:Qwen25VLPlacement",
+        load="lsv_multimodal.families.qwen2_vl:Qwen25VLProcessor",
+        place="lsv_multimodal.families.qwen2_vl:Qwen25VLPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
-        load="lsv_multimodal.whisper:WhisperProcessor", place="lsv_multimodal.whisper:WhisperPlacement",
-        transcribe="lsv_multimodal.whisper_text:WhisperTranscriber",
+        load="lsv_multimodal.families.whisper:WhisperProcessor",
+        place="lsv_multimodal.families.whisper:WhisperPlacement",
+        transcribe="lsv_multimodal.families.whisper_text:WhisperTranscriber",
     )  # fmt: skip

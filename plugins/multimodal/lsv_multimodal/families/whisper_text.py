@@ -10,7 +10,7 @@ from typing import Any
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Span, Task
 from lsv.request.params import TimeMarks, TokenRules
-from lsv_multimodal.whisper_languages import NAMES
+from lsv_multimodal.families.whisper_languages import NAMES
 
 _MARKS_A_SECOND = 50
 """As many as the encoder has positions."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lsv.errors import BadRequest
 from lsv.media.processor import Clip, Content, Picture, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.images import check_options, load_image_processor, pack, read_levels, run
+from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
 
 _OPTIONS = ("min_pixels", "max_pixels")
 # these choose a clip's frames before they come here; pictures have no use for them

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Picture, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.images import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
 
 
 class LlavaPlacement:

@@ -16,8 +16,8 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
 from lsv.testing.tiny_hearing import tiny_hearing
-from lsv_multimodal.whisper_languages import NAMES
-from lsv_multimodal.whisper_text import WhisperTranscriber
+from lsv_multimodal.families.whisper_languages import NAMES
+from lsv_multimodal.families.whisper_text import WhisperTranscriber
 
 
 def load(folder: Path) -> WhisperTranscriber:
@@ -48,7 +48,8 @@ def spell(folder: Path) -> Callable[[tuple[int, ...]], list[str]]:
 
 
 def test_it_is_light() -> None:
-    code = "import sys, lsv_multimodal.whisper_text; print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
+    module = "lsv_multimodal.families.whisper_text"
+    code = f"import sys, {module}; print({{'torch', 'transformers', 'numpy'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 

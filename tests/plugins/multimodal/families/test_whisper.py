@@ -20,7 +20,7 @@ from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny_hearing import tiny_hearing
 from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
-from lsv_multimodal.whisper import RATE, WhisperProcessor
+from lsv_multimodal.families.whisper import RATE, WhisperProcessor
 
 START, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, BEFORE, NO_MARKS = 257, 258, 259, 260, 261, 263, 265
 LENGTH, TOKENS = 64, 16

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Processed, Sound
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.images import check_options, pack
+from lsv_multimodal.families.image_processor import check_options, pack
 
 RATE = 16000
 _WINDOW = 400
