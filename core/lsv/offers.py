@@ -117,6 +117,16 @@ class ProcessorOffer(msgspec.Struct, frozen=True):
     transcribe: str | None = None
 
 
+class MediaOffer(msgspec.Struct, frozen=True):
+    """What fetches and decodes the media of requests, for models of every family; see ``lsv.media.service``."""
+
+    name: str
+    load: str
+    """Names a ``(config, catalog, options) -> MediaService``, made where ``lsv serve`` runs; light to import."""
+    offline: str
+    """Names a ``(config, catalog, options) -> OfflineMedia``, made by ``LLM`` at the first prompt with media."""
+
+
 class PolicyOffer(msgspec.Struct, frozen=True):
     """A scheduling order."""
 

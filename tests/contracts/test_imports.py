@@ -119,6 +119,18 @@ def test_core_knows_no_plugin_and_no_web_framework() -> None:
     assert offences(FILES, r"(sanic|gradio|fastapi|starlette|uvicorn)(\..*)?") == []
 
 
+def test_core_fetches_and_decodes_no_media() -> None:
+    assert offences(FILES, r"(av|PIL|httpcore2|httpx2)(\..*)?") == []
+
+
+def test_a_server_decodes_in_other_processes() -> None:
+    package = ROOT / "plugins" / "multimodal" / "lsv_multimodal"
+    server = [package / "service.py", package / "cache.py", *(package / "fetching").iterdir()]
+    server += [file for file in (package / "worker").iterdir() if file.stem != "main"]
+    heavy = r"av|PIL|numpy|torch|transformers|lsv_multimodal\.(decoding|preprocessing|worker\.main)"
+    assert offences((file for file in server if file.suffix == ".py"), rf"({heavy})(\..*)?") == []
+
+
 @pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
 def test_plugins_know_lsv_only(folder: Path) -> None:
     own = f"lsv_{folder.name}"

@@ -13,8 +13,8 @@ from lsv.engine.process import EngineProcess
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
 from lsv.errors import ConfigError, LsvError
-from lsv.media.intake import open_intake
 from lsv.media.options import MediaOptions
+from lsv.media.service import open_service
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
 from lsv.resolve import resolve
@@ -43,11 +43,11 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
     )
     process.start()  # before all that this process has to load: the engine needs longer
     try:
-        intake = open_intake(config, plugins.catalog, MediaOptions.from_settings(settings))
-        client = SocketClient(process, Tokenizer.load(config.tokenizer), intake=intake, plugins=plugins)
+        media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings))
+        client = SocketClient(process, Tokenizer.load(config.tokenizer), media=media, plugins=plugins)
         await client.start()
-        if intake is not None:
-            intake.warm()
+        if media is not None:
+            media.warm()
         service = Service(dict.fromkeys(config.served_names, client))
         running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
         if not settings["disable_log_stats"]:

@@ -16,7 +16,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from lsv.media.intake import Intake
+    from lsv.media.service import MediaService
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +32,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class Client(Protocol):
     """One engine as a frontend uses it. ``fit`` is None until the engine is ready.
 
-    ``intake`` makes ``media`` of what requests show; it is None where the model takes text only.
+    ``media`` prepares the images, audio and video of requests; it is None where the model takes text only.
     """
 
     config: EngineConfig
     tokenizer: Tokenizer
-    intake: Intake | None
+    media: MediaService | None
 
     @property
     def fit(self) -> Fit | None: ...

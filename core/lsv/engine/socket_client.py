@@ -40,7 +40,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from lsv.media.intake import Intake
+    from lsv.media.service import MediaService
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +89,12 @@ class SocketClient:
         process: EngineProcess,
         tokenizer: Tokenizer,
         *,
-        intake: Intake | None = None,
+        media: MediaService | None = None,
         plugins: Plugins | None = None,
     ) -> None:
         self.config = process.config
         self.tokenizer = tokenizer
-        self.intake = intake
+        self.media = media
         self._process = process
         self._front = Front(process.config, tokenizer, plugins)
         self._status = Status(state="loading", stage="starting")
@@ -214,8 +214,8 @@ class SocketClient:
         await asyncio.to_thread(self._process.stop)
         if self._task is not None:
             await self._task
-        if self.intake is not None:
-            await self.intake.close()
+        if self.media is not None:
+            await self.media.close()
         if self._status.state != "dead":
             self._become(Status(state="dead", error="the engine has been stopped"))
 
@@ -308,21 +308,21 @@ class SocketClient:
             self._become(Status(state="loading", stage=message.stage, done=message.done, total=message.total))
         elif isinstance(message, Ready):
             self._front.fit = message.fit
-            if self.intake is None:
+            if self.media is None:
                 self._become(Status(state="ready"))
             else:
-                self.intake.keep_off(message.fit.cores)
+                self.media.keep_off(message.fit.cores)
                 self._become(Status(state="loading", stage="processor"))
-                self._opening = asyncio.create_task(self._await_processor(self.intake))
+                self._opening = asyncio.create_task(self._await_processor(self.media))
         elif isinstance(message, Failed):
             self._failure = from_record(message.error)
         elif isinstance(message, Controlled):
             self._conclude(message)
 
-    async def _await_processor(self, intake: Intake) -> None:
+    async def _await_processor(self, media: MediaService) -> None:
         """The engine is ready; so is the client, once media can be prepared."""
         try:
-            await intake.ready()
+            await media.ready()
         except LsvError as error:
             self._failure = error
             self._become(Status(state="dead", error=error.message))

@@ -1,1 +1,1 @@
-"""Images, audio and video of a request: reading, decoding, preparing, placing."""
+"""Images, audio and video of a request: content parts, records, the seams to families and to what decodes."""

@@ -14,46 +14,45 @@ from lsv.request.media import Modality
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
-SAMPLING = ("fps", "num_frames")
-"""Options that say which frames of a clip are taken; the processor does not see them."""
-
 PER_PROMPT = 16
 """Items of a modality that a prompt may hold unless ``--limit-mm-per-prompt`` says otherwise."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What an item may measure; checked before it is decoded wherever its container tells.
-
-    ``pixels`` of a picture or frame, ``seconds`` of a sound or clip, ``frames`` taken from a clip, ``decoded`` bytes
-    of what comes out.
-    """
+    """What an item may measure; checked before it is decoded wherever its container tells."""
 
     bytes: int = 64 << 20
+    """Of the encoded item."""
     pixels: int = 64_000_000
+    """Of an image, or of a frame of a video."""
     seconds: float = 3600.0
+    """Of audio or video."""
     frames: int = 768
+    """Taken from a video."""
     decoded: int = 512 << 20
+    """Bytes of the frames taken from a video."""
 
 
 class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``per_prompt`` counts items by modality; ``processor`` are the processor's options for all requests.
-
-    ``folder`` is the only one that ``file:`` URLs may read from, None forbids them. ``domains`` are the hosts media are
-    fetched from: names, ``*.example.com`` for all below it, ``*`` for any public one. ``fetch_seconds`` limit a fetch,
-    ``side_seconds`` decoding and preparing an item.
-    """
+    """What the settings of media say."""
 
     per_prompt: Mapping[str, int] = {}
+    """Items of a modality that a prompt may hold, see ``allowed``."""
     processor: Mapping[str, Any] = {}
+    """Options of the model's processor for all requests."""
     folder: str | None = None
+    """The only folder that ``file:`` URLs may read from; None forbids them."""
     domains: tuple[str, ...] = ()
+    """Hosts that media may be fetched from: names, ``*.example.com`` for all below one, ``*`` for any public host."""
     fetch_seconds: Mapping[str, float] = MappingProxyType({"image": 5.0, "audio": 5.0, "video": 10.0})
-    side_seconds: float = 30.0
+    """How long fetching an item may take, by modality."""
+    prepare_seconds: float = 30.0
+    """How long decoding and processing an item may take."""
     limits: Limits = Limits()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> MediaOptions:
-        """Raises ``ConfigError`` for limits of unknown modalities and a folder that is none."""
+        """Raises ``ConfigError`` for limits of unknown modalities and a folder that does not exist."""
         folder = settings["allowed_local_media_path"]
         if folder and not Path(folder).is_dir():
             raise ConfigError(f"allowed_local_media_path: {folder} is not a folder", param="allowed_local_media_path")
@@ -65,7 +64,7 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
             folder=folder or None,
             domains=tuple(domain.lower() for domain in settings["allowed_media_domains"]),
             fetch_seconds={modality: settings[f"{modality}_fetch_timeout"] for modality in MODALITIES},
-            side_seconds=settings["media_timeout"],
+            prepare_seconds=settings["media_timeout"],
             limits=Limits(bytes=int(settings["max_media_mb"] * (1 << 20))),
         )
 

@@ -68,7 +68,7 @@ class Processor(Protocol):
     rate: int
     """Samples a second it wants sounds in; 0 where it takes none."""
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         """Raises ``BadRequest`` for an option that it does not know or content that the model can't take.
 
         ``options`` are those of ``--mm-processor-kwargs`` and of the request; ``fps`` and ``num_frames`` have chosen a
@@ -88,36 +88,3 @@ class Placement(Protocol):
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         """Where the tokens of an expanded prompt stand; None where that is one after the other."""
         ...
-
-
-def expand(
-    ids: Sequence[int], items: Sequence[tuple[Modality, bytes, Processed]], placement: Placement
-) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-    """The prompt with every placeholder replaced by its item's tokens, and the media with their places in it.
-
-    ``items`` are (modality, hash, processed) in the order of their placeholders. Raises ``ValueError`` where
-    placeholders and items do not match one to one.
-    """
-    expanded: list[int] = []
-    media = [
-        Media(hash, modality, 0, processed.count, processed.inputs, cross=True)
-        for modality, hash, processed in items
-        if processed.cross
-    ]
-    coming = (item for item in items if not item[2].cross)
-    modalities = {token: modality for modality, token in placement.placeholders.items()}
-    for token in ids:
-        if token not in modalities:
-            expanded.append(token)
-            continue
-        item = next(coming, None)
-        if item is None or item[0] != modalities[token]:
-            what = "nothing" if item is None else f"an item of kind {item[0]}"
-            raise ValueError(f"the prompt has a place for an item of kind {modalities[token]} where there is {what}")
-        modality, hash, processed = item
-        media.append(Media(hash, modality, len(expanded) + processed.start, processed.count, processed.inputs))
-        expanded += processed.tokens
-    left = sum(1 for _ in coming)
-    if left:
-        raise ValueError(f"{left} of {len(items)} items have no place in the prompt")
-    return tuple(expanded), tuple(media)

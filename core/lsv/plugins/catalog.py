@@ -14,6 +14,7 @@ from lsv.offers import (
     ExecutorOffer,
     FrontendOffer,
     KernelOffer,
+    MediaOffer,
     ModelAlias,
     ModelOffer,
     PlatformOffer,
@@ -41,6 +42,7 @@ KINDS: dict[type, Kind] = {
     ModelOffer: Kind("lsv_models", "model"),
     ModelAlias: Kind("lsv_model_aliases", "model alias"),
     ProcessorOffer: Kind("lsv_processors", "processor"),
+    MediaOffer: Kind("lsv_media", "media service"),
     PolicyOffer: Kind("lsv_policies", "scheduling policy"),
     ExecutorOffer: Kind("lsv_executors", "executor"),
     CheckpointOffer: Kind("lsv_checkpoints", "checkpoint format"),
@@ -123,14 +125,17 @@ class Catalog:
                 return entry.plugin
         raise KeyError(f"{offer!r} did not come from this catalog")
 
-    def load(self, offer: Any) -> Any:
-        """The object an offer names. Raises ``PluginError`` with plugin, offer and cause when it can't be imported."""
+    def load(self, offer: Any, part: str = "load") -> Any:
+        """The object an offer names, under ``part`` of it where it names several.
+
+        Raises ``PluginError`` with plugin, offer and cause when it can't be imported.
+        """
         try:
-            return load_object(offer.load)
+            return load_object(getattr(offer, part))
         except Exception as cause:
             kind, called = KINDS[type(offer)].noun, getattr(offer, "name", None) or getattr(offer, "op", "")
             raise PluginError(
-                f"{kind} {called!r} of plugin {self.provider(offer)} can't be loaded from {offer.load}: "
+                f"{kind} {called!r} of plugin {self.provider(offer)} can't be loaded from {getattr(offer, part)}: "
                 f"{type(cause).__name__}: {cause}"
             ) from cause
 

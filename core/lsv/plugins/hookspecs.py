@@ -17,6 +17,7 @@ from lsv.offers import (
     ExecutorOffer,
     FrontendOffer,
     KernelOffer,
+    MediaOffer,
     ModelAlias,
     ModelOffer,
     PlatformOffer,
@@ -77,7 +78,13 @@ def lsv_models() -> Iterable[ModelOffer]:
 
 @spec
 def lsv_processors() -> Iterable[ProcessorOffer]:
-    """How families take pictures, sounds and clips."""
+    """How families take images, audio and video."""
+    return ()
+
+
+@spec
+def lsv_media() -> Iterable[MediaOffer]:
+    """What fetches and decodes the media of requests."""
     return ()
 
 

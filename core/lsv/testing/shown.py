@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig
-from lsv.media.placing import Placed
+from lsv.media.placement import Placed
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Array, cross_item

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
+from lsv.media.content_parts import Reference, convert_part, read_part, template_content
 from lsv.media.options import MediaOptions
-from lsv.media.parts import Reference, convert_part, read_part, template_content
-from lsv.media.placing import Placed
+from lsv.media.placement import Placed
+from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
 from lsv.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from lsv.media.offline import OfflineMedia
-
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
 """A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``; a mapping may have ``multi_modal_data`` and
-``mm_processor_kwargs``, too: see ``lsv.media.offline``.
+``mm_processor_kwargs``, too: see ``lsv.media.service.OfflineMedia``.
 """
 
 
@@ -44,9 +42,7 @@ class PromptReader:
 
     @cached_property
     def _media(self) -> OfflineMedia:
-        from lsv.media.offline import OfflineMedia
-
-        return OfflineMedia(self._config, self._catalog, self._options)
+        return open_offline(self._config, self._catalog, self._options)
 
     def _read(self, prompt: Prompt, *, framed: bool) -> tuple[str | None, tuple[int, ...]]:
         """``framed`` adds the special tokens that the tokenizer puts around a text."""

@@ -133,7 +133,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     @cache
     def document() -> bytes:
         needs_key = bool(options.api_keys)
-        transcribes = any(client.intake and client.intake.transcriber for client in api.service.clients.values())
+        transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
         described = [route for route in ROUTES if transcribes or not route.spoken]
         return msgspec.json.encode(
             describe_api(described, version=__version__, root_path=options.root_path, needs_key=needs_key)

@@ -156,7 +156,7 @@ def curl(address: str, options: ApiOptions, client: Client) -> str:
     theirs where one is needed.
     """
     key = " -H 'Authorization: Bearer KEY'" if options.api_keys else ""
-    if client.intake is not None and client.intake.transcriber is not None:
+    if client.media is not None and client.media.transcriber is not None:
         return f"curl {address}/v1/audio/transcriptions{key} -F file=@sound.wav"
     body = '{"messages": [{"role": "user", "content": "Who are you?"}]}'
     return f"curl {address}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"

@@ -34,7 +34,7 @@ class DemoProcessor:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._tokens: Mapping[Modality, int] = config["senses"]["tokens"]
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         if options:
             raise BadRequest(
                 f"lsv-demo's processor has no option {', '.join(sorted(options))}: it takes none",

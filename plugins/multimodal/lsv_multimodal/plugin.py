@@ -1,13 +1,20 @@
-"""Processors of the families that take pictures, sounds and clips."""
+"""What fetches and decodes media, and the processors of families that take them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.offers import ProcessorOffer
+from lsv.offers import MediaOffer, ProcessorOffer
 
 api = 1
+
+
+@hookimpl
+def lsv_media() -> Iterable[MediaOffer]:
+    yield MediaOffer(
+        "local", load="lsv_multimodal.service:LocalMediaService", offline="lsv_multimodal.offline:InProcessMedia"
+    )
 
 
 @hookimpl

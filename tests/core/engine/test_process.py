@@ -47,9 +47,9 @@ async def start(plugin: None) -> AsyncIterator[Start]:
     """Start clients with engines: ``await start(restarts=1, max_queue=…, options={…})``."""
     clients: list[SocketClient] = []
 
-    async def start_client(*, wait: bool = True, restarts: int = 0, intake: Any = None, **changes: Any) -> SocketClient:
+    async def start_client(*, wait: bool = True, restarts: int = 0, media: Any = None, **changes: Any) -> SocketClient:
         process = EngineProcess(engine_config(**changes), log_level="DEBUG", restarts=restarts)
-        client = SocketClient(process, TOKENIZER, intake=intake)
+        client = SocketClient(process, TOKENIZER, media=media)
         clients.append(client)
         await client.start()
         if wait:
@@ -302,7 +302,7 @@ async def test_restart(start: Start):
 
 
 class Processing:
-    """An intake whose processor is loaded when ``loaded`` is set, or can't be."""
+    """A media service whose processor is loaded when ``loaded`` is set, or can't be."""
 
     def __init__(self, error: PluginError | None = None) -> None:
         self.loaded = asyncio.Event()
@@ -322,22 +322,22 @@ class Processing:
 
 
 async def test_who_takes_media_is_ready_with_the_processor(start: Start):
-    intake = Processing()
-    client = await start(wait=False, intake=intake)
+    media = Processing()
+    client = await start(wait=False, media=media)
     await wait_for(lambda: client.status.stage == "processor", 20)
     with pytest.raises(Unavailable, match="loading processor"):
         await answer(client, [1], greedy())
-    intake.loaded.set()
+    media.loaded.set()
     await client.ready()
     assert client.fit is not None
-    assert intake.off == [client.fit.cores]
+    assert media.off == [client.fit.cores]
     assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
 
 
 async def test_a_processor_that_can_not_be_loaded_fails_the_start(start: Start):
-    intake = Processing(PluginError("the processor is broken"))
-    intake.loaded.set()
-    client = await start(wait=False, intake=intake)
+    media = Processing(PluginError("the processor is broken"))
+    media.loaded.set()
+    client = await start(wait=False, media=media)
     with pytest.raises(PluginError, match="the processor is broken"):
         await client.ready()
     assert isinstance(client.failure, PluginError)

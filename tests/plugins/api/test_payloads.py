@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lsv.errors import BadRequest
-from lsv.media.parts import InlinePart, Reference, read_part
+from lsv.media.content_parts import InlinePart, Reference, read_part
 from lsv_api.http import payloads as payloads_module
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.payloads import SHORTEST, take_out

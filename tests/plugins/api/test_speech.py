@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from lsv.errors import BadRequest, Overloaded
+from lsv.media.content_parts import Reference
+from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.orders import Prepared, Window
-from lsv.media.parts import Encoded, Reference
-from lsv.media.placing import Placed
+from lsv.media.placement import Placed
 from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
 from lsv.request.media import Media
@@ -65,7 +65,7 @@ class Codes:
 
 
 class Ear:
-    """An intake that cuts every sound into the pieces of ``WORDS``; ``gap`` seconds pass before each."""
+    """A media service that splits all audio into the chunks of ``WORDS``; ``gap`` seconds pass before each."""
 
     transcriber: Any = Codes()
     modalities = allowed = ("audio",)
@@ -79,14 +79,14 @@ class Ear:
     def check(self, references: Sequence[Reference]) -> None:
         pass
 
-    async def cut(self, sound: Encoded, seconds: float) -> AsyncGenerator[Window, None]:
-        self.heard.append(sound.data)
+    async def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:
+        self.heard.append(audio.data)
         for index in range(self.pieces):
             await asyncio.sleep(self.gap)
             if self.failure is not None and index == self.pieces - 1:
                 raise self.failure
             item = Prepared("audio", bytes([index]) * 32, Processed({}, (), 0, 10, cross=True))
-            yield Window(index * 5.0, index * 5.0 + 5.0, self.pieces * 5.0 - 0.5, item)
+            yield AudioChunk(index * 5.0, index * 5.0 + 5.0, self.pieces * 5.0 - 0.5, item)
 
     def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Placed:
         media = [Media(item.hash, item.modality, 0, item.processed.count, cross=True) for item in items]
@@ -98,7 +98,7 @@ class Listening(FakeClient):
 
     def __init__(self, ear: Ear | None) -> None:
         super().__init__()
-        self.intake: Any = ear
+        self.media: Any = ear
         self.words: Sequence[str] = WORDS
         self.slow: dict[int, float] = {}
         self.most = self.running = 0
@@ -151,7 +151,7 @@ async def test_words_in_order(site: Site, engine: Listening) -> None:
         "text": "Hello there. How are you? Fine.",
         "usage": {"type": "duration", "seconds": 15},
     }
-    assert engine.intake.heard == [b"sound"]
+    assert engine.media.heard == [b"sound"]
     assert engine.most == 3
     text = await hear(site, response_format="text")
     assert (text.text, text.headers["content-type"]) == (
@@ -182,7 +182,7 @@ async def test_words_with_their_times(site: Site) -> None:
 
 async def test_subtitles(site: Site, engine: Listening) -> None:
     engine.words = ("0 Hello\nthere.1 -->2", "", "0 3599 more.4")
-    engine.intake.pieces = 1
+    engine.media.pieces = 1
     assert (await hear(site, response_format="srt")).text == (
         "1\n00:00:00,000 --> 00:00:01,000\nHello there.\n\n2\n00:00:01,000 --> 00:00:02,000\n->\n\n"
     )
@@ -274,7 +274,7 @@ async def test_what_is_refused(start: Any, fields: dict[str, Any], status: int, 
 
 async def test_models_that_do_not_transcribe_say_so(start: Any) -> None:
     deaf, chatty = Listening(None), Listening(Ear())
-    chatty.intake.transcriber = None
+    chatty.media.transcriber = None
     for engine, message in ((deaf, "takes text, but no audio"), (chatty, "is no transcriber")):
         site = await start(engine=engine)
         answer = await hear(site)
@@ -300,10 +300,10 @@ async def test_the_description_has_a_form(site: Site) -> None:
 
 
 async def test_sounds_that_cannot_be_cut_are_named(site: Site, engine: Listening) -> None:
-    engine.intake.failure = BadRequest("the sound is damaged")
+    engine.media.failure = BadRequest("the sound is damaged")
     engine.pace = 0.01
     for pieces in (1, 3):
-        engine.intake.pieces = pieces
+        engine.media.pieces = pieces
         for stream in ("true", "false"):
             answer = await hear(site, stream=stream)
             if pieces == 1 or stream == "false":
@@ -320,7 +320,7 @@ async def test_a_piece_that_fails_fails_the_answer(site: Site, engine: Listening
 
 
 async def test_a_long_sound_does_not_fill_the_queue(site: Site, engine: Listening) -> None:
-    engine.intake.pieces = 3 * AT_ONCE
+    engine.media.pieces = 3 * AT_ONCE
     engine.pace = 0.001
     answer = (await hear(site)).json()
     assert answer["text"].count("Fine.") == AT_ONCE
@@ -328,7 +328,7 @@ async def test_a_long_sound_does_not_fill_the_queue(site: Site, engine: Listenin
 
 
 async def test_whoever_leaves_aborts_what_is_under_way(site: Site, engine: Listening) -> None:
-    engine.pace, engine.intake.pieces = 0.05, 40
+    engine.pace, engine.media.pieces = 0.05, 40
     for stream in ("true", "false"):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(hear(site, stream=stream), 0.3)

@@ -14,8 +14,8 @@ import torch
 from demo_training.senses import clips, first_sight, held_out, pictures, shapes, sounds
 from demo_training.senses.conversations import KINDS, draw
 from lsv.errors import BadRequest
-from lsv.media.orders import Prepared
-from lsv.media.placing import place
+from lsv.media.items import Prepared
+from lsv.media.placement import place
 from lsv.media.processor import Clip, Picture, Sound
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
@@ -172,7 +172,7 @@ def test_a_sound_that_is_too_long_is_refused() -> None:
 def test_an_unknown_option_is_named() -> None:
     processor = DemoProcessor(CHECKPOINT, read_config(CHECKPOINT, {}))
     with pytest.raises(BadRequest, match="no option size"):
-        processor.prepare(Picture(np.zeros((4, 4, 3), np.uint8)), {"size": 3})
+        processor.process(Picture(np.zeros((4, 4, 3), np.uint8)), {"size": 3})
 
 
 def test_lsv_computes_what_was_trained() -> None:
@@ -188,7 +188,7 @@ def test_lsv_computes_what_was_trained() -> None:
         contents = [(kind, draw(kind, "test", Random(f"{number} {index}"))) for index, kind in enumerate(kinds)]
         ids = tokenizer.encode("".join(f"What is <|{kind}|> here?" for kind in kinds) or "Nothing?").ids
         items = [
-            Prepared(kind, bytes([number, index]) * 16, processor.prepare(item.content, {}))
+            Prepared(kind, bytes([number, index]) * 16, processor.process(item.content, {}))
             for index, (kind, item) in enumerate(contents)
         ]
         shown[number] = place(ids, items, placement)

@@ -17,7 +17,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
 
 if TYPE_CHECKING:
-    from lsv.media.intake import Intake
+    from lsv.media.service import MediaService
     from lsv.text.tokenizer import Tokenizer
 
 BOS, EOS = 256, 257
@@ -101,7 +101,7 @@ class FakeClient:
         )
         self.status = Status(state="ready")
         self.stats = Stats()
-        self.intake: Intake | None = None
+        self.media: MediaService | None = None
         self.answer = answer
         self.answers: Mapping[int, str] = {}
         self.pace = 0.0

@@ -67,11 +67,11 @@ def describe_health(service: Service, *, draining: bool) -> Health:
 
 def _card(name: str, api: Api) -> ModelCard:
     served = describe(api.service.find(name))
-    intake = served.client.intake
+    media = served.client.media
     return ModelCard(
         id=name,
         created=api.started,
         root=served.name,
         max_model_len=served.max_model_len,
-        modalities=["text", *(intake.allowed if intake is not None else ())],
+        modalities=["text", *(media.allowed if media is not None else ())],
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from secrets import token_hex
 
-from lsv.media.parts import ContentPart, InlinePart, InputAudio, MediaLink
+from lsv.media.content_parts import ContentPart, InlinePart, InputAudio, MediaLink
 from lsv_api.records.requests import Message
 
 SHORTEST = 1 << 16

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media.parts import ContentPart, Reference, read_part, refusal, template_content
+from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
 from lsv_api.http.context import Api, Served
 from lsv_api.openai.prompts import LONG_TEXT, EncodedPrompt, encode_text
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
@@ -33,13 +33,13 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: 
     ids = await encode_text(served.client.tokenizer, prompt, special=bool(body.add_special_tokens))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
-    intake = served.client.intake
-    if intake is None:
+    media = served.client.media
+    if media is None:
         if body.mm_processor_kwargs:
             raise BadRequest("mm_processor_kwargs: this model takes text only", param="mm_processor_kwargs")
         return EncodedPrompt(ids, prompt)
     # also without media: a placeholder that a text spells out has nothing to stand for
-    placed = intake.place(ids, await intake.prepare(shown, body.mm_processor_kwargs or {}))
+    placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}))
     return EncodedPrompt(placed.ids, prompt, placed.media, placed.positions)
 
 
@@ -90,17 +90,17 @@ def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
         for part in _parts(message.content, f"messages[{index}].content")
         if isinstance(part, Reference)
     ]
-    if found and served.client.intake is None:
+    if found and served.client.media is None:
         raise refusal(found[0], ())
-    if served.client.intake is not None:
-        served.client.intake.check(found)
+    if served.client.media is not None:
+        served.client.media.check(found)
     return found
 
 
 def _check_converses(served: Served) -> None:
     """Raises ``BadRequest`` for a model that writes down what is said and does no more."""
-    intake = served.client.intake
-    if intake is not None and intake.transcriber is not None and not served.client.tokenizer.has_chat_template:
+    media = served.client.media
+    if media is not None and media.transcriber is not None and not served.client.tokenizer.has_chat_template:
         raise BadRequest(
             "messages: this model does not converse, it writes down what is said: send sounds to "
             "/v1/audio/transcriptions",

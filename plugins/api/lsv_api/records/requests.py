@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from lsv.media.parts import ContentPart
+from lsv.media.content_parts import ContentPart
 
 Prompt = str | list[int | str | list[int]]
 

@@ -10,7 +10,7 @@ import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, TooLarge
-from lsv.media.parts import Reference, refusal
+from lsv.media.content_parts import Reference, refusal
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
@@ -51,7 +51,7 @@ async def _create(exchange: Exchange, task: Task) -> HTTPResponse | None:
     served = exchange.served(body.model)
     _check_format(body)
     ears = _ears(served)
-    _check_size(len(body.file), ears.intake.options.limits.bytes)
+    _check_size(len(body.file), ears.media.options.limits.bytes)
     hearing = await _hearing(body, task, served, ears.transcriber, exchange)
     listener = Listener(hearing, body, served, ears, exchange)
     writer = SpeechWriter(body, hearing, served, ears.transcriber)
@@ -77,16 +77,16 @@ def _check_format(body: SpeechRequest) -> None:
 
 def _ears(served: Served) -> Ears:
     """Raises ``BadRequest`` for a model that does not transcribe."""
-    intake, sound = served.client.intake, Reference("audio", "file")
-    if intake is None:
+    media, sound = served.client.media, Reference("audio", "file")
+    if media is None:
         raise refusal(sound, ())
-    intake.check([sound])
-    if intake.transcriber is None:
+    media.check([sound])
+    if media.transcriber is None:
         raise BadRequest(
             "this model hears sounds in conversations but is no transcriber: send them to /v1/chat/completions",
             param="model",
         )
-    return Ears(intake, intake.transcriber)
+    return Ears(media, media.transcriber)
 
 
 def _check_size(size: int, most: int) -> None:

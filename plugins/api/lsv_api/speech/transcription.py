@@ -10,9 +10,8 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media.intake import Intake
-from lsv.media.orders import Prepared, Window
-from lsv.media.parts import Encoded
+from lsv.media.items import AudioChunk, Encoded, Prepared
+from lsv.media.service import MediaService
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
@@ -44,7 +43,7 @@ class Hearing(msgspec.Struct, frozen=True, kw_only=True):
 class Ears(msgspec.Struct, frozen=True):
     """What makes a model's prompts of sounds."""
 
-    intake: Intake
+    media: MediaService
     transcriber: Transcriber
 
 
@@ -55,11 +54,11 @@ class Piece:
     the encoder makes ``heard`` more of it.
     """
 
-    def __init__(self, index: int, window: Window, language: str) -> None:
+    def __init__(self, index: int, audio: AudioChunk, language: str) -> None:
         self.index = index
-        self.start, self.stop, self.total = window.start, window.stop, window.total
+        self.start, self.stop, self.total = audio.start, audio.stop, audio.total
         self.language = language
-        self.heard = window.item.processed.count
+        self.heard = audio.item.processed.count
         self.tokens = 0
         self.silence: float | None = None
         self._news: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
@@ -83,7 +82,7 @@ class Listener:
         self._hearing = hearing
         self._body = body
         self._served = served
-        self._intake = ears.intake
+        self._media = ears.media
         self._transcriber = ears.transcriber
         self._exchange = exchange
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -115,15 +114,15 @@ class Listener:
         """Begin with every piece as soon as it is ready and there is room."""
         language = self._hearing.language
         try:
-            async with aclosing(self._intake.cut(Encoded(self._body.file), self._transcriber.seconds)) as windows:
+            async with aclosing(self._media.split_audio(Encoded(self._body.file), self._transcriber.seconds)) as chunks:
                 index = 0
-                async for window in windows:
+                async for audio in chunks:
                     if language is None:
-                        language = await self._find_language(window.item)
+                        language = await self._find_language(audio.item)
                     await self._room.acquire()
-                    piece = Piece(index, window, language)
+                    piece = Piece(index, audio, language)
                     self._pieces.put_nowait(piece)
-                    self._answers.add(asyncio.create_task(self._answer(piece, window.item)))
+                    self._answers.add(asyncio.create_task(self._answer(piece, audio.item)))
                     index += 1
             self._pieces.put_nowait(None)
         except BadRequest as error:
@@ -172,6 +171,6 @@ class Listener:
     def _run(
         self, id: str, prompt: tuple[int, ...], params: SamplingParams, item: Prepared
     ) -> AsyncGenerator[Chunk, None]:
-        placed = self._intake.place(prompt, [item])
+        placed = self._media.place(prompt, [item])
         job = Job(id, EncodedPrompt(placed.ids, None, placed.media, placed.positions), params)
         return begin(job, self._body, self._served, self._exchange)

@@ -42,7 +42,7 @@ class LlavaProcessor:
         self._tokens = self._side**2 + clip - drops_first
         self._token = _image_token(config)
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
         made = run(self._processor, content)
         return self._processed({"pixel_values": self._check(made["pixel_values"])}, self._tokens)
@@ -62,7 +62,7 @@ class LlavaProcessor:
 class LlavaNextProcessor(LlavaProcessor):
     """LLaVA-NeXT: the picture whole, then tiles over it; what is padding in them is left out."""
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
         made = run(self._processor, content)
         assert isinstance(content, Picture), "run refuses the rest"

@@ -92,15 +92,15 @@ class Qwen2VLProcessor:
         self._frame = _read_frame(folder, (_FRAME_TOKENS[0] * unit, _FRAME_TOKENS[1] * unit))
         self._clip = _CLIP_TOKENS * unit
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options, _OPTIONS + _SAMPLING)
         if isinstance(content, Clip):
-            return self._prepare_clip(content, options)
+            return self._process_clip(content, options)
         least, most = _choose(options, self._picture)
         pixels, grid = self._run(content, least, most)
         return self._processed("image", {"pixel_values": pixels[:, :, None], "grid": np.array([1, *grid])})
 
-    def _prepare_clip(self, clip: Clip, options: Mapping[str, Any]) -> Processed:
+    def _process_clip(self, clip: Clip, options: Mapping[str, Any]) -> Processed:
         """Frames in pairs, the last one twice where their number is odd."""
         span = self._processor.temporal_patch_size
         least, most = _choose(options, self._frame)

@@ -51,7 +51,7 @@ class WhisperProcessor:
         self._source = int(config.get("max_source_positions", 1500))
         self._filters = mel_filters(int(config.get("num_mel_bins", 80)))
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
         if not isinstance(content, Sound):
             raise BadRequest("this model takes sounds, no pictures and no clips")
@@ -76,7 +76,8 @@ def log_mel(samples: Floats, filters: Floats) -> npt.NDArray[np.float32]:
     power = np.abs(np.fft.rfft(frames * window)) ** 2
     loud = np.log10(np.maximum(filters @ power.T, _QUIETEST))
     shaped = (np.maximum(loud, loud.max() - _RANGE) + 4.0) / 4.0
-    return shaped.astype(np.float32)
+    features: npt.NDArray[np.float32] = shaped.astype(np.float32)
+    return features
 
 
 def mel_filters(bins: int) -> Floats:

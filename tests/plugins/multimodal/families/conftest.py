@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.media.orders import Prepared
-from lsv.media.placing import Placed, place
+from lsv.media.items import Prepared
+from lsv.media.placement import Placed, place
 from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
@@ -61,7 +61,7 @@ class Shower:
         modality, attribute = kinds[type(content)]
         data = getattr(content, attribute)
         name = hashlib.sha256(repr((data.shape, sorted(options.items()))).encode() + data.tobytes()).digest()
-        return Prepared(modality, name, self.processor.prepare(content, options))
+        return Prepared(modality, name, self.processor.process(content, options))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.placing import Placed
+from lsv.media.placement import Placed
 from lsv.media.processor import Clip, Content
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode

@@ -13,7 +13,7 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.media.placing import Placed
+from lsv.media.placement import Placed
 from lsv.media.processor import Sound
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
@@ -106,7 +106,7 @@ def test_features_equal_transformers(bins: int, seconds: float, tmp_path: Path) 
     from transformers import WhisperFeatureExtractor
 
     content = sound(4, seconds)
-    made = WhisperProcessor(tmp_path, {"num_mel_bins": bins}).prepare(content, {})
+    made = WhisperProcessor(tmp_path, {"num_mel_bins": bins}).process(content, {})
     array = made.inputs["features"]
     theirs = WhisperFeatureExtractor(feature_size=bins)(content.samples, sampling_rate=RATE, return_tensors="np")
     assert (made.tokens, made.count, made.cross, array.shape) == ((), 1500, True, (bins, 3000))
@@ -115,7 +115,7 @@ def test_features_equal_transformers(bins: int, seconds: float, tmp_path: Path) 
 
 
 def test_silence_is_silence(tmp_path: Path) -> None:
-    made = WhisperProcessor(tmp_path, {}).prepare(Sound(np.zeros(RATE, np.float32), RATE), {})
+    made = WhisperProcessor(tmp_path, {}).process(Sound(np.zeros(RATE, np.float32), RATE), {})
     assert set(np.frombuffer(made.inputs["features"].data, np.float32)) == {np.float32(-1.5)}
 
 
@@ -235,7 +235,7 @@ def test_what_it_can_not_take_is_refused(data: dict[str, Any], why: str, folder:
 
 def test_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no option chunk_length: it takes none"):
-        WhisperProcessor(tmp_path, {}).prepare(sound(1), {"chunk_length": 5})
+        WhisperProcessor(tmp_path, {}).process(sound(1), {"chunk_length": 5})
 
 
 @pytest.mark.parametrize("asked", [{"hop_length": 80}, {"n_fft": 512}, {"dither": 0.1}, {"do_normalize": True}])

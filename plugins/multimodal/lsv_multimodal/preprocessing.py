@@ -1,4 +1,4 @@
-"""Where items are decoded and prepared: in a side process for a server, in the caller's own for offline work."""
+"""Decoding and processing of items: in media workers for a server, in the caller's own process for ``LLM``."""
 
 from __future__ import annotations
 
@@ -14,72 +14,70 @@ import numpy as np
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.media.options import SAMPLING, Limits
-from lsv.media.orders import Cut, Prepare, Prepared, Window
-from lsv.media.parts import Encoded
-from lsv.media.placing import find_processor
-from lsv.media.processor import Clip, Content, Picture, Processor, Sound
-from lsv.media.windows import cut_sound
+from lsv.media.families import find_processor, load_processor
+from lsv.media.items import AudioChunk, Encoded, Prepared
+from lsv.media.options import Limits
+from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
+from lsv_multimodal.chunking import split_audio
+from lsv_multimodal.decoding.frames import SAMPLING
 
 
-class Workshop:
-    """The processor of one model and the decoders before it.
+class Preprocessor:
+    """The decoders, and behind them the processor of one model.
 
     Raises ``ConfigError`` for a model that takes no media, ``PluginError`` for a processor that can't be loaded.
     """
 
     def __init__(self, config: EngineConfig, catalog: Catalog, limits: Limits) -> None:
-        offer = find_processor(config, catalog)
-        folder, overlaid = Path(config.model), read_config(Path(config.model), config.overrides)
+        offer, folder = find_processor(config, catalog), Path(config.model)
         self.limits = limits
-        self._processor: Processor = catalog.load(offer)(folder, overlaid)
-        self._root = _identity(offer.name, folder, overlaid)
+        self._processor = load_processor(config, catalog, offer)
+        self._root = _identity(offer.name, folder, read_config(folder, config.overrides))
 
     @property
     def rate(self) -> int:
-        """Samples a second that sounds are brought to."""
+        """Samples a second that audio is resampled to."""
         return self._processor.rate
 
-    def prepare(self, order: Prepare) -> Prepared:
+    def prepare(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> Prepared:
         """Raises ``BadRequest`` for what can't be decoded and what the processor can't take."""
-        return self.finish(order.modality, self._decode(order), order.options)
+        return self.process(modality, self._decode(modality, item, options), options)
 
-    def cut(self, order: Cut) -> Iterator[Window]:
-        """The pieces of a sound, in order. Raises ``BadRequest``."""
-        sound = self._decode_sound(_plain(order.item))
-        total = len(sound.samples) / sound.rate
-        for first, last in cut_sound(sound, order.seconds):
-            piece = Sound(sound.samples[first:last], sound.rate)
-            prepared = self.finish("audio", piece, order.options)
-            yield Window(first / sound.rate, last / sound.rate, total, prepared)
+    def split_audio(self, item: Encoded, seconds: float, options: Mapping[str, Any]) -> Iterator[AudioChunk]:
+        """The chunks of a long item, in order, each of at most ``seconds``. Raises ``BadRequest``."""
+        audio = self._decode_audio(_plain(item))
+        total = len(audio.samples) / audio.rate
+        for first, last in split_audio(audio, seconds):
+            prepared = self.process("audio", Sound(audio.samples[first:last], audio.rate), options)
+            yield AudioChunk(first / audio.rate, last / audio.rate, total, prepared)
 
-    def finish(self, modality: Modality, content: Content, options: Mapping[str, Any]) -> Prepared:
-        """What becomes of content that is decoded already. Raises ``BadRequest``."""
+    def process(self, modality: Modality, content: Content, options: Mapping[str, Any]) -> Prepared:
+        """Content that is decoded already, as the encoder takes it. Raises ``BadRequest``."""
         left = {name: value for name, value in options.items() if modality != "video" or name not in SAMPLING}
         digest = self._root.copy()
         digest.update(msgspec.json.encode([modality, left, *_shape(content)], order="sorted"))
         for array in _arrays(content):
             digest.update(np.ascontiguousarray(array).data)
-        return Prepared(modality, digest.digest(), self._processor.prepare(content, left))
+        return Prepared(modality, digest.digest(), self._processor.process(content, left))
 
-    def _decode(self, order: Prepare) -> Content:
+    def _decode(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> Content:
         # decoders are large, and most models take one kind of media
-        data = _plain(order.item)
-        if order.modality == "image":
-            from lsv.media.pictures import decode_picture
+        data = _plain(item)
+        if modality == "image":
+            from lsv_multimodal.decoding.images import decode_picture
 
             return decode_picture(data, self.limits)
-        if order.modality == "audio":
-            return self._decode_sound(data)
-        from lsv.media.clips import decode_clip
+        if modality == "audio":
+            return self._decode_audio(data)
+        from lsv_multimodal.decoding.video import decode_clip
 
-        return decode_clip(data, order.options, self.limits)
+        return decode_clip(data, options, self.limits)
 
-    def _decode_sound(self, data: bytes) -> Sound:
-        from lsv.media.sounds import decode_sound
+    def _decode_audio(self, data: bytes) -> Sound:
+        from lsv_multimodal.decoding.audio import decode_sound
 
         return decode_sound(data, self.rate, self.limits)
 
@@ -100,7 +98,7 @@ def _arrays(content: Content) -> tuple[np.ndarray[Any, Any], ...]:
 
 
 def _shape(content: Content) -> list[object]:
-    """What the bytes alone do not tell: the arrays' shapes, and the rate of a sound."""
+    """What the bytes alone do not tell: the arrays' shapes, and the rate of audio."""
     return [[list(array.shape) for array in _arrays(content)], getattr(content, "rate", 0)]
 
 

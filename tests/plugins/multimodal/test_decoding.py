@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 
 from lsv.errors import BadRequest
-from lsv.media.clips import choose_frames, decode_clip
 from lsv.media.options import Limits
-from lsv.media.pictures import decode_picture
-from lsv.media.sounds import decode_sound, mix_sound
+from lsv_multimodal.decoding.audio import decode_sound, mix_sound
+from lsv_multimodal.decoding.frames import choose_frames
+from lsv_multimodal.decoding.images import decode_picture
+from lsv_multimodal.decoding.video import decode_clip
 
 from .conftest import clip, encode, sound
 

@@ -9,7 +9,7 @@ import httpcore2
 import httpx2
 
 from lsv.errors import BadRequest
-from lsv.media.addresses import PublicBackend, Resolve, Resolver
+from lsv_multimodal.fetching.ssrf import PublicBackend, Resolve, Resolver
 
 _REDIRECTS = 3
 _MOVED = (301, 302, 303, 307, 308)

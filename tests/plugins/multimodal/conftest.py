@@ -38,7 +38,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugins]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]))
         patch.setattr(sys, "path", [*folders, *sys.path])
-        yield plugins.load(["mini", "models", "cpu"])
+        yield plugins.load(["mini", "models", "multimodal", "cpu"])
 
 
 @pytest.fixture(scope="session")

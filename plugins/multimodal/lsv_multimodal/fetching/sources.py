@@ -9,9 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lsv.errors import BadRequest
-from lsv.media.fetch import Fetcher
+from lsv.media.content_parts import Reference
+from lsv.media.items import Encoded
 from lsv.media.options import MediaOptions
-from lsv.media.parts import Encoded, Reference
+from lsv_multimodal.fetching.http import Fetcher
 
 _DATA = "data:"
 _HEAD = 1024

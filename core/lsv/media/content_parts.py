@@ -51,13 +51,6 @@ class Reference(msgspec.Struct, frozen=True):
     base64: str | bytes = ""
 
 
-class Encoded(msgspec.Struct, frozen=True):
-    """An item as it came: a file's bytes, or their ``base64`` text, which whoever decodes the file decodes, too."""
-
-    data: bytes
-    base64: bool = False
-
-
 _LINKS: Mapping[str, Modality] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 KNOWN = ("text", *_LINKS, "input_audio")
 

@@ -1,4 +1,4 @@
-"""Long sounds in pieces that a model can hear, cut where it is quiet."""
+"""Long audio in chunks that a model can hear, split where it is quiet."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ import numpy as np
 from lsv.media.processor import Sound
 
 _SEARCHED = 1 / 6
-"""The share of a piece, from its end, in which it may be cut."""
+"""The share of a chunk, from its end, in which it may be split."""
 _LEAST = 1 / 30
-"""The share that the last piece has at least: models find words in scraps where there are none."""
+"""The least share of the longest chunk that the last one has: models hear words in scraps that have none."""
 _MOMENT = 0.02
+"""Seconds over which loudness is measured."""
 _MOMENTS = 5
-"""Moments of so many seconds are measured, so many of them together."""
+"""Moments whose loudness is averaged."""
 
 
-def cut_sound(sound: Sound, seconds: float) -> list[tuple[int, int]]:
-    """Pieces of at most ``seconds`` as ranges of samples, which follow one another and together are the sound."""
+def split_audio(sound: Sound, seconds: float) -> list[tuple[int, int]]:
+    """Chunks of at most ``seconds`` as ranges of samples, which follow one another and cover all of the audio."""
     total, most, start = len(sound.samples), int(seconds * sound.rate), 0
-    pieces: list[tuple[int, int]] = []
+    chunks: list[tuple[int, int]] = []
     while total - start > most:
         last = min(start + most, total - int(_LEAST * most))
         first = start + most - int(_SEARCHED * most)
         stop = first + _quietest(sound.samples[first:last], sound.rate)
-        pieces.append((start, stop))
+        chunks.append((start, stop))
         start = stop
-    return [*pieces, (start, total)]
+    return [*chunks, (start, total)]
 
 
 def _quietest(samples: np.ndarray[Any, np.dtype[np.float32]], rate: int) -> int:
-    """The middle of the quietest moments, in samples; of several that are as quiet, those in their middle."""
+    """The middle of the quietest moments, as a sample's index; where several are as quiet, the one in their middle."""
     size = max(1, int(_MOMENT * rate))
     count = len(samples) // size
     if count < _MOMENTS:

@@ -10,14 +10,11 @@ import av.container
 import numpy as np
 
 from lsv.errors import BadRequest
-from lsv.media.options import SAMPLING, Limits
-from lsv.media.pictures import check_size
+from lsv.media.options import Limits
 from lsv.media.processor import Clip
-from lsv.media.streams import opened
-
-DEFAULT_FPS = 2.0
-DEFAULT_FRAMES = 64
-"""Most frames where no option says how many."""
+from lsv_multimodal.decoding.containers import opened
+from lsv_multimodal.decoding.frames import choose_frames
+from lsv_multimodal.decoding.images import check_size
 
 
 def decode_clip(data: bytes, options: Mapping[str, Any], limits: Limits) -> Clip:
@@ -34,40 +31,6 @@ def decode_clip(data: bytes, options: Mapping[str, Any], limits: Limits) -> Clip
         _check_decoded(len(wanted), stream.codec_context.width, stream.codec_context.height, limits)
     with opened(data, "clip") as container:
         return _decode(container, wanted, times, limits)
-
-
-def choose_frames(times: Sequence[float], options: Mapping[str, Any], limits: Limits) -> list[int]:
-    """Indices among the frames' ``times`` in seconds, ascending."""
-    fps, count = (_positive(options, name) for name in SAMPLING)
-    if fps is not None and count is not None:
-        raise BadRequest("give either fps or num_frames, not both", param="mm_processor_kwargs")
-    most = limits.frames if fps is not None else DEFAULT_FRAMES
-    if count is not None:
-        if count != int(count) or count > limits.frames:
-            raise BadRequest(
-                f"num_frames must be a whole number up to {limits.frames}, got {count:g}", param="mm_processor_kwargs"
-            )
-        return _spread(len(times), int(count))
-    span = times[-1] - times[0]
-    moments = int(span * (fps or DEFAULT_FPS) + 1e-6) + 1
-    if moments > most:
-        return _spread(len(times), most)
-    at = [times[0] + moment / (fps or DEFAULT_FPS) for moment in range(moments)]
-    shown = np.searchsorted(np.asarray(times), np.asarray(at) + 1e-3, side="right") - 1
-    return sorted({max(0, int(index)) for index in shown})
-
-
-def _spread(total: int, count: int) -> list[int]:
-    return sorted({int(index) for index in np.linspace(0, total - 1, min(count, total)).round()})
-
-
-def _positive(options: Mapping[str, Any], name: str) -> float | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-        raise BadRequest(f"{name} must be a positive number, got {value!r:.40}", param="mm_processor_kwargs")
-    return float(value)
 
 
 def _frame_times(container: av.container.InputContainer, limits: Limits) -> list[float]:

@@ -15,11 +15,12 @@ import httpcore2
 import pytest
 
 from lsv.errors import BadRequest
-from lsv.media.addresses import Resolver, is_public
-from lsv.media.fetch import Fetcher
+from lsv.media.content_parts import Reference
+from lsv.media.items import Encoded
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.parts import Encoded, Reference
-from lsv.media.sources import Sources
+from lsv_multimodal.fetching.http import Fetcher
+from lsv_multimodal.fetching.sources import Sources
+from lsv_multimodal.fetching.ssrf import Resolver, is_public
 
 PUBLIC = "93.184.216.34"
 NAMES = {

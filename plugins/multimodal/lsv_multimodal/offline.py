@@ -1,4 +1,4 @@
-"""Media of offline prompts, prepared in the caller's own process: the data are theirs, and they are who waits."""
+"""Media of ``LLM``'s prompts, prepared in the caller's own process: it is their data, and they are who waits."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from PIL import Image
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.media.clips import DEFAULT_FPS
+from lsv.media.content_parts import Reference, refusal
+from lsv.media.families import find_processor, load_placement
+from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
-from lsv.media.orders import Prepare, Prepared
-from lsv.media.parts import Encoded, Reference, refusal
-from lsv.media.pictures import check_size, pixels_of
-from lsv.media.placing import Placed, find_processor, load_placement, place
+from lsv.media.placement import Placed, place
 from lsv.media.processor import Clip, Content, Picture, Processed
-from lsv.media.sounds import mix_sound
-from lsv.media.sources import Sources
-from lsv.media.workshop import Workshop
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.resolve.locate import read_config
+from lsv_multimodal.decoding.audio import mix_sound
+from lsv_multimodal.decoding.frames import DEFAULT_FPS
+from lsv_multimodal.decoding.images import check_size, pixels_of
+from lsv_multimodal.fetching.sources import Sources
+from lsv_multimodal.preprocessing import Preprocessor
 
 _WHERE = "multi_modal_data"
 
 
-class OfflineMedia:
-    """Reads ``multi_modal_data`` of prompts for one model; see ``place``."""
+class InProcessMedia:
+    """See ``lsv.media.service.OfflineMedia``: reads ``multi_modal_data`` of prompts for one model."""
 
     def __init__(self, config: EngineConfig, catalog: Catalog, options: MediaOptions) -> None:
         offer = find_processor(config, catalog)
         self._modalities = offer.modalities
         self._options = options
-        self._placement = load_placement(config, offer)
-        self._workshop = Workshop(config, catalog, options.limits)
+        self._placement = load_placement(config, catalog, offer)
+        self._preprocessor = Preprocessor(config, catalog, options.limits)
         checkpoint = read_config(Path(config.model), config.overrides)
         text = checkpoint.get("text_config")
         sizes = text if isinstance(text, Mapping) else checkpoint
@@ -48,18 +49,9 @@ class OfflineMedia:
 
     @property
     def in_prompt(self) -> bool:
-        """Whether items have places in the prompt."""
         return bool(self._placement.placeholders)
 
     def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Placed:
-        """A prompt with its placeholders exchanged for ``data``.
-
-        ``data`` holds one item or a list under ``image``, ``audio`` and ``video``: a path, encoded bytes, a URL; a PIL
-        image or uint8 [height, width, 3]; (samples, rate); uint8 [frames, height, width, 3], alone or with the frames'
-        times in seconds. A float array [count, hidden] (or [1, count, hidden]) are embeddings that take the encoder's
-        place; in a mapping, as ``embeddings``, other inputs may stand beside them that the family needs to place them.
-        ``options`` are laid over ``mm_processor_kwargs``. Raises ``BadRequest``.
-        """
         items = [(modality, item) for modality in MODALITIES for item in _listed(modality, data.get(modality))]
         for name in data:
             if name not in MODALITIES:
@@ -80,8 +72,8 @@ class OfflineMedia:
             return self._given(modality, item if isinstance(item, Mapping) else {EMBEDDINGS: item})
         encoded = self._encoded(modality, item)
         if encoded is not None:
-            return self._workshop.prepare(Prepare(modality, encoded, options))
-        return self._workshop.finish(modality, self._decoded(modality, item), options)
+            return self._preprocessor.prepare(modality, encoded, options)
+        return self._preprocessor.process(modality, self._decoded(modality, item), options)
 
     def _given(self, modality: Modality, given: Mapping[str, Any]) -> Prepared:
         """An item whose embeddings the caller has made; the placeholder, if there is one, stands for each of them."""
@@ -128,10 +120,10 @@ class OfflineMedia:
     def _decoded(self, modality: Modality, item: Any) -> Content:
         if modality == "audio":
             samples, rate = _pair(item)
-            return mix_sound(samples, int(rate), self._workshop.rate, self._workshop.limits)
+            return mix_sound(samples, int(rate), self._preprocessor.rate, self._preprocessor.limits)
         if modality == "image":
             pixels = pixels_of(item) if isinstance(item, Image.Image) else _pixels(item, 3)
-            check_size(pixels.shape[1], pixels.shape[0], self._workshop.limits)
+            check_size(pixels.shape[1], pixels.shape[0], self._preprocessor.limits)
             return Picture(pixels)
         frames, times = item if isinstance(item, tuple) else (item, None)
         shown = _pixels(frames, 4)

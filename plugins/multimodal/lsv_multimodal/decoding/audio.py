@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Sound
-from lsv.media.streams import opened
+from lsv_multimodal.decoding.containers import opened
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -14,7 +14,6 @@ import pytest_asyncio
 
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
-from lsv.media.intake import Intake
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.media import Media
@@ -23,6 +22,7 @@ from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
+from lsv_multimodal.service import LocalMediaService
 
 from .conftest import clip, link, solid, sound
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Site:
-    """A server over a fake engine with a real intake, and a client for it."""
+    """A server over a fake engine with a real media service, and a client for it."""
 
     def __init__(self, engine: FakeClient) -> None:
         self.engine = engine
@@ -71,12 +71,12 @@ class Site:
 async def running(config: EngineConfig, family: Plugins) -> AsyncIterator[Site]:
     engine = FakeClient(config)
     engine.tokenizer = Tokenizer.load(config.model)
-    engine.intake = Intake(config, family.catalog, MediaOptions(processor={"shift": 1}))
+    engine.media = LocalMediaService(config, family.catalog, MediaOptions(processor={"shift": 1}))
     found = Site(engine)
     await found.start()
     yield found
     await found.stop()
-    await engine.intake.close()
+    await engine.media.close()
 
 
 @pytest.fixture
@@ -201,11 +201,11 @@ async def test_models_say_what_they_take(
     site: Site, family: Plugins, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures = msgspec.structs.replace(config, architecture="MiniPictures")
-    monkeypatch.setattr(site.engine, "intake", Intake(pictures, family.catalog, MediaOptions()))
+    monkeypatch.setattr(site.engine, "media", LocalMediaService(pictures, family.catalog, MediaOptions()))
     heard = {"type": "audio_url", "audio_url": {"url": link(TONE)}}
     error = (await site.chat(text("a"), heard)).json()["error"]
     assert error["message"] == "messages[0].content[1]: this model takes text, image, but no audio"
-    monkeypatch.setattr(site.engine, "intake", None)
+    monkeypatch.setattr(site.engine, "media", None)
     error = (await site.chat(picture(1, 2, 3))).json()["error"]
     assert error["message"] == "messages[0].content[0]: this model takes text, but no image"
     assert error["param"] == "messages[0].content[0]"
@@ -236,6 +236,6 @@ async def test_the_list_of_models_tells_what_they_take(
         return (await site.get("/v1/models")).json()["data"][0]["modalities"]
 
     assert await modalities() == ["text", "image", "audio", "video"]
-    without_clips = Intake(config, family.catalog, MediaOptions(per_prompt={"video": 0}))
-    monkeypatch.setattr(site.engine, "intake", without_clips)
+    without_clips = LocalMediaService(config, family.catalog, MediaOptions(per_prompt={"video": 0}))
+    monkeypatch.setattr(site.engine, "media", without_clips)
     assert await modalities() == ["text", "image", "audio"]

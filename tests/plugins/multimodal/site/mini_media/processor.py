@@ -20,7 +20,7 @@ class Mini:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.prepared = 0
 
-    def prepare(self, content: Content, options: Mapping[str, Any]) -> Processed:
+    def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         unknown = options.keys() - {"sleep", "crash", "fail", "shift"}
         if unknown:
             raise BadRequest(f"mm_processor_kwargs: unknown {sorted(unknown)}", param="mm_processor_kwargs")

@@ -1,0 +1,56 @@
+"""What the family of a model offers for media: a processor, a placement and, where it transcribes, a transcriber."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError, PluginError
+from lsv.media.processor import Placement, Processor
+from lsv.media.transcriber import Transcriber
+from lsv.offers import ProcessorOffer
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.locate import read_config
+
+
+def has_processor(config: EngineConfig, catalog: Catalog) -> bool:
+    """Whether a plugin offers a processor for the model's architecture."""
+    return any(config.architecture in offer.architectures for offer in catalog.offers(ProcessorOffer))
+
+
+def text_only(config: EngineConfig) -> ConfigError:
+    """The error for media where the model takes none."""
+    return ConfigError(f"{config.architecture} takes text only: no plugin offers a processor for it")
+
+
+def find_processor(config: EngineConfig, catalog: Catalog) -> ProcessorOffer:
+    """The offer for a model's architecture. Raises ``ConfigError`` for a model that takes text only."""
+    found = [offer for offer in catalog.offers(ProcessorOffer) if config.architecture in offer.architectures]
+    if not found:
+        raise text_only(config)
+    if len(found) > 1:
+        names = " and ".join(f"{offer.name} of {catalog.provider(offer)}" for offer in found)
+        raise PluginError(f"{config.architecture} has more than one processor, {names}: leave one out with --no-plugin")
+    return found[0]
+
+
+def load_processor(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer) -> Processor:
+    """Raises ``PluginError`` when it can't be imported. Heavy: it belongs where items are decoded."""
+    folder = Path(config.model)
+    processor: Processor = catalog.load(offer)(folder, read_config(folder, config.overrides))
+    return processor
+
+
+def load_placement(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer) -> Placement:
+    """Raises ``PluginError`` when it can't be imported."""
+    placement: Placement = catalog.load(offer, "place")(read_config(Path(config.model), config.overrides))
+    return placement
+
+
+def load_transcriber(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer) -> Transcriber | None:
+    """None for a family that does not transcribe. Raises ``PluginError`` when it can't be imported."""
+    if offer.transcribe is None:
+        return None
+    folder = Path(config.model)
+    transcriber: Transcriber = catalog.load(offer, "transcribe")(folder, read_config(folder, config.overrides))
+    return transcriber

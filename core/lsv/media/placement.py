@@ -1,0 +1,64 @@
+"""Placement of media in a prompt: each placeholder replaced by the tokens that stand for its item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv.media.items import Prepared
+from lsv.media.processor import Placement
+from lsv.request.media import Media, Modality, Positions
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A prompt in which media have their places."""
+
+    ids: tuple[int, ...]
+    media: tuple[Media, ...] = ()
+    positions: Positions | None = None
+
+
+def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> Placed:
+    """The prompt with its items in place. Those of a modality keep their order, however a template mixes modalities.
+
+    Raises ``BadRequest`` where placeholders and items do not match one to one.
+    """
+    modalities = {token: modality for modality, token in placement.placeholders.items()}
+    expanded: list[int] = []
+    media = [_media(item, 0) for item in items if item.processed.cross]
+    ordered = iter(_in_order(ids, [item for item in items if not item.processed.cross], modalities))
+    for token in ids:
+        if token not in modalities:
+            expanded.append(token)
+            continue
+        item = next(ordered, None)
+        if item is None or item.modality != modalities[token]:
+            what = "nothing" if item is None else f"an item of kind {item.modality}"
+            raise _mismatch(f"the prompt has a place for an item of kind {modalities[token]} where there is {what}")
+        media.append(_media(item, len(expanded) + item.processed.start))
+        expanded += item.processed.tokens
+    if left := sum(1 for _ in ordered):
+        raise _mismatch(f"{left} of {len(items)} items have no place in the prompt")
+    return Placed(tuple(expanded), tuple(media), placement.positions(expanded, media))
+
+
+def _in_order(ids: Sequence[int], items: Sequence[Prepared], modalities: Mapping[int, Modality]) -> list[Prepared]:
+    """The items by their placeholders' order; those that have none come last."""
+    waiting: dict[Modality, Iterator[Prepared]] = {
+        modality: iter([item for item in items if item.modality == modality]) for modality in set(modalities.values())
+    }
+    placeholders = (modalities[token] for token in ids if token in modalities)
+    found = [item for modality in placeholders if (item := next(waiting[modality], None)) is not None]
+    left = [item for modality in waiting.values() for item in modality]
+    return [*found, *left, *(item for item in items if item.modality not in waiting)]
+
+
+def _media(item: Prepared, start: int) -> Media:
+    processed = item.processed
+    return Media(item.hash, item.modality, start, processed.count, processed.inputs, cross=processed.cross)
+
+
+def _mismatch(what: str) -> BadRequest:
+    return BadRequest(f"the media do not fit the prompt: {what}", param="messages")

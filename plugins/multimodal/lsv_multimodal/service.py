@@ -1,0 +1,149 @@
+"""The media of a server's requests: read, prepared in worker processes, cached, placed. Nothing here decodes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest, LsvError
+from lsv.media.content_parts import Reference, refusal
+from lsv.media.families import find_processor, load_placement, load_transcriber
+from lsv.media.items import AudioChunk, Encoded, Prepared
+from lsv.media.options import MediaOptions
+from lsv.media.placement import Placed, place
+from lsv.plugins.catalog import Catalog
+from lsv.request.media import Modality
+from lsv_multimodal.cache import PreparedCache
+from lsv_multimodal.fetching.sources import Sources
+from lsv_multimodal.worker.messages import Init, Prepare, SplitAudio
+from lsv_multimodal.worker.pool import WorkerPool
+
+_LONG = 1 << 20
+"""Bytes from which hashing moves to a thread."""
+
+
+class SharedTask:
+    """The preparation of an item, and how many requests wait for it."""
+
+    def __init__(self, task: asyncio.Task[Prepared]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class LocalMediaService:
+    """See ``lsv.media.service.MediaService``: items are prepared in worker processes on this machine.
+
+    Raises ``ConfigError`` for a model that takes text only, ``PluginError`` for what can't be imported.
+    """
+
+    def __init__(
+        self, config: EngineConfig, catalog: Catalog, options: MediaOptions, *, sources: Sources | None = None
+    ) -> None:
+        offer = find_processor(config, catalog)
+        self.modalities: tuple[Modality, ...] = offer.modalities
+        self.options = options
+        self.transcriber = load_transcriber(config, catalog, offer)
+        self._placement = load_placement(config, catalog, offer)
+        self._sources = sources or Sources(options)
+        self._pool = WorkerPool(Init(config, options.limits), seconds=options.prepare_seconds)
+        self._cache = PreparedCache()
+        self._most = config.encoder_cache_tokens
+        self._loaded = False
+        self._shared: dict[bytes, SharedTask] = {}
+
+    @property
+    def allowed(self) -> tuple[Modality, ...]:
+        return tuple(modality for modality in self.modalities if self.options.allowed(modality))
+
+    def warm(self) -> None:
+        self._pool.warm()
+
+    def keep_off(self, cores: Collection[int]) -> None:
+        self._pool.keep_off(cores)
+
+    async def ready(self) -> None:
+        if not self._loaded:
+            await self._pool.initialize()
+            self._loaded = True
+
+    def check(self, references: Sequence[Reference]) -> None:
+        for reference in references:
+            if reference.modality not in self.modalities:
+                raise refusal(reference, self.modalities)
+        self.options.check_counts([reference.modality for reference in references])
+
+    async def prepare(self, references: Sequence[Reference], options: Mapping[str, Any]) -> list[Prepared]:
+        self.check(references)
+        chosen = {**self.options.processor, **options}
+        tasks = [asyncio.create_task(self._prepare(reference, chosen)) for reference in references]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Placed:
+        return place(ids, items, self._placement)
+
+    async def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:
+        """Chunks are not cached: a long recording is rarely sent again, and it would evict many other items."""
+        command = SplitAudio(audio, seconds, self.options.processor)
+        async with aclosing(self._pool.split_audio(command)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def close(self) -> None:
+        self._pool.close()
+        await self._sources.close()
+
+    async def _prepare(self, reference: Reference, options: Mapping[str, Any]) -> Prepared:
+        item = await self._sources.read(reference)
+        key = await _key(reference.modality, item, options)
+        found = self._cache.get(key)
+        if found is None:
+            try:
+                found = await self._share(key, Prepare(reference.modality, item, options))
+            except BadRequest as error:
+                raise _located(error, reference) from None
+            self._cache.put(key, found)
+        if found.processed.count > self._most:
+            raise BadRequest(
+                f"{reference.where}: the {reference.modality} becomes {found.processed.count} embeddings, and at most "
+                f"{self._most} are taken: send a smaller one, or a shorter clip (--encoder-cache-tokens)",
+                param=reference.where,
+            )
+        return found
+
+    async def _share(self, key: bytes, command: Prepare) -> Prepared:
+        """An item is prepared once for all who wait for it, and not at all once nobody does."""
+        if key not in self._shared:
+            self._shared[key] = SharedTask(asyncio.create_task(self._pool.prepare(command)))
+        shared = self._shared[key]
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting:
+                shared.task.cancel()
+                del self._shared[key]
+
+
+async def _key(modality: Modality, item: Encoded, options: Mapping[str, Any]) -> bytes:
+    """What names an item before it is decoded."""
+    digest = hashlib.sha256(msgspec.json.encode([modality, item.base64, options], order="sorted"))
+    if len(item.data) < _LONG:
+        digest.update(item.data)
+    else:
+        await asyncio.to_thread(digest.update, item.data)
+    return digest.digest()
+
+
+def _located(error: LsvError, reference: Reference) -> BadRequest:
+    return BadRequest(f"{reference.where}: {error.message}", param=error.param or reference.where)
