@@ -26,10 +26,12 @@ from checkpoints import SHAPES
 from lsv import LLM, SamplingParams
 from lsv.engine import engine as engine_module
 from lsv.engine.messages import EngineMessage, Submit, Tokens
-from lsv.engine.stream import Stream
+from lsv.engine.stream import OutputStream
 from lsv.nn import model as nn_model
 from lsv.plugins import load
 from lsv.processes.wire import encode_frame
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.text.tokenizer import Tokenizer
@@ -137,9 +139,9 @@ def measure(
     """The seconds of the parts of each step while ``rows`` requests decode."""
     engine = llm.llm_engine.client._engine
     decoder = msgspec.msgpack.Decoder(EngineMessage)
-    submits = [Submit(id=id, prompt=prompt_of(id), sampling=params) for id in range(rows)]
+    submits = [Submit(id=id, spec=spec_of(id, params)) for id in range(rows)]
     # The texts of another tokenizer: any will do, as long as its ids are used.
-    streams = [Stream(str(one.id), "m", [one], params, tokenizer, 0.0) for one in submits]
+    streams = [OutputStream(one.spec, [one], model="m", tokenizer=tokenizer, now=0.0) for one in submits]
     read = parts.timed("client", lambda frame: take(decoder.decode(frame[4:]), streams, len(tokenizer.special_ids)))
     write = parts.timed("message", lambda updates: encode_frame(Tokens(tuple(updates), engine.stats)))
     for submit in submits:
@@ -157,11 +159,12 @@ def measure(
     return found
 
 
-def prompt_of(id: int) -> tuple[int, ...]:
-    return tuple((7919 * id + place) % 30_000 for place in range(PROMPT))
+def spec_of(id: int, params: SamplingParams) -> RequestSpec:
+    ids = tuple((7919 * id + place) % 30_000 for place in range(PROMPT))
+    return RequestSpec(prompt=Prompt(ids=ids), sampling=params, request_id=str(id))
 
 
-def take(message: Tokens, streams: list[Stream], first: int) -> None:
+def take(message: Tokens, streams: list[OutputStream], first: int) -> None:
     """What a client does with a step's news; the ids are brought into the small tokenizer's range."""
     for update in message.updates:
         ids = tuple(first + token % 256 for token in update.tokens)

@@ -20,7 +20,9 @@ from typing import NamedTuple
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
 from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
 from lsv.request.request import Request
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
@@ -119,7 +121,8 @@ def make_scheduler(rows: int, blocks: int, *, caching: bool = True) -> Scheduler
 def make_request(number: int, size: int, answer: int | None) -> Request:
     prompt = tuple((number * 7919 + place) % 32_000 for place in range(size))
     sampling = SamplingParams(temperature=0.0, max_tokens=answer)
-    return Request(number, prompt, sampling=sampling, arrival=float(number))
+    spec = RequestSpec(prompt=Prompt(prompt), sampling=sampling, request_id=str(number))
+    return Request(number, spec, arrival=float(number))
 
 
 def step(scheduler: Scheduler) -> Timed:

@@ -2,6 +2,7 @@
 
 LsvError
 ├── BadRequest            400  a request field is wrong
+│   ├── ContextTooLong    400  prompt and answer together do not fit the model's context
 │   ├── ModelNotFound     404  the served name is unknown
 │   └── TooLarge          413  the body is over the limit
 ├── Unauthorized          401  the key is missing or wrong
@@ -42,7 +43,6 @@ class LsvError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
-    retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -56,6 +56,10 @@ class LsvError(Exception):
 class BadRequest(LsvError):
     code = "invalid_request"
     status = 400
+
+
+class ContextTooLong(BadRequest):
+    code = "context_length_exceeded"
 
 
 class ModelNotFound(BadRequest):
@@ -76,13 +80,11 @@ class Unauthorized(LsvError):
 class Overloaded(LsvError):
     code = "overloaded"
     status = 429
-    retryable = True
 
 
 class Unavailable(LsvError):
     code = "unavailable"
     status = 503
-    retryable = True
 
 
 class EngineDied(Unavailable):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
-from lsv.engine.collect import Collector
 from lsv.engine.engine import Engine
-from lsv.engine.front import read_vector
 from lsv.engine.inline_client import InlineClient
+from lsv.engine.llm_engine import LLMEngine, Output
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest, ConfigError, suggestion
 from lsv.media.options import MediaOptions
@@ -31,7 +30,7 @@ from lsv.request.outputs import (
 )
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, options
-from lsv.text.prompts import Prompt, PromptReader, list_prompts, read_conversation
+from lsv.text.prompts import PromptInput, PromptReader, list_prompts, read_conversation
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 __all__ = [
@@ -39,82 +38,7 @@ __all__ = [
     "RequestOutput", "TokenLogprob",
 ]  # fmt: skip
 
-Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
-
 _UNBOUNDED = 1 << 31
-
-
-class LLMEngine:
-    """An engine stepped by hand::
-
-    while prompts or engine.has_unfinished_requests():
-        engine.add_request(...)
-        for output in engine.step(): ...
-    """
-
-    def __init__(self, client: InlineClient, prompts: PromptReader) -> None:
-        self.client = client
-        self._prompts = prompts
-        self._collectors: dict[str, Collector] = {}
-        self._pooled: dict[str, tuple[int, ...]] = {}
-
-    def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams, *, priority: int = 0
-    ) -> None:
-        """Queue a request. Raises ``BadRequest``, also for an id that is in use, or ``Overloaded``."""
-        if request_id in self._collectors or request_id in self._pooled:
-            raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
-        text, placed = self._prompts.read(prompt)
-        ids = placed.ids
-        if isinstance(params, PoolingParams):
-            if placed.media:
-                raise BadRequest(
-                    "there are no vectors for prompts with media: leave them out", param="multi_modal_data"
-                )
-            self.client.add_pooling(request_id, ids, params)
-            self._pooled[request_id] = ids
-            return
-        self.client.add(request_id, ids, params, media=placed.media, positions=placed.positions, priority=priority)
-        kept = ids if params.truncate_prompt_tokens is None else ids[-params.truncate_prompt_tokens :]
-        self._collectors[request_id] = Collector(request_id, text, kept, params)
-
-    def step(self, *, finished_only: bool = False) -> list[Output]:
-        """One step: the answers that have grown, or only those that are complete.
-
-        Raises ``RequestFailed`` when a request failed, ``EngineDied`` when all did.
-        """
-        grown: dict[str, Output] = {}
-        for news in self.client.step():
-            name = news.request_id
-            if news.error is not None:
-                self._collectors.pop(name, None)
-                raise news.error
-            if news.pooled is not None:
-                ids = self._pooled.pop(name)
-                vector = EmbeddingOutput(read_vector(news.pooled))
-                grown[name] = EmbeddingRequestOutput(request_id=name, prompt_token_ids=ids, outputs=vector)
-            elif news.chunk is not None:
-                collector = self._collectors[name]
-                collector.add(news.chunk)
-                if collector.finished:
-                    del self._collectors[name]
-                if collector.finished or not finished_only:
-                    grown[name] = collector.output()
-        return list(grown.values())
-
-    def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """End requests; ids that are not known are passed over."""
-        ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        self.client.abort(ids)
-        for name in ids:
-            self._collectors.pop(name, None)
-            self._pooled.pop(name, None)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.client.unfinished)
-
-    def get_num_unfinished_requests(self) -> int:
-        return len(self.client.unfinished)
 
 
 class LLM:
@@ -185,7 +109,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt] | None = None,
+        prompts: PromptInput | Sequence[PromptInput] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
@@ -243,7 +167,7 @@ class LLM:
 
     def encode(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptInput | Sequence[PromptInput],
         pooling_params: PoolingParams | None = None,
         *,
         use_tqdm: bool = True,
@@ -255,7 +179,7 @@ class LLM:
 
     def _run(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptInput],
         params: Sequence[SamplingParams | PoolingParams],
         show_progress: bool,
         priority: Sequence[int] | None,

@@ -9,6 +9,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_spec
 from lsv.worker.channel import Ran, Run
 
 SIZES = (1, 32, 256)
@@ -52,7 +53,7 @@ def start(executor: Recorder, rows: int) -> Engine[str]:
     for number in range(rows):
         prompt = tuple((number + place) % 50 for place in range(PROMPT))
         params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-        engine.submit("client", Submit(id=number, prompt=prompt, sampling=params, name=f"request {number}"))
+        engine.submit("client", Submit(id=number, spec=make_spec(prompt, params, request_id=f"request {number}")))
     return engine
 
 

@@ -68,10 +68,10 @@ async def test_stopping_aborts_the_request(api) -> None:
 async def test_stopping_ends_a_wait_for_the_first_token(api) -> None:
     api.engine.pace = 60.0
     message, stop, before = Message(role="assistant"), asyncio.Event(), len(api.engine.aborted)
-    asked = len(api.engine.asked)
+    asked = len(api.engine.requests)
 
     async def stop_once_asked() -> None:
-        while len(api.engine.asked) == asked:
+        while len(api.engine.requests) == asked:
             await asyncio.sleep(0.01)
         stop.set()
 

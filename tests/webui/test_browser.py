@@ -164,7 +164,8 @@ def test_settings_are_sent_and_survive_a_reload_with_the_conversation(api, pages
     page.get_by_label("Longest answer").fill("4")
     ask(page, "Hello")
     assert "cut at the longest length" in note(page)
-    _, prompt, params = api.engine.asked[-1]
+    request = api.engine.requests[-1]
+    prompt, params = request.prompt.ids, request.sampling
     assert bytes(token for token in prompt if token < 256).startswith(b"<system>Be brief.")
     assert params.max_tokens == 4
     page.reload()

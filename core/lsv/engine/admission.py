@@ -1,96 +1,139 @@
-"""The front door of every client: prompts and parameters are checked, completed and made into ``Submit`` messages."""
+"""Admission: every request, online and offline, is checked and completed here before it is sent to an engine."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
-from lsv.errors import BadRequest
-from lsv.request.media import Media, Positions
-from lsv.request.params import PoolingParams, SamplingParams
+from lsv.errors import BadRequest, ContextTooLong
+from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20
 
 
-class Door(msgspec.Struct, frozen=True):
-    """What requests are checked against: lengths in tokens, ids below ``vocab_size``."""
+class Admission(msgspec.Struct, frozen=True):
+    """What requests are checked against."""
 
     max_model_len: int
+    """Most tokens of a prompt and its answer together."""
+
     vocab_size: int
+    """Token ids are below it."""
+
     max_logprobs: int
+    """Most log probabilities a position may show; -1 for any number."""
 
     @classmethod
-    def of(cls, config: EngineConfig, fit: Fit | None, tokenizer: Tokenizer) -> Door:
+    def of(cls, config: EngineConfig, fit: Fit | None, tokenizer: Tokenizer) -> Admission:
+        """The bounds of an engine; while it is loading (``fit`` is None), those it was configured with."""
         if fit is None:
             return cls(config.max_model_len, tokenizer.vocab_size, config.max_logprobs)
         return cls(fit.max_model_len, fit.vocab_size, config.max_logprobs)
 
-    def check_prompt(self, prompt: Sequence[int], *, answer: int = 1) -> tuple[int, ...]:
-        """Raises ``BadRequest`` for a prompt that is empty, too long for ``answer`` more tokens, or has unknown ids."""
-        if not prompt:
-            raise BadRequest("the prompt must hold at least one token, got an empty one", param="prompt")
-        if len(prompt) + answer > self.max_model_len:
-            raise BadRequest(
-                f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
-                f"{len(prompt) + answer} tokens ({len(prompt)} in the prompt and at least {answer} in the answer). "
-                "Shorten the prompt or set truncate_prompt_tokens.",
-                param="prompt",
-            )
-        self._check_ids(prompt, "prompt")
-        return tuple(prompt)
+    def admit(
+        self,
+        request: RequestSpec,
+        *,
+        field: str = "prompt",
+        default_max_tokens: int | None = None,
+        strict: bool = False,
+    ) -> RequestSpec:
+        """The request as it will run: checked, its prompt truncated as it asks, its parameters completed.
 
-    def check_params(self, params: SamplingParams) -> None:
+        ``field`` is the frontend's name for the prompt; errors use it. An answer without ``max_tokens`` gets
+        ``default_max_tokens`` or what is left of the context, whichever is less; None is all that is left.
+        ``max_tokens`` beyond that is refused if ``strict``; otherwise the answer ends with the context.
+        Admitting a request again changes nothing. Raises ``BadRequest``, ``ContextTooLong`` among them.
+        """
+        prompt = self._prompt(request, field)
+        if request.sampling is None:
+            self._left(prompt, 0, field)
+            return msgspec.structs.replace(request, prompt=prompt)
+        params = request.sampling
+        self._check_params(params)
+        left = self._left(prompt, 1, field)
+        if params.max_tokens is None:
+            most = min(default_max_tokens or left, left)
+            least = params.min_tokens if strict else min(params.min_tokens, most)
+            params = params.replace(max_tokens=most, min_tokens=least)
+        elif strict and params.max_tokens > left:
+            raise self._too_long(prompt, params.max_tokens, field)
+        if params.candidates > params.n and params.logprobs is None:
+            params = params.replace(logprobs=0)  # candidates are ranked by them
+        return msgspec.structs.replace(request, prompt=prompt, sampling=params)
+
+    def check_ids(self, ids: Iterable[int], field: str) -> None:
+        """Raises ``BadRequest`` for anything in ``ids`` that is not a token id of this model."""
+        ids = ids if isinstance(ids, tuple | list) else list(ids)
+        # a prompt may have a hundred thousand: the common case takes no loop of ours
+        if set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < self.vocab_size)):
+            return
+        for token in ids:
+            if not isinstance(token, int) or not 0 <= token < self.vocab_size:
+                raise BadRequest(
+                    f"{field}: {_shorten(token)} is not a token id of this model (0 to {self.vocab_size - 1})",
+                    param=field,
+                )
+
+    def _prompt(self, request: RequestSpec, field: str) -> Prompt:
+        """The prompt, truncated as the request asks; media would lose their places."""
+        prompt, params = request.prompt, request.sampling or request.pooling
+        keep = None if params is None else params.truncate_prompt_tokens
+        if keep is not None and keep < len(prompt.ids):
+            if prompt.media:
+                raise BadRequest(
+                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt.ids)} tokens with media: "
+                    "shorten it",
+                    param="truncate_prompt_tokens",
+                )
+            prompt = Prompt(ids=prompt.ids[-keep:])
+        if not prompt.ids:
+            raise BadRequest(f"{field} must hold at least one token, got an empty prompt", param=field)
+        self.check_ids(prompt.ids, field)
+        return prompt
+
+    def _check_params(self, params: SamplingParams) -> None:
         """Raises ``BadRequest`` for token ids and numbers of log probabilities that this engine does not have."""
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(params, name)
             if asked is not None and 0 <= self.max_logprobs < asked:
                 raise BadRequest(f"{name} must be at most {self.max_logprobs} (max_logprobs), got {asked}", param=name)
-        self._check_ids(params.stop_token_ids, "stop_token_ids")
-        self._check_ids(params.allowed_token_ids or (), "allowed_token_ids")
-        self._check_ids(params.logit_bias, "logit_bias")
+        self.check_ids(params.stop_token_ids, "stop_token_ids")
+        self.check_ids(params.allowed_token_ids or (), "allowed_token_ids")
+        self.check_ids(params.logit_bias, "logit_bias")
 
-    def complete(
-        self, prompt: Sequence[int], params: SamplingParams, *, media: bool = False
-    ) -> tuple[tuple[int, ...], SamplingParams]:
-        """The checked prompt, cut as asked for, and the parameters with their open ends closed.
+    def _left(self, prompt: Prompt, least: int, field: str) -> int:
+        """Tokens of the context that the prompt leaves. Raises ``ContextTooLong`` if they are fewer than ``least``."""
+        left = self.max_model_len - len(prompt.ids)
+        if left < least:
+            raise self._too_long(prompt, least, field)
+        return left
 
-        A prompt with ``media`` is never cut: they would lose their places.
-        """
-        self.check_params(params)
-        keep = params.truncate_prompt_tokens
-        if keep is not None and keep < len(prompt):
-            if media:
-                raise BadRequest(
-                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt)} tokens with media: shorten it",
-                    param="truncate_prompt_tokens",
-                )
-            prompt = prompt[-keep:]
-        checked = self.check_prompt(prompt)
-        if params.max_tokens is None:
-            left = self.max_model_len - len(checked)
-            params = params.replace(max_tokens=left, min_tokens=min(params.min_tokens, left))
-        if params.candidates > params.n and params.logprobs is None:
-            params = params.replace(logprobs=0)  # candidates are ranked by them
-        return checked, params
-
-    def _check_ids(self, ids: Iterable[int], name: str) -> None:
-        for token in ids:
-            if not isinstance(token, int) or not 0 <= token < self.vocab_size:
-                raise BadRequest(
-                    f"{name}: {token!r} is not a token id of this model (0 to {self.vocab_size - 1})", param=name
-                )
+    def _too_long(self, prompt: Prompt, answer: int, field: str) -> ContextTooLong:
+        size = len(prompt.ids)
+        left = self.max_model_len - size
+        remedy = f"Shorten the prompt, set truncate_prompt_tokens, or ask for at most {left}."
+        return ContextTooLong(
+            f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
+            f"{size + answer} tokens ({size} in the prompt, {answer} for the answer). "
+            + (remedy if left > 0 else "Shorten the prompt or set truncate_prompt_tokens."),
+            param=field,
+        )
 
 
-def check_weight(submits: Sequence[Submit], most: int) -> None:
-    """Raises ``BadRequest`` for media that are more than ``most`` bytes, sent along for each candidate."""
-    size = sum(media.size for submit in submits for media in submit.media)
+def check_media_size(request: RequestSpec, most: int) -> None:
+    """Raises ``BadRequest`` for media of more than ``most`` bytes, which are sent once for each candidate."""
+    answers = 1 if request.sampling is None else request.sampling.candidates
+    size = answers * sum(media.size for media in request.prompt.media)
     if size > most:
-        times = f" for n={len(submits)} answers" if len(submits) > 1 else ""
+        times = f" for n={answers} answers" if answers > 1 else ""
         raise BadRequest(
             f"the media of this request are {size / _MIB:.0f} MiB once prepared{times}, and at most {most >> 20} MiB "
             "are taken: send fewer, smaller ones, or shorter clips",
@@ -98,43 +141,26 @@ def check_weight(submits: Sequence[Submit], most: int) -> None:
         )
 
 
-def make_submits(
-    ids: Sequence[int],
-    prompt: tuple[int, ...],
-    params: SamplingParams,
-    tokenizer: Tokenizer,
-    *,
-    name: str,
-    media: tuple[Media, ...] = (),
-    positions: Positions | None = None,
-    priority: int = 0,
-    salt: bytes = b"",
-    trace: Mapping[str, str] | None = None,
-) -> list[Submit]:
-    """One message for each candidate; they share the prompt's blocks and differ in their seeds."""
+def make_submits(ids: Sequence[int], request: RequestSpec, tokenizer: Tokenizer) -> list[Submit]:
+    """One message for each candidate, under these ids; they share the prompt's blocks and differ in their seeds."""
+    prompt = request.prompt
+    if prompt.text is not None:  # the engine does not need it
+        request = msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, text=None))
+    params = request.sampling
+    if params is None:
+        return [Submit(id=id, spec=request) for id in ids]
     stop_ids = tuple(dict.fromkeys([*(() if params.ignore_eos else tokenizer.eos_ids), *params.stop_token_ids]))
     bad_words = encode_bad_words(params.bad_words, tokenizer)
     return [
         Submit(
             id=id,
-            prompt=prompt,
-            sampling=params,
+            spec=request,
             stop_ids=stop_ids,
             bad_words=bad_words,
-            media=media,
-            positions=positions,
             seed=None if params.seed is None else derive_seed(params.seed, candidate),
-            priority=priority,
-            salt=salt,
-            name=name,
-            trace=trace or {},
         )
         for candidate, id in enumerate(ids)
     ]
-
-
-def make_pooling_submit(id: int, prompt: tuple[int, ...], params: PoolingParams, *, name: str) -> Submit:
-    return Submit(id=id, prompt=prompt, pooling=params, name=name)
 
 
 def derive_seed(seed: int, number: int) -> int:
@@ -152,3 +178,10 @@ def encode_bad_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[
         for spelling in (word, " " + word.lstrip())
     )
     return tuple(dict.fromkeys(ids for ids in found if ids))
+
+
+def _shorten(token: object) -> str:
+    """A token id as an error shows it: a number of a thousand digits can't be written out."""
+    if isinstance(token, int) and token.bit_length() > 64:
+        return f"a number of {token.bit_length()} bits"
+    return repr(token)[:64]

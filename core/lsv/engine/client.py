@@ -1,74 +1,86 @@
-"""What a frontend sees of an engine: a ``Client`` per served model, gathered in a ``Service``."""
+"""What a frontend sees of its engines: a ``Client`` for each served model, gathered in a ``Service``."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from lsv.config import EngineConfig, Fit
+from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
-from lsv.errors import LsvError, ModelNotFound
-from lsv.request.media import Media, Positions
+from lsv.errors import EngineDied, LsvError, ModelNotFound
 from lsv.request.outputs import Chunk, RequestRecord
-from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an engine is in its life. ``done`` of ``total`` counts the present loading ``stage``."""
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine is in its life."""
 
     state: Literal["loading", "ready", "draining", "dead"]
+    """``draining``: running requests may end, new ones are refused."""
+
     stage: str = ""
+    """What is being loaded."""
+
     done: int = 0
+    """Parts of the stage that are done."""
+
     total: int = 0
+    """Parts of the stage."""
+
     error: str | None = None
+    """What a dead engine died of."""
 
 
 class Client(Protocol):
-    """One engine as a frontend uses it. ``fit`` is None until the engine is ready.
-
-    ``media`` prepares the images, audio and video of requests; it is None where the model takes text only.
-    """
+    """One engine as a frontend uses it."""
 
     config: EngineConfig
+    """What the engine runs."""
+
     tokenizer: Tokenizer
+    """The model's."""
+
     media: MediaService | None
+    """Prepares the media of requests; None where the model takes text only."""
 
     @property
-    def fit(self) -> Fit | None: ...
+    def fit(self) -> Fit | None:
+        """What fits into the device's memory; None until the engine is ready."""
+        ...
 
     @property
-    def status(self) -> Status: ...
+    def status(self) -> EngineStatus:
+        """Where the engine is in its life."""
+        ...
 
     @property
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """The engine's state after its last step."""
+        ...
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        media: tuple[Media, ...] = (),
-        positions: Positions | None = None,
-        priority: int = 0,
-        salt: bytes = b"",
-        trace: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[Chunk]:
-        """Chunks of all ``params.candidates`` answers, until each has finished.
+    @property
+    def admission(self) -> Admission:
+        """What requests are checked against; ``admission.admit`` shows a request as it will run, or refuses it."""
+        ...
 
-        Closing the iterator early (or cancelling the task that reads it) aborts the request. Raises ``BadRequest``
-        for a prompt that can never fit, ``Overloaded``, ``Unavailable``, ``EngineDied`` or ``RequestFailed``.
+    def generate(self, request: RequestSpec) -> AsyncIterator[Chunk]:
+        """Chunks of all ``candidates`` of a request with ``sampling``, until each has finished.
+
+        The request is admitted first. Closing the iterator early (or cancelling the task that reads it) aborts it.
+        Raises ``BadRequest`` for a prompt that can never fit, ``Overloaded``, ``Unavailable``, ``EngineDied`` or
+        ``RequestFailed``.
         """
         ...
 
-    async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
-        """One vector for a prompt."""
+    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
+        """The vector of a request with ``pooling``. Admitted, aborted and failing as with ``generate``."""
         ...
 
     def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
@@ -102,8 +114,6 @@ class Service:
 
     def dead(self) -> LsvError | None:
         """The first dead engine's error, if any."""
-        from lsv.errors import EngineDied
-
         for client in self.clients.values():
             if client.status.state == "dead":
                 return EngineDied(client.status.error or "the engine is gone")

@@ -105,7 +105,7 @@ class Engine(Generic[Owner]):
         self._submitted += 1
         self._requests[number] = (owner, message)
         self._ids[owner, message.id] = number
-        log.debug("req=%s queued: %d prompt tokens", message.name, len(message.prompt))
+        log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
 
     def abort(self, owner: Owner, ids: Iterable[int]) -> None:
         """The owner does not want these any more, and hears nothing of them."""
@@ -114,7 +114,7 @@ class Engine(Generic[Owner]):
             return
         for outcome in self._started.abort(known, self._now()):
             _, message = self._forget(outcome.request)
-            log.debug("req=%s aborted after %d tokens", message.name, len(outcome.request.output))
+            log.debug("req=%s aborted after %d tokens", message.spec.request_id, len(outcome.request.output))
 
     def abort_all(self, owner: Owner) -> None:
         """The owner is gone."""
@@ -178,19 +178,12 @@ class Engine(Generic[Owner]):
     def _make_request(self, number: int, message: Submit, now: float) -> Request:
         return Request(
             number,
-            message.prompt,
-            sampling=message.sampling,
-            pooling=message.pooling,
+            message.spec,
             stop_ids=message.stop_ids,
             bad_words=message.bad_words,
-            media=message.media,
-            positions=message.positions,
             # every request draws its own numbers, the same ones in every run that sends the same requests
             seed=derive_seed(self.config.seed, number + 1) if message.seed is None else message.seed,
-            priority=message.priority,
-            salt=message.salt,
             arrival=now,
-            deadline=None if message.timeout is None else now + message.timeout,
         )
 
     def _tell(self, outcome: Outcome) -> None:
@@ -199,9 +192,9 @@ class Engine(Generic[Owner]):
         owner, message = self._requests[request.id]
         if outcome.finish is not None:
             self._forget(request)
-            log.debug("req=%s finished (%s): %d tokens", message.name, outcome.finish, len(request.output))
+            log.debug("req=%s finished (%s): %d tokens", message.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
-            log.warning("req=%s failed: %s", message.name, outcome.error)
+            log.warning("req=%s failed: %s", message.spec.request_id, outcome.error)
         self._news.setdefault(owner, []).append(_make_update(message.id, outcome))
 
     def _forget(self, request: Request) -> tuple[Owner, Submit]:

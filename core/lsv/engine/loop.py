@@ -189,7 +189,7 @@ class EngineLoop:
                 raise Unavailable("the engine takes no requests now: it is loading or about to stop")
             self._engine.submit(number, message)
         except LsvError as error:
-            log.info("req=%s refused: %s", message.name, error.message)
+            log.info("req=%s refused: %s", message.spec.request_id, error.message)
             connection.deliver([refuse(message.id, error)], self._engine.stats)
 
     def _greet(self, connection: Connection, hello: Hello) -> None:

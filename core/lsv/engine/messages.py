@@ -1,4 +1,4 @@
-"""What clients and engine say to each other: msgspec records in length-prefixed frames on a private socket.
+"""The messages between clients and engine: msgspec records in length-prefixed frames on a private socket.
 
 A connection opens with ``Hello``; the engine answers ``Welcome``, then ``Progress`` while it loads and one
 ``Ready`` (or ``Failed``, which ends its open requests). From then on one ``Tokens`` message a step carries all updates
@@ -7,146 +7,221 @@ of that connection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.errors import ErrorRecord
 from lsv.processes.wire import Failed as Failed
-from lsv.request.media import Media, Positions
-from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
+    """Opens a connection."""
+
     protocol: int = PROTOCOL
+    """The version of these messages that the client speaks."""
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One sequence to compute; ``id`` is the connection's own. Exactly one of the two params is given.
-
-    ``stop_ids`` are all ids that end the answer (eos unless ignored, and the user's); ``bad_words`` are token
-    sequences; ``salt`` separates tenants in the prefix cache; lower ``priority`` goes first; ``timeout`` in seconds.
-    """
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """One sequence to compute: a request, or one of its candidates."""
 
     id: int
-    prompt: tuple[int, ...]
-    sampling: SamplingParams | None = None
-    pooling: PoolingParams | None = None
+    """Names the sequence on this connection."""
+
+    spec: RequestSpec
+    """What is asked, after admission."""
+
     stop_ids: tuple[int, ...] = ()
+    """All token ids that end the answer: eos unless it is ignored, and the user's."""
+
     bad_words: tuple[tuple[int, ...], ...] = ()
-    media: tuple[Media, ...] = ()
-    positions: Positions | None = None
+    """Token sequences that must not come."""
+
     seed: int | None = None
-    priority: int = 0
-    salt: bytes = b""
-    timeout: float | None = None
-    name: str = ""
-    trace: Mapping[str, str] = {}
+    """The candidate's own seed; None draws one from the engine's."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """The client does not want these any more; nothing is answered."""
+    """The client no longer wants these sequences; nothing is answered."""
 
     ids: tuple[int, ...]
+    """The sequences, by the ids they were submitted under."""
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
-    """The client found a stop string: the answer ends after ``keep`` tokens, as finished, not as aborted."""
+    """The client has found the end of an answer, a stop string: it is finished, not aborted."""
 
     id: int
+    """The sequence, by the id it was submitted under."""
+
     keep: int
+    """How many tokens belong to the answer."""
+
     reason: FinishReason = FinishReason.STOP
+    """How the answer counts as ended."""
 
 
 class Control(msgspec.Struct, frozen=True, tag=True):
-    """An order for the engine (``reset_prefix_cache``, ``drain``, ``stop``), answered by ``Controlled``."""
+    """An order for the engine, answered by ``Controlled``."""
 
     id: int
+    """Names the order on this connection."""
+
     order: str
-    arguments: Mapping[str, OptionValue] = {}
+    """``reset_prefix_cache`` or ``drain``."""
 
 
 ClientMessage = Hello | Submit | Abort | Finish | Control
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The answer to ``Hello``."""
+
     protocol: int
+    """The version of these messages that the engine speaks."""
+
     version: str
+    """The engine's version of lsv."""
+
     fingerprint: str
+    """That of ``config``."""
+
     config: EngineConfig
+    """What the engine runs, as it was resolved."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """How far the start has come: ``done`` of ``total`` in ``stage``."""
+    """How far the engine's start has come."""
 
     stage: str
+    """What is being done: ``weights``, ``warm-up`` …"""
+
     done: int
+    """Parts of the stage that are done."""
+
     total: int
+    """Parts of the stage."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine takes requests."""
+
     fit: Fit
+    """What fits into the device's memory."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one request: new tokens, and at the end how it ended.
-
-    ``stop`` is the token id that ended the answer (it is in ``tokens``), None for eos. ``cached`` counts prompt tokens
-    taken from the prefix cache (sent with the first update). ``queued`` is the time in seconds until the request
-    was first planned, ``prefill`` from there to its first token.
-    """
+    """What is new about one sequence: new tokens, and at the end how it ended."""
 
     id: int
+    """The sequence, by the id it was submitted under."""
+
     tokens: tuple[int, ...] = ()
+    """New token ids."""
+
     logprobs: Logprobs | None = None
+    """Those of ``tokens``, where they were asked for."""
+
     prompt_logprobs: Logprobs | None = None
+    """More of the prompt's, which come as it is computed."""
+
     vector: bytes | None = None
+    """The vector of a pooling request: float32, little-endian."""
+
     cached: int | None = None
+    """Prompt tokens taken from the prefix cache; sent with the first tokens, as are the times."""
+
     queued: float | None = None
+    """Seconds until the request was first planned."""
+
     prefill: float | None = None
+    """Seconds from there to its first token."""
+
     finish: FinishReason | None = None
+    """How the sequence ended; None while it grows."""
+
     stop: int | None = None
+    """The token id that ended the answer (it is in ``tokens``); None for eos."""
+
     error: ErrorRecord | None = None
+    """Why the sequence failed."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The engine's state after a step. Names ending in ``_total`` only grow."""
 
     running: int = 0
+    """Sequences that hold KV blocks."""
+
     waiting: int = 0
+    """Sequences that are queued."""
+
     kv_usage: float = 0.0
+    """Share of the KV cache's blocks in use, 0 to 1."""
+
     preemptions_total: int = 0
+    """How often a running sequence lost its blocks to another one."""
+
     prompt_tokens_total: int = 0
+    """Prompt tokens computed."""
+
     generation_tokens_total: int = 0
+    """Tokens generated."""
+
     prefix_queries_total: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+
     prefix_hits_total: int = 0
+    """Prompt tokens found there."""
+
     nonfinite_total: int = 0
+    """Rows whose logits were not finite."""
+
     unwarmed_total: int = 0
+    """Steps in a shape that had not been warmed up."""
+
     steps_total: int = 0
+    """Steps run."""
+
     step_seconds_total: float = 0.0
+    """Seconds spent in steps."""
+
     model_seconds_total: float = 0.0
+    """Seconds of these spent in the model."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought for one connection."""
+
     updates: tuple[Update, ...]
+    """One for each sequence that has news."""
+
     stats: Stats
+    """The engine's state after the step."""
 
 
 class Controlled(msgspec.Struct, frozen=True, tag=True):
+    """An order has been carried out, or refused."""
+
     id: int
+    """The order, by the id of its ``Control``."""
+
     error: ErrorRecord | None = None
+    """Why it was refused."""
 
 
 class Boot(msgspec.Struct, frozen=True, tag=True):
-    """The first thing an engine process is told, over the private channel to its parent."""
+    """The first message to an engine process, over the private channel to its parent."""
 
     config: EngineConfig
+    """What to run."""
+
     log_level: str = "INFO"
+    """The least severe level that is logged."""
 
 
 EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled

@@ -6,14 +6,14 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lsv.config import Fit
-from lsv.engine.admission import check_weight
-from lsv.engine.client import Status
-from lsv.engine.front import Front, read_vector
+from lsv.engine.admission import check_media_size
+from lsv.engine.client import EngineStatus
+from lsv.engine.client_base import ClientBase, read_vector
 from lsv.engine.mailbox import Mailbox
 from lsv.engine.messages import (
     Abort,
@@ -34,9 +34,8 @@ from lsv.engine.process import EngineProcess
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
 from lsv.plugins import Plugins
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request.media import Media, Positions
-from lsv.request.outputs import Chunk, RequestRecord
-from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.outputs import Chunk
+from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,37 +47,37 @@ _READ = 1 << 18
 _MOST_MEDIA = 512 << 20
 """Bytes of prepared media that a request may send: well below what a frame holds, so that one reaches all ranks."""
 _EXPLAIN_SECONDS = 0.5
-"""How long a lost engine's requests may wait to hear why it ended."""
+"""How long requests of an engine that is gone may wait for the reason."""
 
 
 class Inbox:
-    """What the engine has said about one request and its reader has not taken yet."""
+    """Updates of one request that its reader has not taken yet."""
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
-        self._news = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._error: LsvError | None = None
 
     def put(self, update: Update) -> None:
         self._mailbox.put((update,))
-        self._news.set()
+        self._arrived.set()
 
     def fail(self, error: LsvError) -> None:
         self._error = error
-        self._news.set()
+        self._arrived.set()
 
     async def take(self) -> tuple[Update, ...]:
-        """Wait for news; raises the error that ended the engine."""
-        await self._news.wait()
-        self._news.clear()
+        """Wait for updates; raises the error that ended the engine."""
+        await self._arrived.wait()
+        self._arrived.clear()
         if not self._mailbox and self._error is not None:
             raise self._error
         if self._error is not None:
-            self._news.set()
+            self._arrived.set()
         return self._mailbox.take()
 
 
-class SocketClient:
+class SocketClient(ClientBase):
     """Talks to an engine process, watches it, and starts it again as often as the process allows.
 
     ``start`` and everything else must be called in one event loop.
@@ -92,12 +91,10 @@ class SocketClient:
         media: MediaService | None = None,
         plugins: Plugins | None = None,
     ) -> None:
-        self.config = process.config
-        self.tokenizer = tokenizer
+        super().__init__(process.config, tokenizer, plugins=plugins)
         self.media = media
         self._process = process
-        self._front = Front(process.config, tokenizer, plugins)
-        self._status = Status(state="loading", stage="starting")
+        self._status = EngineStatus(state="loading", stage="starting")
         self._settled = asyncio.Event()
         """Set unless the engine is loading."""
         self._stats = Stats()
@@ -124,11 +121,7 @@ class SocketClient:
         return self.fit
 
     @property
-    def fit(self) -> Fit | None:
-        return self._front.fit
-
-    @property
-    def status(self) -> Status:
+    def status(self) -> EngineStatus:
         return self._status
 
     @property
@@ -140,34 +133,10 @@ class SocketClient:
     def stats(self) -> Stats:
         return self._stats
 
-    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
-        self._front.on_finished(callback)
-
-    async def generate(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        media: tuple[Media, ...] = (),
-        positions: Positions | None = None,
-        priority: int = 0,
-        salt: bytes = b"",
-        trace: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
         self._check_ready()
-        stream = self._front.open(
-            prompt,
-            params,
-            request_id=request_id,
-            now=time.monotonic(),
-            media=media,
-            positions=positions,
-            priority=priority,
-            salt=salt,
-            trace=trace,
-        )
-        check_weight(stream.submits, _MOST_MEDIA)
+        check_media_size(request, _MOST_MEDIA)
+        stream = self._open(request, time.monotonic())
         inbox = Inbox()
         try:
             self._submit(stream.submits, inbox)
@@ -183,12 +152,12 @@ class SocketClient:
             stream.fail()
             raise
         finally:
-            self._leave([submit.id for submit in stream.submits], stream.open_ids)
-            self._front.close(stream, time.monotonic())
+            self._unsubscribe([submit.id for submit in stream.submits], stream.open_ids)
+            self._report(stream.record(time.monotonic()))
 
-    async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
+    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
         self._check_ready()
-        submit = self._front.open_pooling(prompt, params, request_id=request_id)
+        submit = self._open_pooling(request)
         inbox, began, answer = Inbox(), time.monotonic(), None
         try:
             self._submit((submit,), inbox)
@@ -196,28 +165,28 @@ class SocketClient:
                 answer = next((update for update in await inbox.take() if update.finish is not None), None)
             return read_vector(answer)
         finally:
-            self._leave((submit.id,), (submit.id,) if answer is None else ())
-            self._front.close_pooling(submit, answer, time.monotonic() - began)
+            self._unsubscribe((submit.id,), (submit.id,) if answer is None else ())
+            self._report_pooling(submit, answer, time.monotonic() - began)
 
     async def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes of the engine."""
         self._check_ready()
-        await self._order("reset_prefix_cache")
+        await self._send_order("reset_prefix_cache")
 
     async def close(self, *, drain: float = 0.0) -> None:
         self._closing = True
         if self._status.state == "ready":
-            self._become(Status(state="draining"))
+            self._set_status(EngineStatus(state="draining"))
             if drain > 0:
                 with suppress(TimeoutError, LsvError):
-                    await asyncio.wait_for(self._order("drain"), drain)
+                    await asyncio.wait_for(self._send_order("drain"), drain)
         await asyncio.to_thread(self._process.stop)
         if self._task is not None:
             await self._task
         if self.media is not None:
             await self.media.close()
         if self._status.state != "dead":
-            self._become(Status(state="dead", error="the engine has been stopped"))
+            self._set_status(EngineStatus(state="dead", error="the engine has been stopped"))
 
     # Requests
 
@@ -233,14 +202,14 @@ class SocketClient:
             self._inboxes[submit.id] = inbox
             self._send(submit)
 
-    def _leave(self, ids: Sequence[int], still_open: Sequence[int]) -> None:
-        """No news of ``ids`` is wanted any more, and ``still_open`` ones shall end."""
+    def _unsubscribe(self, ids: Sequence[int], still_open: Sequence[int]) -> None:
+        """Take no more updates of ``ids``, and abort those that are still open."""
         for id in ids:
             self._inboxes.pop(id, None)
         if still_open and self._writer is not None:
             self._send(Abort(tuple(still_open)))
 
-    async def _order(self, order: str) -> None:
+    async def _send_order(self, order: str) -> None:
         """Have the engine carry out an order; raises its refusal, or ``EngineDied`` when it is gone."""
         number = next(self._numbers)
         done = self._orders[number] = asyncio.get_running_loop().create_future()
@@ -257,7 +226,7 @@ class SocketClient:
 
     # The connection
 
-    def _become(self, status: Status) -> None:
+    def _set_status(self, status: EngineStatus) -> None:
         self._status = status
         if status.state == "loading":
             self._settled.clear()
@@ -268,36 +237,36 @@ class SocketClient:
         """Listen to the engine until it is gone; then fail what is open, and start it again if that is allowed."""
         while True:
             with suppress(OSError):
-                await self._converse()
+                await self._run_connection()
             self._writer = None
             error = await asyncio.to_thread(self._process.explain, _EXPLAIN_SECONDS)
-            self._lose(self._failure or error)
+            self._on_disconnect(self._failure or error)
             delay = None if self._closing or isinstance(error, StartError) else self._process.restart()
             if delay is None:
                 return
             log.warning("starting the engine again in %g s", delay)
-            self._become(Status(state="loading", stage="restarting"))
-            self._failure = self._front.fit = None
+            self._set_status(EngineStatus(state="loading", stage="restarting"))
+            self._failure = self.fit = None
             await asyncio.sleep(delay)
             if self._closing:
                 return
             await asyncio.to_thread(self._process.end)
             self._process.start()
 
-    async def _converse(self) -> None:
+    async def _run_connection(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(self._process.address)
         try:
             self._send(Hello())
             frames: FrameReader[EngineMessage] = FrameReader(EngineMessage)
             while data := await reader.read(_READ):
                 for message in frames.feed(data):
-                    self._hear(message)
+                    self._handle(message)
         finally:
             self._writer.close()
             if self._opening is not None:
                 self._opening.cancel()
 
-    def _hear(self, message: EngineMessage) -> None:
+    def _handle(self, message: EngineMessage) -> None:
         if isinstance(message, Tokens):
             self._stats = message.stats
             for update in message.updates:
@@ -305,19 +274,19 @@ class SocketClient:
                 if inbox is not None:
                     inbox.put(update)
         elif isinstance(message, Progress):
-            self._become(Status(state="loading", stage=message.stage, done=message.done, total=message.total))
+            self._set_status(EngineStatus(state="loading", stage=message.stage, done=message.done, total=message.total))
         elif isinstance(message, Ready):
-            self._front.fit = message.fit
+            self.fit = message.fit
             if self.media is None:
-                self._become(Status(state="ready"))
+                self._set_status(EngineStatus(state="ready"))
             else:
                 self.media.keep_off(message.fit.cores)
-                self._become(Status(state="loading", stage="processor"))
+                self._set_status(EngineStatus(state="loading", stage="processor"))
                 self._opening = asyncio.create_task(self._await_processor(self.media))
         elif isinstance(message, Failed):
             self._failure = from_record(message.error)
         elif isinstance(message, Controlled):
-            self._conclude(message)
+            self._answer_order(message)
 
     async def _await_processor(self, media: MediaService) -> None:
         """The engine is ready; so is the client, once media can be prepared."""
@@ -325,12 +294,12 @@ class SocketClient:
             await media.ready()
         except LsvError as error:
             self._failure = error
-            self._become(Status(state="dead", error=error.message))
+            self._set_status(EngineStatus(state="dead", error=error.message))
         else:
             if self._status.state == "loading":
-                self._become(Status(state="ready"))
+                self._set_status(EngineStatus(state="ready"))
 
-    def _conclude(self, message: Controlled) -> None:
+    def _answer_order(self, message: Controlled) -> None:
         done = self._orders.get(message.id)
         if done is None or done.done():
             return
@@ -339,14 +308,14 @@ class SocketClient:
         else:
             done.set_exception(from_record(message.error))
 
-    def _lose(self, error: LsvError) -> None:
+    def _on_disconnect(self, error: LsvError) -> None:
         """The engine is gone: everything open ends with the reason."""
         if self._closing:
             error = Unavailable("the engine has been stopped")
         else:
             log.error("the engine is gone: %s", error.message)
             self._failure = error
-        self._become(Status(state="dead", error=error.message))
+        self._set_status(EngineStatus(state="dead", error=error.message))
         for inbox in self._inboxes.values():
             inbox.fail(error if self._closing else EngineDied(error.message))
         for done in self._orders.values():

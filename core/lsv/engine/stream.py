@@ -1,4 +1,4 @@
-"""A request under way as its client sees it: updates of its candidates in, chunks of their answers out."""
+"""A running request as its client sees it: the engine's updates in, chunks of text out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from lsv.errors import RequestFailed, from_record
 from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
 from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
 from lsv.text.tokenizer import Tokenizer
 
 
-class Answer:
-    """One candidate. ``finish`` is None while it grows; ``stop`` is the stop string or token id that ended it."""
+class Candidate:
+    """One candidate's way from token ids to text, up to its stop string.
+
+    ``finish`` is None while it grows; ``stop`` is the stop string or token id that ended it.
+    """
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.tokens = 0
@@ -48,13 +52,13 @@ class Answer:
         return "".join(shown), len(update.tokens)
 
     def _is_hidden(self, update: Update) -> bool:
-        """The last token is an eos, which is no text of the answer."""
+        """Whether the last token is an eos, which is not part of the text."""
         return (
             update.finish is FinishReason.STOP and update.stop is None and not self._params.include_stop_str_in_output
         )
 
     def _show(self, text: str) -> str:
-        """What may be shown of new text; finishes the answer at a stop string."""
+        """The part of new text that can't begin a stop string; at one, the answer is finished."""
         if self._finder is None or self.tokens <= self._params.min_tokens:
             return text
         found = self._finder.push(text)
@@ -64,7 +68,7 @@ class Answer:
         return found
 
     def _end(self, finish: FinishReason, stop: int | None) -> str:
-        """Show what was held back; it may hold a stop string, which then is how the answer ended."""
+        """Release the text that was held back; a stop string in it is how the answer ended."""
         text = self._show(self._detokenizer.flush()) if self._detokenizer else ""
         if not self.finished:
             self.finish, self.stop = finish, stop
@@ -72,26 +76,25 @@ class Answer:
         return text
 
 
-class Stream:
-    """All candidates of one request. Times are those of the caller's clock, in seconds."""
+class OutputStream:
+    """The output of one request, all its candidates together. Times are those of the caller's clock, in seconds.
+
+    ``request`` is what was admitted, ``submits`` the messages it was sent as, one for each candidate.
+    """
 
     def __init__(
-        self,
-        request_id: str,
-        model: str,
-        submits: Sequence[Submit],
-        params: SamplingParams,
-        tokenizer: Tokenizer,
-        now: float,
+        self, request: RequestSpec, submits: Sequence[Submit], *, model: str, tokenizer: Tokenizer, now: float
     ) -> None:
-        self.request_id = request_id
+        assert request.sampling is not None, "a pooling request has no answers"
+        self.request = request
+        self.request_id = request.request_id
         self.submits = tuple(submits)
-        self.params = params
+        self.params = request.sampling
         self._model = model
         self._tokenizer = tokenizer
-        self._prompt = submits[0].prompt
+        self._prompt = request.prompt.ids
         self._index = {submit.id: index for index, submit in enumerate(submits)}
-        self._answers = [Answer(self._prompt, params, tokenizer) for _ in submits]
+        self._candidates = [Candidate(self._prompt, self.params, tokenizer) for _ in submits]
         self._prompt_logprobs: list[PositionLogprobs | None] = [None]
         self._opened = False
         self._failed = False
@@ -104,39 +107,39 @@ class Stream:
 
     @property
     def finished(self) -> bool:
-        return all(answer.finished for answer in self._answers)
+        return all(candidate.finished for candidate in self._candidates)
 
     @property
     def open_ids(self) -> tuple[int, ...]:
         """The candidates that still run, by the ids they were submitted with."""
-        return tuple(id for id, index in self._index.items() if not self._answers[index].finished)
+        return tuple(id for id, index in self._index.items() if not self._candidates[index].finished)
 
     def take(self, update: Update, now: float) -> tuple[Chunk | None, Finish | None]:
-        """What is new for the reader, and what the engine must hear: that a stop string has ended an answer.
+        """What is new for the reader, and what the engine must be told: that a stop string has ended an answer.
 
         Raises the error of a candidate that failed; the request is over then.
         """
         index = self._index[update.id]
-        answer = self._answers[index]
-        if answer.finished:
+        candidate = self._candidates[index]
+        if candidate.finished:
             return None, None
         if update.finish is FinishReason.ERROR:
             self._failed = True
-            answer.finish = update.finish
+            candidate.finish = update.finish
             raise from_record(update.error) if update.error else RequestFailed("the request failed in the engine")
         self._measure(index, update, now)
-        text, kept = answer.take(update)
+        text, kept = candidate.take(update)
         chunk = self._chunk(index, update, text, kept)
         stopped_here = update.finish is None and chunk is not None and chunk.finish is not None
-        return chunk, Finish(update.id, answer.tokens) if stopped_here else None
+        return chunk, Finish(update.id, candidate.tokens) if stopped_here else None
 
     def fail(self) -> None:
-        """The engine is gone: the request ended with an error."""
+        """The request ended with an error of the engine."""
         self._failed = True
 
     def record(self, now: float) -> RequestRecord:
-        """How the request went, whether it has finished or was left."""
-        counts = [answer.tokens for answer in self._answers]
+        """How the request went, whether it finished or was aborted."""
+        counts = [candidate.tokens for candidate in self._candidates]
         return RequestRecord(
             request_id=self.request_id,
             model=self._model,
@@ -156,10 +159,10 @@ class Stream:
         )
 
     def _reason(self) -> FinishReason:
-        """The first candidate's end stands for all; a request that was left before its end was aborted."""
+        """The first candidate's finish reason stands for all; unless all have finished, the request was aborted."""
         if self._failed:
             return FinishReason.ERROR
-        first = self._answers[0].finish
+        first = self._candidates[0].finish
         return FinishReason.ABORT if first is None or not self.finished else first
 
     def _measure(self, index: int, update: Update, now: float) -> None:
@@ -176,10 +179,10 @@ class Stream:
             self._first = now
 
     def _chunk(self, index: int, update: Update, text: str, kept: int) -> Chunk | None:
-        answer = self._answers[index]
+        candidate = self._candidates[index]
         if index == 0 and update.prompt_logprobs is not None:
             self._prompt_logprobs += self._positions(update.prompt_logprobs)
-        if not update.tokens and not answer.finished:
+        if not update.tokens and not candidate.finished:
             return None
         opens = index == 0 and not self._opened
         self._opened = self._opened or opens
@@ -191,8 +194,8 @@ class Stream:
             logprobs=None if logprobs is None else self._positions(logprobs)[:kept],
             prompt_logprobs=tuple(self._prompt_logprobs) if opens and self.params.prompt_logprobs is not None else None,
             cached=self._cached if opens else None,
-            finish=answer.finish,
-            stop=answer.stop,
+            finish=candidate.finish,
+            stop=candidate.stop,
         )
 
     def _positions(self, logprobs: Logprobs) -> tuple[PositionLogprobs, ...]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from lsv.errors import BadRequest
 from lsv.media.items import Prepared
 from lsv.media.processor import Placement
-from lsv.request.media import Media, Modality, Positions
+from lsv.request.media import Media, Modality
+from lsv.request.prompt import Prompt
 
 
-class Placed(msgspec.Struct, frozen=True):
-    """A prompt in which media have their places."""
-
-    ids: tuple[int, ...]
-    media: tuple[Media, ...] = ()
-    positions: Positions | None = None
-
-
-def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> Placed:
+def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> Prompt:
     """The prompt with its items in place. Those of a modality keep their order, however a template mixes modalities.
 
     Raises ``BadRequest`` where placeholders and items do not match one to one.
@@ -41,7 +32,7 @@ def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -
         expanded += item.processed.tokens
     if left := sum(1 for _ in ordered):
         raise _mismatch(f"{left} of {len(items)} items have no place in the prompt")
-    return Placed(tuple(expanded), tuple(media), placement.positions(expanded, media))
+    return Prompt(ids=tuple(expanded), media=tuple(media), positions=placement.positions(expanded, media))
 
 
 def _in_order(ids: Sequence[int], items: Sequence[Prepared], modalities: Mapping[int, Modality]) -> list[Prepared]:

@@ -14,11 +14,11 @@ from lsv.media.content_parts import Reference
 from lsv.media.families import has_processor, text_only
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import MediaOptions
-from lsv.media.placement import Placed
 from lsv.media.transcriber import Transcriber
 from lsv.offers import MediaOffer, ModelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
+from lsv.request.prompt import Prompt
 
 
 class MediaService(Protocol):
@@ -58,7 +58,7 @@ class MediaService(Protocol):
         """All items as the encoder takes them; ``options`` are laid over the operator's. Raises ``BadRequest``."""
         ...
 
-    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Placed:
+    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         """The templated prompt with its items in place. Raises ``BadRequest`` where they do not match."""
         ...
 
@@ -79,7 +79,7 @@ class OfflineMedia(Protocol):
         """Whether items have places in the prompt."""
         ...
 
-    def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Placed:
+    def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt:
         """A prompt with its placeholders replaced by ``data``. Raises ``BadRequest``.
 
         ``data`` holds one item or a list under ``image``, ``audio`` and ``video``: a path, encoded bytes, a URL; a PIL

@@ -1,4 +1,4 @@
-"""What leaves the engine for a user: answers as they grow, and the record of a request that has ended."""
+"""What users get from an engine: answers as they grow, and the record of a request that has ended."""
 
 from __future__ import annotations
 
@@ -8,89 +8,170 @@ from lsv.request.request import FinishReason
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """One candidate at one position: its id, text, log probability and rank (1 = most likely)."""
+    """One candidate for one position."""
 
     id: int
+    """The token."""
+
     text: str
+    """The token, spelt out."""
+
     logprob: float
+    """Its log probability."""
+
     rank: int
+    """Its place among all tokens; 1 is the likeliest."""
 
 
 PositionLogprobs = tuple[TokenLogprob, ...]
-"""Candidates of one position: the chosen token first, then the most likely ones in order."""
+"""Candidates of one position: the chosen token first, then the likeliest ones in order."""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one candidate answer (``index`` of n): the text and tokens that are new since the last chunk.
-
-    The first chunk of candidate 0 carries ``prompt_logprobs`` (the first position has none) and ``cached``.
-    The last chunk has a ``finish``; ``stop`` is then the stop string or token id that ended the answer, None for eos.
-    """
+    """What is new in one answer since its last chunk."""
 
     index: int = 0
+    """Which of the request's candidates has grown."""
+
     text: str = ""
+    """New text; empty while it is held back, because it might begin a stop string or end inside a character."""
+
     ids: tuple[int, ...] = ()
+    """New token ids."""
+
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    """One entry for each of ``ids``, where they were asked for."""
+
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    """Those of the whole prompt, with the first chunk of candidate 0; its first token has none."""
+
     cached: int | None = None
+    """Prompt tokens found in the prefix cache, with the first chunk of candidate 0."""
+
     finish: FinishReason | None = None
+    """How the answer ended, in its last chunk."""
+
     stop: int | str | None = None
+    """The stop string or token id that ended it; None for eos."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request went; times in seconds. ``tokens`` counts all candidates, ``itl`` lists the gaps between tokens.
-
-    ``longest`` counts the tokens of the longest candidate; None where that is not known apart from ``tokens``.
-    """
+    """How a request went; times in seconds."""
 
     request_id: str
+    """The request, as its client named it."""
+
     model: str
+    """The model's first served name."""
+
     prompt_tokens: int
+    """Tokens of the prompt."""
+
     tokens: int
+    """Tokens of all candidates together."""
+
     cached_tokens: int
+    """Prompt tokens found in the prefix cache."""
+
     finish: FinishReason
+    """How the first candidate ended; ABORT or ERROR for the request as a whole."""
+
     n: int
+    """Answers asked for."""
+
     best_of: int
+    """Candidates computed."""
+
     max_tokens: int
+    """Longest answer allowed."""
+
     queued: float
+    """Time until the request was first planned."""
+
     prefill: float
+    """Time from there to its first token."""
+
     ttft: float | None
+    """Time to first token; None if there was none."""
+
     e2e: float
+    """Time from arrival to end."""
+
     itl: tuple[float, ...] = ()
+    """Times between tokens of an answer, of all candidates."""
+
     longest: int | None = None
+    """Tokens of the longest candidate; None where only their sum is known."""
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):
-    """One finished or growing answer."""
+    """One answer, finished or growing."""
 
     index: int
+    """Its number among the request's answers."""
+
     text: str = ""
+    """Its text so far."""
+
     token_ids: tuple[int, ...] = ()
+    """Its tokens so far."""
+
     cumulative_logprob: float | None = None
+    """Sum of the tokens' log probabilities, where they are known."""
+
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    """One entry a token, where they were asked for."""
+
     finish_reason: FinishReason | None = None
+    """How it ended; None while it grows."""
+
     stop_reason: int | str | None = None
+    """The stop string or token id that ended it; None for eos."""
 
 
 class RequestOutput(msgspec.Struct, kw_only=True):
-    """A prompt and its answers. ``prompt`` is None when only token ids were given."""
+    """A prompt and its answers."""
 
     request_id: str
+    """The request."""
+
     prompt: str | None
+    """Its text as given; None when only token ids were given."""
+
     prompt_token_ids: tuple[int, ...]
+    """The prompt as the model read it: truncated, if that was asked for, and with media in place."""
+
     outputs: list[CompletionOutput]
+    """``n`` answers."""
+
     finished: bool
+    """Whether all of them are complete."""
+
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    """One entry a prompt token, where they were asked for; the first one has none."""
+
     num_cached_tokens: int = 0
-    encoder_prompt: str | None = None
+    """Prompt tokens found in the prefix cache."""
 
 
 class EmbeddingOutput(msgspec.Struct, frozen=True):
+    """A vector."""
+
     embedding: tuple[float, ...]
+    """Its numbers."""
 
 
 class EmbeddingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt and its vector."""
+
     request_id: str
+    """The request."""
+
     prompt_token_ids: tuple[int, ...]
+    """The prompt as the model read it."""
+
     outputs: EmbeddingOutput
+    """The vector."""
+
     finished: bool = True
+    """Always: a vector comes whole."""

@@ -17,9 +17,16 @@ MAX_LOGIT_BIAS = 1024
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How a prompt becomes one vector: the last token's final hidden state, to unit length if ``normalize``."""
+    """How a prompt becomes one vector: the last token's final hidden state."""
 
     normalize: bool = True
+    """Whether the vector is scaled to unit length."""
+
+    truncate_prompt_tokens: int | None = None
+    """Keep only this many tokens, the last ones, of a longer prompt."""
+
+    def __post_init__(self) -> None:
+        _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 1 << 31)
 
 
 class TimeMarks(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Iterable
 from typing import Literal
 
-from lsv.request.media import Media, Positions, cross_item
-from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.media import Media, cross_item
+from lsv.request.spec import RequestSpec
 
 
 class FinishReason(enum.StrEnum):
@@ -34,51 +34,45 @@ Need = Literal["grammar", "media", "adapter", "kv"]
 class Request:
     """One sequence under way: what was asked, and what has become of it so far.
 
-    ``prompt`` and the growing ``output`` are token ids; exactly one of ``sampling`` and ``pooling`` is given.
-    ``stop_ids`` are all ids that end the answer, ``salt`` separates tenants in the prefix cache, a lower ``priority``
-    goes first. ``media`` stand in the order of their places in the prompt. ``arrival``, ``deadline``,
-    ``first_planned`` and ``first_token`` are times of the engine's clock in seconds. ``computed`` counts the tokens
-    whose KV stands, ``cached`` the prompt tokens found in the prefix cache. The scheduler owns all that changes.
+    ``prompt`` and the growing ``output`` are token ids; ``stop_ids`` are all ids that end the answer, ``bad_words`` are
+    token sequences. ``arrival``, ``deadline``, ``first_planned`` and ``first_token`` are times of the engine's clock in
+    seconds. ``computed`` counts the tokens whose KV stands, ``cached`` the prompt tokens found in the prefix cache. The
+    scheduler owns all that changes.
     """
 
     __slots__ = (
         "arrival", "bad_words", "cached", "computed", "deadline", "first_planned", "first_token", "id", "media",
         "needs", "output", "pooling", "positions", "preemptions", "priority", "prompt", "salt", "sampling", "seed",
-        "status", "stop_ids",
+        "spec", "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
         self,
         id: int,
-        prompt: tuple[int, ...],
+        spec: RequestSpec,
         *,
-        sampling: SamplingParams | None = None,
-        pooling: PoolingParams | None = None,
         stop_ids: tuple[int, ...] = (),
         bad_words: tuple[tuple[int, ...], ...] = (),
-        media: tuple[Media, ...] = (),
-        positions: Positions | None = None,
         seed: int = 0,
-        priority: int = 0,
-        salt: bytes = b"",
         arrival: float = 0.0,
-        deadline: float | None = None,
         needs: Iterable[Need] = (),
     ) -> None:
-        assert (sampling is None) != (pooling is None), "a request samples or pools"
+        assert (spec.sampling is None) != (spec.pooling is None), "a request samples or pools"
         self.id = id
-        self.prompt = prompt
-        self.sampling = sampling
-        self.pooling = pooling
+        self.spec = spec
+        # what steps read is an attribute of the request itself
+        self.prompt = spec.prompt.ids
+        self.media = spec.prompt.media
+        self.positions = spec.prompt.positions
+        self.sampling = spec.sampling
+        self.pooling = spec.pooling
+        self.priority = spec.priority
+        self.salt = spec.salt
         self.stop_ids = stop_ids
         self.bad_words = bad_words
-        self.media = media
-        self.positions = positions
         self.seed = seed
-        self.priority = priority
-        self.salt = salt
         self.arrival = arrival
-        self.deadline = deadline
+        self.deadline = None if spec.timeout is None else arrival + spec.timeout
         self.needs: set[Need] = set(needs)
         self.output: list[int] = []
         self.status = Status.WAITING

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig
-from lsv.media.placement import Placed
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Array, cross_item
+from lsv.request.prompt import Prompt
 from lsv.testing.model import (
     SCHEDULES,
     Comparison,
@@ -33,7 +33,7 @@ from lsv.worker.load.declared import Declared
 class ShownSequences(Sequences):
     """Sequences whose prompts show media; ``shown`` has the prompts by sequence."""
 
-    def __init__(self, declared: Declared, shown: Mapping[int, Placed]) -> None:
+    def __init__(self, declared: Declared, shown: Mapping[int, Prompt]) -> None:
         super().__init__(declared)
         self.shown = shown
         media = {media.hash: media for placed in shown.values() for media in placed.media}
@@ -84,7 +84,7 @@ def encode(encoder: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
 def check_shown(
     config: EngineConfig,
     catalog: Catalog,
-    shown: Mapping[int, Placed],
+    shown: Mapping[int, Prompt],
     reference: Callable[[int, Tokens], torch.Tensor],
     *,
     tolerance: float = 1e-4,

@@ -1,4 +1,4 @@
-"""Prompts of the offline API: every form that is accepted, as token ids with media in their places."""
+"""Prompts of the offline API: every accepted form, read into a ``Prompt``."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import msgspec
+
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.media.content_parts import Reference, convert_part, read_part, template_content
 from lsv.media.options import MediaOptions
-from lsv.media.placement import Placed
 from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
+from lsv.request.prompt import Prompt
 from lsv.text.tokenizer import Tokenizer
 
-Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``; a mapping may have ``multi_modal_data`` and
-``mm_processor_kwargs``, too: see ``lsv.media.service.OfflineMedia``.
+PromptInput: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
+"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``; a mapping may also have
+``multi_modal_data`` and ``mm_processor_kwargs``: see ``lsv.media.service.OfflineMedia``.
 """
 
 
 class PromptReader:
-    """Reads prompts for one model. What prepares media is loaded when the first prompt shows some."""
+    """Reads prompts for one model. What prepares media is loaded with the first prompt that has any."""
 
     def __init__(self, tokenizer: Tokenizer, config: EngineConfig, catalog: Catalog, options: MediaOptions) -> None:
         self._tokenizer = tokenizer
         self._config, self._catalog, self._options = config, catalog, options
 
-    def read(self, prompt: Prompt) -> tuple[str | None, Placed]:
-        """The prompt's text, if it is one, and its token ids. Raises ``BadRequest``."""
+    def read(self, prompt: PromptInput) -> Prompt:
+        """Tokenise a prompt and put its media in place. Raises ``BadRequest``."""
         data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
         if not data or not isinstance(prompt, Mapping):
             text, ids = self._read(prompt, framed=True)
-            return text, Placed(ids)
+            return Prompt(ids=ids, text=text)
         if not isinstance(data, Mapping):
             raise BadRequest("multi_modal_data must be a mapping from kinds of media", param="multi_modal_data")
-        # where items have no place in the prompt, an encoder-decoder's tokenizer would frame it as a whole answer
+        # where media have no places in the prompt, an encoder-decoder's tokenizer would frame it as a whole answer
         text, ids = self._read(prompt, framed=self._media.in_prompt)
-        return text, self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
+        placed = self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
+        return msgspec.structs.replace(placed, text=text)
 
     @cached_property
     def _media(self) -> OfflineMedia:
         return open_offline(self._config, self._catalog, self._options)
 
-    def _read(self, prompt: Prompt, *, framed: bool) -> tuple[str | None, tuple[int, ...]]:
+    def _read(self, prompt: PromptInput, *, framed: bool) -> tuple[str | None, tuple[int, ...]]:
         """``framed`` adds the special tokens that the tokenizer puts around a text."""
         if isinstance(prompt, str):
             return prompt, tuple(self._tokenizer.encode(prompt, framed))
@@ -82,8 +85,9 @@ def read_conversation(
 
 
 def list_prompts(
-    prompts: Prompt | Sequence[Prompt] | None, prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None
-) -> list[Prompt]:
+    prompts: PromptInput | Sequence[PromptInput] | None,
+    prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+) -> list[PromptInput]:
     """One entry a prompt, from everything that is accepted as prompts. Raises ``BadRequest``."""
     given: Any = prompts
     if given is None:

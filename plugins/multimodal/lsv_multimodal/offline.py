@@ -19,10 +19,11 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
-from lsv.media.placement import Placed, place
+from lsv.media.placement import place
 from lsv.media.processor import Clip, Content, Picture, Processed
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
+from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
 from lsv_multimodal.decoding.audio import mix_sound
 from lsv_multimodal.decoding.frames import DEFAULT_FPS
@@ -51,7 +52,7 @@ class InProcessMedia:
     def in_prompt(self) -> bool:
         return bool(self._placement.placeholders)
 
-    def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Placed:
+    def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt:
         items = [(modality, item) for modality in MODALITIES for item in _listed(modality, data.get(modality))]
         for name in data:
             if name not in MODALITIES:

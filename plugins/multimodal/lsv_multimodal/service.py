@@ -16,9 +16,10 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement, load_transcriber
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import MediaOptions
-from lsv.media.placement import Placed, place
+from lsv.media.placement import place
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
+from lsv.request.prompt import Prompt
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.fetching.sources import Sources
 from lsv_multimodal.worker.messages import Init, Prepare, SplitAudio
@@ -88,7 +89,7 @@ class LocalMediaService:
             for task in tasks:
                 task.cancel()
 
-    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Placed:
+    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         return place(ids, items, self._placement)
 
     async def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from lsv import hookimpl
-from lsv.engine.admission import Door, derive_seed, encode_bad_words, make_submits
+from lsv.engine.admission import derive_seed, encode_bad_words, make_submits
 from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
-from lsv.engine.stream import Stream
-from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
+from lsv.engine.stream import OutputStream
+from lsv.errors import EngineDied, Overloaded, RequestFailed
 from lsv.plugins import Plugins
 from lsv.processes import wire
 from lsv.processes.wire import FrameReader, encode_frame
@@ -25,15 +25,17 @@ from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.plugins import plugins_of
 
 TOKENIZER = letters(97)
 
 
-def stream(params: SamplingParams, prompt: tuple[int, ...] = (1, 2)) -> Stream:
-    submits = make_submits(range(params.candidates), prompt, params, TOKENIZER, name="r")
-    return Stream("r", "model", submits, params, TOKENIZER, 10.0)
+def stream(params: SamplingParams, prompt: tuple[int, ...] = (1, 2)) -> OutputStream:
+    spec = make_spec(prompt, params)
+    submits = make_submits(range(params.candidates), spec, TOKENIZER)
+    return OutputStream(spec, submits, model="model", tokenizer=TOKENIZER, now=10.0)
 
 
 def ids(text: str) -> tuple[int, ...]:
@@ -178,34 +180,23 @@ def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):
 
 def test_seeds_of_candidates():
     params = SamplingParams(n=3, seed=5)
-    submits = make_submits(range(3), (1,), params, TOKENIZER, name="r")
+    submits = make_submits(range(3), make_spec((1,), params), TOKENIZER)
     assert submits[0].seed == 5
     assert len({submit.seed for submit in submits}) == 3
     assert [submit.seed for submit in submits] == [derive_seed(5, number) for number in range(3)]
-    assert make_submits([0], (1,), SamplingParams(), TOKENIZER, name="r")[0].seed is None
+    assert make_submits([0], make_spec((1,), SamplingParams()), TOKENIZER)[0].seed is None
 
 
 def test_ids_that_end_an_answer():
     eos = TOKENIZER.eos_ids[0]
     params = SamplingParams(stop_token_ids=(3, eos))
-    assert make_submits([0], (1,), params, TOKENIZER, name="r")[0].stop_ids == (eos, 3)
+    assert make_submits([0], make_spec((1,), params), TOKENIZER)[0].stop_ids == (eos, 3)
     params = SamplingParams(stop_token_ids=(3,), ignore_eos=True)
-    assert make_submits([0], (1,), params, TOKENIZER, name="r")[0].stop_ids == (3,)
+    assert make_submits([0], make_spec((1,), params), TOKENIZER)[0].stop_ids == (3,)
 
 
 def test_bad_words_with_and_without_a_space():
     assert encode_bad_words(["ab", "ab"], TOKENIZER)[0] == ids("ab")
-
-
-def test_the_front_door():
-    door = Door(max_model_len=10, vocab_size=97, max_logprobs=5)
-    prompt, params = door.complete([1] * 4, SamplingParams(max_tokens=None, min_tokens=8))
-    assert (prompt, params.max_tokens, params.min_tokens) == ((1,) * 4, 6, 6)
-    assert door.complete([1], SamplingParams(n=1, best_of=2))[1].logprobs == 0
-    assert len(door.complete([1] * 9, SamplingParams())[0]) == 9
-    with pytest.raises(BadRequest, match="maximum context length is 10"):
-        door.complete([1] * 10, SamplingParams())
-    assert Door(10, 97, -1).complete([1], SamplingParams(logprobs=90))[1].logprobs == 90
 
 
 def test_plugins_hear_of_every_request():
@@ -217,8 +208,8 @@ def test_plugins_hear_of_every_request():
 
     watcher = SimpleNamespace(api=1, lsv_request_finished=lsv_request_finished)
     client = inline(plugins_of(watcher=watcher))
-    client.add("a", (1, 2), SamplingParams(max_tokens=2, ignore_eos=True))
-    client.add_pooling("v", (1, 2), PoolingParams())
+    client.add(make_spec((1, 2), SamplingParams(max_tokens=2, ignore_eos=True), request_id="a"))
+    client.add(make_spec((1, 2), PoolingParams(), request_id="v"))
     run(client)
     assert [(record.request_id, record.tokens) for record in heard] == [("v", 0), ("a", 2)]
 
@@ -246,7 +237,8 @@ def test_requests_come_in_while_others_run():
     while waiting or client.unfinished:
         if waiting:
             name = waiting.pop()
-            client.add(name, ids(name), SamplingParams(temperature=0.0, max_tokens=3 + len(waiting), ignore_eos=True))
+            params = SamplingParams(temperature=0.0, max_tokens=3 + len(waiting), ignore_eos=True)
+            client.add(make_spec(ids(name), params, request_id=name))
         for news in client.step():
             texts[news.request_id] = texts.get(news.request_id, "") + news.chunk.text
     assert {name: len(text) for name, text in texts.items()} == {"a": 3, "b": 4, "c": 5}
@@ -254,8 +246,8 @@ def test_requests_come_in_while_others_run():
 
 def test_a_failed_candidate_ends_its_request_alone():
     client = inline(options={"fake.fail": 0})
-    client.add("a", (1,), SamplingParams(n=2, max_tokens=3))
-    client.add("b", (2,), SamplingParams(max_tokens=3, ignore_eos=True))
+    client.add(make_spec((1,), SamplingParams(n=2, max_tokens=3), request_id="a"))
+    client.add(make_spec((2,), SamplingParams(max_tokens=3, ignore_eos=True), request_id="b"))
     news = client.step()
     assert [type(one.error) for one in news if one.request_id == "a" and one.error] == [RequestFailed]
     assert client.unfinished == ("b",)
@@ -265,8 +257,8 @@ def test_a_failed_candidate_ends_its_request_alone():
 def test_aborted_requests_leave_nothing():
     client, records = inline(), []
     client.on_finished(records.append)
-    client.add("a", (1, 2), SamplingParams(n=3, max_tokens=50))
-    client.add_pooling("v", (1, 2), PoolingParams())
+    client.add(make_spec((1, 2), SamplingParams(n=3, max_tokens=50), request_id="a"))
+    client.add(make_spec((1, 2), PoolingParams(), request_id="v"))
     client.abort(["a", "v", "nobody"])
     assert client.unfinished == ()
     assert [record.finish for record in records] == [FinishReason.ABORT] * 2
@@ -276,7 +268,7 @@ def test_aborted_requests_leave_nothing():
 def test_a_request_is_queued_whole_or_not_at_all():
     client = inline(max_queue=2)
     with pytest.raises(Overloaded):
-        client.add("a", (1,), SamplingParams(n=3))
+        client.add(make_spec((1,), SamplingParams(n=3), request_id="a"))
     assert client.unfinished == ()
     assert client.stats.waiting == 0
 
@@ -284,10 +276,10 @@ def test_a_request_is_queued_whole_or_not_at_all():
 def test_the_end_of_the_engine():
     client, records = inline(options={"fake.die": 0}), []
     client.on_finished(records.append)
-    client.add("a", (1,), SamplingParams())
+    client.add(make_spec((1,), SamplingParams(), request_id="a"))
     with pytest.raises(EngineDied):
         client.step()
     assert client.unfinished == ()
     assert [record.finish for record in records] == [FinishReason.ERROR]
     with pytest.raises(EngineDied):
-        client.add("b", (1,), SamplingParams())
+        client.add(make_spec((1,), SamplingParams(), request_id="b"))

@@ -12,12 +12,13 @@ from lsv.engine.engine import Engine, refuse
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import BadRequest, EngineDied, Overloaded
 from lsv.request.params import SamplingParams
-from lsv.request.request import FinishReason, Request
+from lsv.request.request import FinishReason
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_request, make_spec
 
 
 def make(**changes: object) -> Engine[str]:
@@ -28,7 +29,7 @@ def make(**changes: object) -> Engine[str]:
 
 def ask(id: int, prompt: tuple[int, ...] = (1, 2, 3), **params: object) -> Submit:
     params = {"temperature": 0.0, "max_tokens": 5, **params}
-    return Submit(id=id, prompt=prompt, sampling=SamplingParams(**params), name=f"r{id}")
+    return Submit(id=id, spec=make_spec(prompt, SamplingParams(**params), request_id=f"r{id}"))
 
 
 def run(engine: Engine[str], most: int = 1000) -> dict[str, list[Update]]:
@@ -43,7 +44,7 @@ def run(engine: Engine[str], most: int = 1000) -> dict[str, list[Update]]:
 
 def expected(prompt: tuple[int, ...], count: int) -> list[int]:
     params = SamplingParams(temperature=0.0, max_tokens=count)
-    return fake_tokens.expected_output(Request(0, prompt, sampling=params), 10_000)
+    return fake_tokens.expected_output(make_request(0, prompt, sampling=params), 10_000)
 
 
 def tokens(updates: list[Update], id: int) -> list[int]:
@@ -136,14 +137,15 @@ def test_requests_without_a_seed_get_different_ones_that_repeat_from_run_to_run(
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3
     assert make(seed=4)._make_request(0, ask(0), 0.0).seed != seeds[0][0]
-    assert engine._make_request(0, Submit(id=0, prompt=(1,), sampling=SamplingParams(), seed=17), 0.0).seed == 17
+    seeded = Submit(id=0, spec=make_spec((1,), SamplingParams()), seed=17)
+    assert engine._make_request(0, seeded, 0.0).seed == 17
 
 
 def test_deadline():
     clock = FakeClock()
     engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), now=clock)
     engine.start(lambda *_: None)
-    engine.submit("a", Submit(id=0, prompt=(1,), sampling=SamplingParams(max_tokens=100), timeout=5.0))
+    engine.submit("a", Submit(id=0, spec=make_spec((1,), SamplingParams(max_tokens=100), timeout=5.0)))
     engine.step()
     clock.advance(6.0)
     assert engine.step()["a"][-1].finish is FinishReason.ABORT

@@ -25,9 +25,10 @@ from lsv.processes.wire import encode_frame
 from lsv.request.media import Array, Media
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.params import PoolingParams, SamplingParams
-from lsv.request.request import FinishReason, Request
+from lsv.request.request import FinishReason
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import engine_config, install_plugin
+from lsv.testing.fakes.requests import make_request, make_spec
 from lsv.testing.fakes.text import letters
 
 Start = Callable[..., Awaitable[SocketClient]]
@@ -72,11 +73,11 @@ def greedy(count: int | None = 8, **params: Any) -> SamplingParams:
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
-    return fake_tokens.expected_output(Request(0, tuple(prompt), sampling=greedy(count)), 10_000)
+    return fake_tokens.expected_output(make_request(0, tuple(prompt), sampling=greedy(count)), 10_000)
 
 
 async def collect(client: SocketClient, prompt: list[int], params: SamplingParams, name: str = "r") -> list[Chunk]:
-    return [chunk async for chunk in client.generate(prompt, params, request_id=name)]
+    return [chunk async for chunk in client.generate(make_spec(prompt, params, request_id=name))]
 
 
 async def answer(client: SocketClient, prompt: list[int], params: SamplingParams, name: str = "r") -> list[int]:
@@ -169,7 +170,7 @@ async def test_leaving_aborts_at_every_phase(start: Start):
     prefilling.cancel()
     await wait_for(lambda: client.stats.running == client.stats.waiting == 0)
     assert client.stats.kv_usage == 0.0
-    async with aclosing(client.generate([5], greedy(200), request_id="left")) as stream:
+    async with aclosing(client.generate(make_spec([5], greedy(200), request_id="left"))) as stream:
         async for _ in stream:
             break
     await wait_for(lambda: client.stats.running == 0)
@@ -181,7 +182,7 @@ async def test_records(start: Start):
     records: list[RequestRecord] = []
     client.on_finished(records.append)
     await collect(client, [1, 2, 3], greedy(6), "whole")
-    async with aclosing(client.generate([1], greedy(200), request_id="left")) as stream:
+    async with aclosing(client.generate(make_spec([1], greedy(200), request_id="left"))) as stream:
         async for _ in stream:
             break
     whole, left = records
@@ -216,7 +217,7 @@ async def test_media_may_weigh_so_much(start: Start, monkeypatch: pytest.MonkeyP
     media = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (1 << 20,), bytes(1 << 20))})
 
     async def show(*shown: Media, **params: Any) -> None:
-        async for _ in client.generate([1, 2], greedy(2, **params), request_id="r", media=shown):
+        async for _ in client.generate(make_spec([1, 2], greedy(2, **params), media=shown)):
             pass
 
     with pytest.raises(BadRequest, match=r"are 4 MiB once prepared, and at most 3 MiB are taken: send fewer"):
@@ -232,11 +233,11 @@ async def test_a_long_message_does_not_take_a_step_for_each_piece_of_it(start: S
     """A socket holds about 200 KB: fifteen pieces, each of which would wait for a step of its own."""
     client = await start(options={"fake.delay": 0.05})
     media = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (3 << 20,), bytes(3 << 20))})
-    async with aclosing(client.generate([1], greedy(200), request_id="stream")) as stream:
+    async with aclosing(client.generate(make_spec([1], greedy(200), request_id="stream"))) as stream:
         await anext(stream)
         began = time.monotonic()
         with pytest.raises(BadRequest, match="the encoder keeps 0"):
-            await anext(client.generate([1, 2], greedy(2), request_id="r", media=(media,)))
+            await anext(client.generate(make_spec([1, 2], greedy(2), media=(media,))))
         assert time.monotonic() - began < 0.4
 
 
@@ -249,9 +250,9 @@ async def test_a_full_queue_is_refused_by_the_engine(start: Start):
 
 async def test_vectors(start: Start):
     client = await start()
-    vector = await client.encode([1, 2, 3], PoolingParams(), request_id="v")
+    vector = await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="v"))
     assert len(vector) == 4
-    assert vector == await client.encode([1, 2, 3], PoolingParams(), request_id="w")
+    assert vector == await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="w"))
 
 
 async def test_a_failed_row(start: Start):
@@ -356,7 +357,7 @@ async def test_messages_that_come_too_early_do_no_harm(start: Start):
     await wait_for(lambda: client.status.stage == "weights")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty:
         hasty.connect(client._process.address)
-        submit = Submit(id=0, prompt=(1,), sampling=greedy(), name="early")
+        submit = Submit(id=0, spec=make_spec((1,), greedy(), request_id="early"))
         for message in (Hello(), submit, Finish(0, 1), Abort((0,)), Control(0, "reset_prefix_cache")):
             hasty.sendall(encode_frame(message))
         await client.ready()
@@ -397,7 +398,7 @@ async def test_a_reader_who_sleeps_holds_up_nobody(start: Start):
         sleeper.connect(client._process.address)
         sleeper.sendall(encode_frame(Hello()))
         for id in range(12):
-            submit = Submit(id=id, prompt=(id + 1,), sampling=greedy(3000, logprobs=20), name=f"s{id}")
+            submit = Submit(id=id, spec=make_spec((id + 1,), greedy(3000, logprobs=20), request_id=f"s{id}"))
             sleeper.sendall(encode_frame(submit))
         assert await answer(client, [1, 2, 3], greedy(50)) == expected([1, 2, 3], 50)
         resident = int(Path(f"/proc/{pid(client)}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

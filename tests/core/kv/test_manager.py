@@ -10,6 +10,7 @@ from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
+from lsv.testing.fakes.requests import make_request
 
 FULL = KVGroup(0, "full", (0,), 1)
 WINDOW = KVGroup(1, "window", (1,), 1, window=6)
@@ -21,7 +22,7 @@ def manager(*groups: KVGroup, blocks: int = 32, prefix_caching: bool = True) -> 
 
 
 def request(id: int, prompt: range | tuple[int, ...], salt: bytes = b"") -> Request:
-    return Request(id, tuple(prompt), sampling=SamplingParams(), salt=salt)
+    return make_request(id, tuple(prompt), sampling=SamplingParams(), salt=salt)
 
 
 def compute(kv: KVManager, asked: Request, reservation: int = 0) -> Table:

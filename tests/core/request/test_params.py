@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lsv.request.params import PoolingParams, SamplingParams
-from lsv.request.request import Request, Status
+from lsv.request.request import Status
+from lsv.testing.fakes.requests import make_request
 
 
 def test_ids_run_over_prompt_and_output():
-    request = Request(1, (1, 2, 3), sampling=SamplingParams())
+    request = make_request(1, (1, 2, 3), sampling=SamplingParams())
     request.output += [4, 5]
     assert len(request) == 5
     assert request.ids(0, 2) == (1, 2)
@@ -19,7 +20,7 @@ def test_ids_run_over_prompt_and_output():
 
 
 def test_a_new_request_waits():
-    request = Request(1, (1,), pooling=PoolingParams(), needs={"grammar"})
+    request = make_request(1, (1,), pooling=PoolingParams(), needs={"grammar"})
     assert request.status is Status.WAITING
     assert request.needs == {"grammar"}
 
@@ -27,4 +28,4 @@ def test_a_new_request_waits():
 @pytest.mark.parametrize("params", [{}, {"sampling": SamplingParams(), "pooling": PoolingParams()}])
 def test_exactly_one_kind_of_params(params):
     with pytest.raises(AssertionError, match="samples or pools"):
-        Request(1, (1,), **params)
+        make_request(1, (1,), **params)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lsv.request.params import SamplingParams
-from lsv.request.request import FinishReason, Request, Status
+from lsv.request.request import FinishReason, Status
 from lsv.scheduler.limits import Limits
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
@@ -40,7 +41,7 @@ def test_stop_wastes_at_most_a_row_per_plan_in_flight(depth):
     plain = Rig().ask(1, prompt, max_tokens=30)
     stop = expected_output(plain, 64)[6]
     rig = rig_of(depth)
-    request = rig.add(Request(1, prompt, sampling=SamplingParams(max_tokens=30), stop_ids=(stop,)))
+    request = rig.add(make_request(1, prompt, sampling=SamplingParams(max_tokens=30), stop_ids=(stop,)))
     rig.run()
     assert request.output[-1] == stop
     assert rig.tokens(1) == request.output

@@ -16,6 +16,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
@@ -34,7 +35,7 @@ def manager(blocks: int = 32, *, prefix_caching: bool = True) -> KVManager:
 
 
 def request(id: int, *media: Media, prompt: int = 6, salt: bytes = b"") -> Request:
-    return Request(id, tuple(range(prompt)), sampling=SamplingParams(), media=media, salt=salt)
+    return make_request(id, tuple(range(prompt)), sampling=SamplingParams(), media=media, salt=salt)
 
 
 def allocate(kv: KVManager, asked: Request) -> Table:
@@ -147,7 +148,7 @@ def make_rig(*, changes: dict[str, object] | None = None, **options: object) -> 
 
 def ask(rig: Rig, id: int, *media: Media, prompt: int = 6, output: int = 4, priority: int = 0) -> Request:
     sampling = SamplingParams(temperature=0.0, max_tokens=output)
-    asked = Request(id, tuple(range(1, prompt + 1)), sampling=sampling, media=media, priority=priority)
+    asked = make_request(id, tuple(range(1, prompt + 1)), sampling=sampling, media=media, priority=priority)
     return rig.add(asked)
 
 

@@ -14,6 +14,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
@@ -36,7 +37,7 @@ def limits(**changes: object) -> Limits:
 
 def ask(rig: Rig, id: int, prompt: int, *media: Media, output: int = 4) -> Request:
     sampling = SamplingParams(temperature=0.0, max_tokens=output)
-    return rig.add(Request(id, tuple(range(1, prompt + 1)), sampling=sampling, media=media, arrival=rig.clock()))
+    return rig.add(make_request(id, tuple(range(1, prompt + 1)), sampling=sampling, media=media, arrival=rig.clock()))
 
 
 def encoded(rig: Rig) -> list[tuple[int, int, int]]:
@@ -119,7 +120,7 @@ def test_what_never_fits_is_refused() -> None:
 
 def test_the_extras_of_a_block_name_what_stands_in_it() -> None:
     a, b = picture("a", 2, 3), picture("b", 6, 8)
-    table = Rig().kv.open(Request(0, tuple(range(20)), sampling=SamplingParams(), media=(a, b), salt=b"s"))
+    table = Rig().kv.open(make_request(0, tuple(range(20)), sampling=SamplingParams(), media=(a, b), salt=b"s"))
     assert table.extras(0, 2) == pack_extras(salt=b"s")
     assert table.extras(4, 8) == pack_extras(salt=b"s", media=[(a.hash, 2), (b.hash, -2)])
     assert table.extras(8, 12) == pack_extras(salt=b"s", media=[(b.hash, 2)])

@@ -17,6 +17,7 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
 from lsv.testing.fakes import tokens as fake_tokens
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import FULL, Rig
 
 GROUPS = {
@@ -48,13 +49,13 @@ class Population:
             count = rng.choice([3, self.rig.kv.cross_len])
             shared["media"] = (Media(bytes([rng.randrange(2), count]) * 16, "audio", 0, count, cross=True),)
         if rng.random() < 0.1:
-            return Request(id, prompt, pooling=PoolingParams(), **shared)
+            return make_request(id, prompt, pooling=PoolingParams(), **shared)
         sampling = SamplingParams(
             max_tokens=rng.choice([1, 2, 8, 20, None]),
             prompt_logprobs=0 if rng.random() < 0.1 else None,
         )
         stop_ids = tuple(rng.sample(range(fake_tokens.VOCABULARY), 2))
-        return Request(id, prompt, sampling=sampling, stop_ids=stop_ids, **shared)
+        return make_request(id, prompt, sampling=sampling, stop_ids=stop_ids, **shared)
 
     def disturb(self) -> None:
         """Between two steps: some arrive, one may leave early."""

@@ -11,6 +11,7 @@ from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
@@ -123,7 +124,7 @@ def answer(rig: Rig, **changes) -> Request:
     prompt = tuple(range(5))
     params = {"temperature": 0.0, "max_tokens": 12, **changes}
     stop_ids = params.pop("stop_ids", ())
-    request = rig.add(Request(1, prompt, sampling=SamplingParams(**params), stop_ids=stop_ids))
+    request = rig.add(make_request(1, prompt, sampling=SamplingParams(**params), stop_ids=stop_ids))
     rig.run()
     return request
 
@@ -178,7 +179,7 @@ def test_client_ends_an_answer_at_a_stop_string():
 
 def test_pooling_gives_one_vector_and_no_token():
     rig = Rig(limits=limits(max_num_batched_tokens=4))
-    rig.add(Request(1, tuple(range(10)), pooling=PoolingParams()))
+    rig.add(make_request(1, tuple(range(10)), pooling=PoolingParams()))
     rig.run()
     (outcome,) = rig.news[1]
     assert (len(outcome.vector), outcome.tokens, outcome.finish) == (16, (), FinishReason.STOP)
@@ -186,14 +187,14 @@ def test_pooling_gives_one_vector_and_no_token():
 
 def test_pooling_prompt_may_fill_the_model():
     rig = Rig(limits=limits(max_model_len=16))
-    rig.add(Request(1, tuple(range(16)), pooling=PoolingParams()))
+    rig.add(make_request(1, tuple(range(16)), pooling=PoolingParams()))
     rig.run()
     assert rig.news[1][0].vector is not None
 
 
 def test_models_without_a_cache_pool_too():
     rig = Rig(groups=(), num_blocks=0)
-    rig.add(Request(1, tuple(range(10)), pooling=PoolingParams()))
+    rig.add(make_request(1, tuple(range(10)), pooling=PoolingParams()))
     rig.run()
     assert rig.news[1][0].vector is not None
 
@@ -229,7 +230,7 @@ def test_deadline_aborts_wherever_the_request_is():
     rig = Rig(limits=limits(max_num_seqs=1))
     for id in (1, 2):
         sampling = SamplingParams(max_tokens=100)
-        rig.add(Request(id, tuple(range(id, 9)), sampling=sampling, deadline=3.0))
+        rig.add(make_request(id, tuple(range(id, 9)), sampling=sampling, timeout=3.0))
     rig.step()
     assert rig.scheduler.expire(2.9) == ()
     outcomes = rig.scheduler.expire(3.0)
@@ -250,7 +251,7 @@ def test_aborting_what_is_unknown_is_nothing():
 
 def test_request_with_needs_blocks_nobody():
     rig = Rig()
-    held = rig.add(Request(1, (1, 2), sampling=SamplingParams(), needs={"grammar", "media"}))
+    held = rig.add(make_request(1, (1, 2), sampling=SamplingParams(), needs={"grammar", "media"}))
     rig.ask(2, range(5), max_tokens=2)
     rig.step()
     rig.scheduler.satisfy(1, "grammar")
@@ -335,7 +336,7 @@ def test_preemptions_of_a_request_are_bounded(most):
 
 def test_protected_request_is_not_preempted_for_a_better_one():
     rig = Rig(num_blocks=10, policy=Priority(), limits=limits(max_preemptions=1), prefix_caching=False)
-    protected = Request(1, tuple(range(9)), sampling=SamplingParams(max_tokens=15), priority=1)
+    protected = make_request(1, tuple(range(9)), sampling=SamplingParams(max_tokens=15), priority=1)
     protected.preemptions = 1
     rig.add(protected)
     rig.step()
@@ -405,7 +406,7 @@ def test_prompt_logprobs_take_no_hit_and_come_once_despite_preemption(caching):
     rig = Rig(num_blocks=8, prefix_caching=caching)
     first = rig.ask(1, range(9), max_tokens=20)
     params = SamplingParams(temperature=0.0, max_tokens=20, prompt_logprobs=0, logprobs=1)
-    second = rig.add(Request(2, tuple(range(9)), sampling=params))
+    second = rig.add(make_request(2, tuple(range(9)), sampling=params))
     rig.run()
     assert second.cached == 0
     assert second.preemptions > 0
@@ -436,5 +437,5 @@ def test_death_of_the_workers_ends_everything():
     assert [(news.finish, news.error) for news in outcomes] == [(FinishReason.ERROR, "gone")] * 2
     assert (rig.scheduler.has_work, rig.scheduler.in_flight, rig.kv.usage) == (False, 0, 0)
     rig.worker = Rig().worker
-    rig.scheduler.add(Request(3, tuple(range(20)), sampling=SamplingParams()), 0.0)
+    rig.scheduler.add(make_request(3, tuple(range(20)), sampling=SamplingParams()), 0.0)
     assert rig.scheduler.plan(0.0).rows.start == (0,)

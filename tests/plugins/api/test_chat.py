@@ -118,10 +118,10 @@ async def test_prompt_logprobs(site):
 
 async def test_default_length_is_the_rest_of_the_context(site):
     await site.chat()
-    _, prompt, params = site.engine.asked[0]
-    assert params.max_tokens == 512 - len(prompt)
+    request = site.engine.requests[0]
+    assert request.sampling.max_tokens == 512 - len(request.prompt.ids)
     await site.chat(max_tokens=3, max_completion_tokens=4)
-    assert site.engine.asked[1][2].max_tokens == 4
+    assert site.engine.requests[1].sampling.max_tokens == 4
 
 
 async def test_messages_reach_the_template(site):
@@ -137,22 +137,22 @@ async def test_messages_reach_the_template(site):
     ]
     documents = [{"title": "t", "text": "read me"}]
     await site.chat(messages=messages, documents=documents, chat_template_kwargs={"mood": "calm"})
-    prompt = bytes(site.engine.asked[0][1]).decode()
+    prompt = bytes(site.engine.requests[0].prompt.ids).decode()
     assert prompt == "<mood:calm>\n<doc>read me\n<system>Be\nbrief\n<user>Hi\n<assistant>\n<tool>2\n<assistant>"
 
 
 async def test_special_tokens_and_truncation(site):
     await site.chat(add_special_tokens=True)
-    assert site.engine.asked[0][1][0] == 256
+    assert site.engine.requests[0].prompt.ids[0] == 256
     await site.chat(truncate_prompt_tokens=4)
-    assert bytes(site.engine.asked[1][1]) == b"ant>"
+    assert bytes(site.engine.requests[1].prompt.ids) == b"ant>"
 
 
 async def test_continue_and_echo(site):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I say: "}]
     asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
     body = (await site.chat(**asked, echo=True, max_tokens=5)).json()
-    assert bytes(site.engine.asked[0][1]) == b"<user>Hi\n<assistant>I say:"
+    assert bytes(site.engine.requests[0].prompt.ids) == b"<user>Hi\n<assistant>I say:"
     assert body["choices"][0]["message"] == {
         "role": "assistant",
         "content": "I say: Hello",
@@ -171,7 +171,7 @@ async def test_parameters_reach_the_engine(site):
         ignore_eos=True, min_tokens=2, skip_special_tokens=False, bad_words=["bad"],
         logit_bias={"7": 2.5}, allowed_token_ids=[1, 2], priority=3, cache_salt="tenant", user="u",
     )  # fmt: skip
-    params = site.engine.asked[0][2]
+    params = site.engine.requests[0].sampling
     assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (
         0.5,
         0.9,
@@ -187,7 +187,7 @@ async def test_parameters_reach_the_engine(site):
         {7: 2.5},
         (1, 2),
     )
-    assert site.engine.extras[0][:2] == (3, b"tenant")
+    assert (site.engine.requests[0].priority, site.engine.requests[0].salt) == (3, b"tenant")
 
 
 async def test_request_templates_need_permission(site, start):
@@ -195,13 +195,13 @@ async def test_request_templates_need_permission(site, start):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template")
     open_site = await start(request_templates=True)
     await open_site.chat(chat_template="T")
-    assert bytes(open_site.engine.asked[0][1]).startswith(b"T\n")
+    assert bytes(open_site.engine.requests[0].prompt.ids).startswith(b"T\n")
 
 
 async def test_server_template_and_role(start):
     site = await start(chat_template="mine", response_role="bot")
     assert (await site.chat()).json()["choices"][0]["message"]["role"] == "bot"
-    assert bytes(site.engine.asked[0][1]).startswith(b"mine\n")
+    assert bytes(site.engine.requests[0].prompt.ids).startswith(b"mine\n")
 
 
 async def test_neutral_values_of_unavailable_fields(site):
@@ -216,4 +216,4 @@ async def test_neutral_values_of_unavailable_fields(site):
 async def test_eos_counts_as_a_token(site):
     site.engine.answer = "ab"
     assert (await site.chat()).json()["usage"]["completion_tokens"] == 3
-    assert EOS not in site.engine.asked[0][1]
+    assert EOS not in site.engine.requests[0].prompt.ids

@@ -19,8 +19,8 @@ async def test_answer(site):
     assert choice["text"] == "Hello, world."
     assert choice["finish_reason"] == "stop"
     assert choice["logprobs"] is None
-    assert site.engine.asked[0][0] == f"{body['id']}-0"
-    assert site.engine.asked[0][1] == (BOS, *b"Hi")
+    assert site.engine.requests[0].request_id == f"{body['id']}-0"
+    assert site.engine.requests[0].prompt.ids == (BOS, *b"Hi")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ async def test_answer(site):
 )
 async def test_prompts(site, prompt, sent):
     reply = await site.complete(prompt=prompt, n=2)
-    assert [ids for _, ids, _ in site.engine.asked] == sent
+    assert [request.prompt.ids for request in site.engine.requests] == sent
     assert [choice["index"] for choice in reply.json()["choices"]] == list(range(2 * len(sent)))
 
 
@@ -57,7 +57,7 @@ async def test_default_is_sixteen_tokens(site):
     body = (await site.complete()).json()
     assert (len(body["choices"][0]["text"]), body["choices"][0]["finish_reason"]) == (16, "length")
     await site.complete(prompt=[1] * 510)
-    assert site.engine.asked[1][2].max_tokens == 2
+    assert site.engine.requests[1].sampling.max_tokens == 2
 
 
 async def test_best_of_takes_the_most_likely(site):

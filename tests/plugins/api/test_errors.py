@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from lsv.engine.client import Status
+from lsv.engine.client import EngineStatus
 from lsv.errors import EngineDied, Overloaded, RequestFailed
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -304,7 +304,7 @@ async def test_one_failing_prompt_fails_the_request(site):
 @pytest.mark.parametrize("state", ["loading", "draining", "dead"])
 async def test_not_ready(start, state):
     site = await start(keep_alive_on_engine_death=True)
-    site.engine.status = Status(state=state, stage="weights", done=3, total=9, error="out of memory")
+    site.engine.status = EngineStatus(state=state, stage="weights", done=3, total=9, error="out of memory")
     reply = await site.chat()
     assert reply.status_code == 503
     assert reply.headers["retry-after"] == "5"

@@ -11,7 +11,7 @@ import textwrap
 import httpx2
 import pytest
 
-from lsv.engine.client import Status
+from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError, EngineDied
 
 
@@ -38,7 +38,7 @@ async def test_a_client_that_leaves_aborts_its_request(site, stream, phase, path
     del body["messages" if path == "/v1/completions" else "prompt"]
     task = asyncio.create_task(site.post(path, **body))
     wanted = 2 if path == "/v1/completions" else 1
-    await until(lambda: len(site.engine.asked) == wanted)
+    await until(lambda: len(site.engine.requests) == wanted)
     await asyncio.sleep(0.05)
     task.cancel()
     await until(lambda: len(site.engine.aborted) == wanted)
@@ -94,7 +94,7 @@ async def test_draining(start):
     site = await start(drain_timeout=10)
     site.engine.pace = 0.02
     running = asyncio.create_task(site.chat(stream=True))
-    await until(lambda: site.engine.asked)
+    await until(lambda: site.engine.requests)
     site.server.stop()
     await until(lambda: site.app.ctx.api.traffic.draining)
     refused = await site.chat()
@@ -113,7 +113,7 @@ async def test_drain_timeout_and_second_signal(start):
         site = await start(**options)
         site.engine.gate.clear()
         running = asyncio.create_task(site.chat())
-        await until(lambda site=site: site.engine.asked)
+        await until(lambda site=site: site.engine.requests)
         for _ in range(stops):
             site.server.stop()
         await asyncio.wait_for(site.task, 5)
@@ -124,7 +124,7 @@ async def test_drain_timeout_and_second_signal(start):
 
 async def test_a_dead_engine_ends_the_server(start):
     site = await start()
-    site.engine.status = Status(state="dead", error="killed by a test")
+    site.engine.status = EngineStatus(state="dead", error="killed by a test")
     with pytest.raises(EngineDied, match="killed by a test"):
         await asyncio.wait_for(asyncio.shield(site.task), 5)
 
@@ -140,15 +140,15 @@ async def test_a_taken_port(start, site):
 PROGRAM = textwrap.dedent(
     """
     import asyncio, logging, uvloop
-    from lsv.engine.client import Service, Status
+    from lsv.engine.client import EngineStatus, Service
     from lsv.testing.fakes.client import FakeClient
     from lsv_api.server import serve
 
     async def main():
         client = FakeClient(answer="x" * 100)
         client.pace = 0.02
-        client.status = Status(state="loading", stage="weights", done=1, total=2)
-        asyncio.get_running_loop().call_later(0.3, setattr, client, "status", Status(state="ready"))
+        client.status = EngineStatus(state="loading", stage="weights", done=1, total=2)
+        asyncio.get_running_loop().call_later(0.3, setattr, client, "status", EngineStatus(state="ready"))
         await serve(Service({"fake": client}), {"host": "127.0.0.1", "port": 0, "drain_timeout": 20.0})
         print("left", client.aborted, flush=True)
 

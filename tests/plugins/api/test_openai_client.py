@@ -55,7 +55,7 @@ async def test_completions(site):
 async def test_extra_body(site):
     extra = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "ignore_eos": True}
     await site.openai.chat.completions.create(model="fake", messages=USER, extra_body=extra)
-    assert site.engine.asked[0][2].top_k == 5
+    assert site.engine.requests[0].sampling.top_k == 5
 
 
 async def test_models_and_embeddings(site):

@@ -15,13 +15,14 @@ from lsv.errors import BadRequest, Overloaded
 from lsv.media.content_parts import Reference
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.placement import Placed
 from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
 from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.params import SamplingParams, TokenRules
+from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
 from lsv.testing.fakes.client import FakeClient
 from lsv_api.speech.transcription import AT_ONCE
 
@@ -88,9 +89,9 @@ class Ear:
             item = Prepared("audio", bytes([index]) * 32, Processed({}, (), 0, 10, cross=True))
             yield AudioChunk(index * 5.0, index * 5.0 + 5.0, self.pieces * 5.0 - 0.5, item)
 
-    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Placed:
+    def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         media = [Media(item.hash, item.modality, 0, item.processed.count, cross=True) for item in items]
-        return Placed(tuple(ids), tuple(media))
+        return Prompt(ids=tuple(ids), media=tuple(media))
 
 
 class Listening(FakeClient):
@@ -103,12 +104,10 @@ class Listening(FakeClient):
         self.slow: dict[int, float] = {}
         self.most = self.running = 0
 
-    async def generate(
-        self, prompt: Sequence[int], params: SamplingParams, *, media: tuple[Media, ...] = (), **options: Any
-    ) -> AsyncGenerator[Chunk, None]:
-        index = media[0].hash[0]
+    async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
+        index, params = request.prompt.media[0].hash[0], request.sampling
         if params.allowed_token_ids is not None:
-            self.asked.append((options["request_id"], tuple(prompt), params))
+            self.requests.append(request)
             token = params.allowed_token_ids[0]
             yield Chunk(ids=(token,), logprobs=((TokenLogprob(token, "", -0.5, 1),),), finish=FinishReason.LENGTH)
             return
@@ -118,7 +117,7 @@ class Listening(FakeClient):
         words = self.words[index % len(self.words)]
         self.answer = words if params.rules == TokenRules(never=(1,)) else words.translate(dict.fromkeys(b"0123456789"))
         try:
-            async for chunk in super().generate(prompt, params, media=media, **options):
+            async for chunk in super().generate(request):
                 yield chunk
         finally:
             self.running -= 1
@@ -140,8 +139,8 @@ async def hear(site: Site, file: bytes = b"sound", path: str = PATH, **fields: A
 
 def wishes(engine: Listening, name: str = "-0") -> tuple[str, SamplingParams]:
     """The prompt and the parameters of a piece's request."""
-    (found,) = [(bytes(prompt).decode(), params) for id, prompt, params in engine.asked if id.endswith(name)]
-    return found
+    (found,) = [request for request in engine.requests if request.request_id.endswith(name)]
+    return bytes(found.prompt.ids).decode(), found.sampling
 
 
 async def test_words_in_order(site: Site, engine: Listening) -> None:
@@ -221,7 +220,7 @@ async def test_what_the_engine_is_asked(site: Site, engine: Listening) -> None:
     assert (params.temperature, params.seed, params.max_tokens, params.top_p) == (0.7, 5, 9, 0.5)
     assert params.rules == TokenRules(never=(1, 2))
     assert params.detokenize
-    assert [id.rsplit("-", 1)[1] for id, _, _ in engine.asked] == ["0", "1", "2"]
+    assert [request.request_id.rsplit("-", 1)[1] for request in engine.requests] == ["0", "1", "2"]
 
 
 async def test_defaults(site: Site, engine: Listening) -> None:
@@ -269,7 +268,7 @@ async def test_what_is_refused(start: Any, fields: dict[str, Any], status: int, 
     error = answer.json()["error"]
     assert (error["type"], error["param"]) == (error["type"], param)
     assert message in error["message"]
-    assert not engine.asked
+    assert not engine.requests
 
 
 async def test_models_that_do_not_transcribe_say_so(start: Any) -> None:

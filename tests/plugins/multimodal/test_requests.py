@@ -60,17 +60,18 @@ class Site:
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        return self.engine.asked[-1][1]
+        return self.engine.requests[-1].prompt.ids
 
     @property
     def shown(self) -> tuple[Media, ...]:
-        return self.engine.shown[-1]
+        return self.engine.requests[-1].prompt.media
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(config: EngineConfig, family: Plugins) -> AsyncIterator[Site]:
     engine = FakeClient(config)
     engine.tokenizer = Tokenizer.load(config.model)
+    engine.fit = None  # its vocabulary is the tokenizer's
     engine.media = LocalMediaService(config, family.catalog, MediaOptions(processor={"shift": 1}))
     found = Site(engine)
     await found.start()
@@ -81,7 +82,7 @@ async def running(config: EngineConfig, family: Plugins) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def site(running: Site) -> Site:
-    running.engine.asked.clear()
+    running.engine.requests.clear()
     return running
 
 
@@ -194,7 +195,7 @@ async def test_what_is_refused(site: Site, content: list[Any], body: Any, param:
     assert message in error["message"]
     assert param is None or error["param"] == param
     assert "0x" not in error["message"]
-    assert site.engine.asked == []
+    assert site.engine.requests == []
 
 
 async def test_models_say_what_they_take(
@@ -226,7 +227,7 @@ async def test_who_leaves_while_a_picture_is_prepared_asks_for_nothing(site: Sit
         )
     assert (await site.chat(picture(3, 3, 3))).status_code == 200
     await asyncio.sleep(0.4)
-    assert len(site.engine.asked) == 2
+    assert len(site.engine.requests) == 2
 
 
 async def test_the_list_of_models_tells_what_they_take(

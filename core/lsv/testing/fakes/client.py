@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from lsv.config import EngineConfig, Fit
-from lsv.engine.client import Status
+from lsv.engine.client import EngineStatus
+from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
-from lsv.request.media import Media, Positions
 from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
-from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService
@@ -81,25 +82,25 @@ def fake_config(name: str = "fake", **changes: Any) -> EngineConfig:
     return EngineConfig(**(known | changes))
 
 
-class FakeClient:
-    """Answers every prompt with ``answer``, a byte a token; remembers what was asked, aborted and finished.
+class FakeClient(ClientBase):
+    """Answers every prompt with ``answer``, a byte a token; remembers what it admitted, aborted and finished.
 
     ``pace`` seconds pass before each token; nothing is generated while ``gate`` is closed. ``failure`` is
     raised after ``fail_after`` tokens. ``answers`` gives candidates their own texts.
     """
 
     def __init__(self, config: EngineConfig | None = None, *, answer: str = "Hello, world.") -> None:
-        self.config = config or fake_config()
-        self.tokenizer = cast("Tokenizer", FakeTokenizer())
-        self.fit: Fit | None = Fit(
+        config = config or fake_config()
+        fit = Fit(
             num_blocks=64,
-            block_size=self.config.block_size,
+            block_size=config.block_size,
             kv_bytes=0,
             weight_bytes=0,
-            max_model_len=self.config.max_model_len,
+            max_model_len=config.max_model_len,
             vocab_size=VOCAB,
         )
-        self.status = Status(state="ready")
+        super().__init__(config, cast("Tokenizer", FakeTokenizer()), fit=fit)
+        self.status = EngineStatus(state="ready")
         self.stats = Stats()
         self.media: MediaService | None = None
         self.answer = answer
@@ -109,34 +110,19 @@ class FakeClient:
         self.gate.set()
         self.failure: Exception | None = None
         self.fail_after = 0
-        self.asked: list[tuple[str, tuple[int, ...], SamplingParams]] = []
-        self.extras: list[tuple[int, bytes, Mapping[str, str] | None]] = []
-        self.shown: list[tuple[Media, ...]] = []
+        self.requests: list[RequestSpec] = []
         self.aborted: list[str] = []
         self.finished: list[RequestRecord] = []
-        self._callbacks: list[Callable[[RequestRecord], None]] = []
 
-    async def generate(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        media: tuple[Media, ...] = (),
-        positions: Positions | None = None,
-        priority: int = 0,
-        salt: bytes = b"",
-        trace: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[Chunk, None]:
-        self.asked.append((request_id, tuple(prompt), params))
-        self.extras.append((priority, salt, trace))
-        self.shown.append(media)
+    async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
+        request = self.admission.admit(request)
+        self.requests.append(request)
         started, sent, reason = time.monotonic(), 0, FinishReason.ABORT
         try:
             if self.failure is not None and not self.fail_after:
                 raise self.failure
             await self.gate.wait()
-            for chunk in self._chunks(prompt, params):
+            for chunk in self._chunks(request):
                 await asyncio.sleep(self.pace)
                 if self.failure is not None and sent >= self.fail_after:
                     raise self.failure
@@ -148,22 +134,22 @@ class FakeClient:
             raise
         finally:
             if reason is FinishReason.ABORT:
-                self.aborted.append(request_id)
-            self._finish(request_id, prompt, params, sent, reason, time.monotonic() - started)
+                self.aborted.append(request.request_id)
+            self._finish(request, sent, reason, time.monotonic() - started)
 
-    async def encode(self, prompt: Sequence[int], params: PoolingParams, *, request_id: str) -> tuple[float, ...]:
+    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
+        prompt = self.admission.admit(request).prompt.ids
         if self.failure is not None:
             raise self.failure
         return (float(len(prompt)), float(prompt[-1]), 0.5)
 
-    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
-        self._callbacks.append(callback)
-
     async def close(self, *, drain: float = 0.0) -> None:
-        self.status = Status(state="dead", error="closed")
+        self.status = EngineStatus(state="dead", error="closed")
 
-    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
+    def _chunks(self, request: RequestSpec) -> Iterator[Chunk]:
         """All candidates' chunks, turn by turn; the prompt's own come with the first."""
+        assert request.sampling is not None
+        prompt, params = request.prompt.ids, request.sampling
         tracks = [self._track(index, params) for index in range(params.candidates)]
         scored = None if params.prompt_logprobs is None else self._scored_prompt(prompt, params.prompt_logprobs)
         for turn in range(max(map(len, tracks))):
@@ -215,19 +201,13 @@ class FakeClient:
     def _scored_prompt(self, prompt: Sequence[int], top: int) -> tuple[PositionLogprobs | None, ...]:
         return (None, *(self._position(token, top, 0) for token in prompt[1:]))
 
-    def _finish(
-        self,
-        request_id: str,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        tokens: int,
-        reason: FinishReason,
-        took: float,
-    ) -> None:
+    def _finish(self, request: RequestSpec, tokens: int, reason: FinishReason, took: float) -> None:
+        assert request.sampling is not None
+        params = request.sampling
         record = RequestRecord(
-            request_id=request_id,
+            request_id=request.request_id,
             model=self.config.served_names[0],
-            prompt_tokens=len(prompt),
+            prompt_tokens=len(request.prompt.ids),
             tokens=tokens,
             cached_tokens=16,
             finish=reason,
@@ -242,5 +222,4 @@ class FakeClient:
             longest=tokens // params.candidates,
         )
         self.finished.append(record)
-        for callback in self._callbacks:
-            callback(record)
+        self._report(record)

@@ -15,6 +15,7 @@ from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Fcfs, Policy
 from lsv.scheduler.scheduler import Scheduler
 from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.worker import FakeWorker
 
 FULL = (KVGroup(0, "full", (0,), 1),)
@@ -49,7 +50,7 @@ class Rig:
     def ask(self, id: int, prompt: Sequence[int], max_tokens: int = 8, *, priority: int = 0) -> Request:
         """Add a plain greedy request that arrives now."""
         sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-        return self.add(Request(id, tuple(prompt), sampling=sampling, priority=priority, arrival=self.clock()))
+        return self.add(make_request(id, tuple(prompt), sampling=sampling, priority=priority, arrival=self.clock()))
 
     def plan(self) -> StepPlan | None:
         plan = self.scheduler.plan(self.clock())

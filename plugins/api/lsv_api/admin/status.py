@@ -72,6 +72,6 @@ def _card(name: str, api: Api) -> ModelCard:
         id=name,
         created=api.started,
         root=served.name,
-        max_model_len=served.max_model_len,
+        max_model_len=served.admission.max_model_len,
         modalities=["text", *(media.allowed if media is not None else ())],
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from sanic import Request
 
+from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
 from lsv_api.http.bodies import decode_body, read_body
@@ -54,12 +55,16 @@ class Traffic:
 
 
 class Served(msgspec.Struct, frozen=True):
-    """The model a request is for. ``name`` is the one answers carry; ``max_model_len`` in tokens."""
+    """The model a request is for."""
 
     name: str
+    """The name that answers carry."""
+
     client: Client
-    max_model_len: int
-    vocab_size: int
+    """Its engine."""
+
+    admission: Admission
+    """What the engine checks requests against."""
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -79,13 +84,7 @@ class Api(msgspec.Struct, frozen=True):
 
 
 def describe(client: Client) -> Served:
-    config, fit = client.config, client.fit
-    return Served(
-        config.served_names[0],
-        client,
-        fit.max_model_len if fit else config.max_model_len,
-        fit.vocab_size if fit else client.tokenizer.vocab_size,
-    )
+    return Served(client.config.served_names[0], client, client.admission)
 
 
 def check_ready(client: Client) -> None:
@@ -139,10 +138,9 @@ class Exchange:
         self.tokens += new
 
     @property
-    def trace(self) -> Mapping[str, str] | None:
-        """Headers of a distributed trace, handed on to the engine."""
-        found = {name: self.request.headers[name] for name in _TRACE_HEADERS if name in self.request.headers}
-        return found or None
+    def trace(self) -> Mapping[str, str]:
+        """Headers of a distributed trace, passed on to the engine."""
+        return {name: self.request.headers[name] for name in _TRACE_HEADERS if name in self.request.headers}
 
 
 def accepted_id(given: str | None) -> str | None:

@@ -28,12 +28,6 @@ _TYPES = {
 _RETRY_AFTER = {429: "1", 503: "5"}
 
 
-class ContextTooLong(BadRequest):
-    """Prompt and answer together do not fit the model's context."""
-
-    code = "context_length_exceeded"
-
-
 class Unsupported(BadRequest):
     """A field that exists elsewhere and that this server can't honour."""
 

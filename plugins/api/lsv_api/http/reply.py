@@ -1,4 +1,4 @@
-"""What answers of both generation routes have in common: their heading, and how they are sent."""
+"""What answers of both generation routes have in common: their envelope, and how they are sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lsv_api.http.sse import send_events
 from lsv_api.records.requests import GenerationRequest
 
 
-class HeadingFields(TypedDict):
+class EnvelopeFields(TypedDict):
     id: str
     created: int
     model: str
     system_fingerprint: str
 
 
-class Heading(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True):
     """The fields every object and every chunk of one answer repeats. ``created`` is in Unix seconds."""
 
     id: str
@@ -30,11 +30,11 @@ class Heading(msgspec.Struct, frozen=True):
     fingerprint: str
 
     @classmethod
-    def of(cls, kind: str, served: Served, exchange: Exchange) -> Heading:
+    def of(cls, kind: str, served: Served, exchange: Exchange) -> Envelope:
         fingerprint = served.client.config.fingerprint()
         return cls(f"{kind}-{exchange.key}", exchange.created, served.name, fingerprint)
 
-    def fields(self) -> HeadingFields:
+    def fields(self) -> EnvelopeFields:
         return {
             "id": self.id,
             "created": self.created,

@@ -6,15 +6,17 @@ from collections.abc import AsyncGenerator
 
 from sanic.response import HTTPResponse
 
+from lsv.engine.answers import Answer, Answers
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.reply import Heading, check_stream, json_response, stream_response
+from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import event
-from lsv_api.openai.answers import Answer, Collected, Job, Tally, collect, numbered, running
 from lsv_api.openai.conversation import encode_chat, final_text
+from lsv_api.openai.generation import UsageCounter, collect, make_request, run_all
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
-from lsv_api.openai.sampling import fit_max_tokens, sampling_params
+from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import (
@@ -32,17 +34,18 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(ChatRequest)
     served = exchange.served(body.model)
     check_stream(body)
-    prompt = (await encode_chat(body, served, exchange.api)).truncated(body.truncate_prompt_tokens)
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    max_tokens = fit_max_tokens(asked, None, len(prompt.ids), served, "messages")
+    prompt = await encode_chat(body, served, exchange.api)
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     params = sampling_params(body, served, max_tokens, _logprobs(body))
-    heading = Heading.of("chatcmpl", served, exchange)
-    job = Job(heading.id, prompt, params)
-    writer = ChatWriter(body, heading, exchange.api.options)
+    envelope = Envelope.of("chatcmpl", served, exchange)
+    request = make_request(body, prompt, params, envelope.id, exchange)
+    request = served.admission.admit(request, field="messages", strict=True)
+    writer = ChatWriter(body, envelope, exchange.api.options)
     if body.stream:
-        await stream_response(exchange, writer.events(job, served, exchange))
+        await stream_response(exchange, writer.events(request, served, exchange))
         return None
-    return json_response(writer.whole(await collect([job], body, served, exchange)))
+    (answers,), usage = await collect([request], served, exchange)
+    return json_response(writer.whole(answers, usage))
 
 
 def _logprobs(body: ChatRequest) -> int | None:
@@ -57,47 +60,47 @@ def _logprobs(body: ChatRequest) -> int | None:
 class ChatWriter:
     """Writes answers as chat completion objects and events."""
 
-    def __init__(self, body: ChatRequest, heading: Heading, options: ApiOptions) -> None:
+    def __init__(self, body: ChatRequest, envelope: Envelope, options: ApiOptions) -> None:
         self._body = body
-        self._heading = heading
+        self._envelope = envelope
         prompted = body.add_generation_prompt is not False and not body.continue_final_message
         self._role = options.response_role if prompted else body.messages[-1].role
         same_role = body.messages[-1].role == self._role
         self._echo = final_text(body.messages) if body.echo and same_role else ""
         self._logprobs = LogprobWriter(bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids)
 
-    def whole(self, collected: Collected) -> ChatResponse:
-        scored = collected.prompt_logprobs[0]
+    def whole(self, answers: Answers, usage: UsageCounter) -> ChatResponse:
+        scored = answers.prompt_logprobs
         return ChatResponse(
-            choices=[self._choice(index, answer) for index, answer in numbered(collected)],
-            usage=collected.usage,
+            choices=[self._choice(index, answer) for index, answer in enumerate(answers.best())],
+            usage=usage.usage(),
             prompt_logprobs=None if scored is None else prompt_logprobs(scored),
-            **self._heading.fields(),
+            **self._envelope.fields(),
         )
 
-    async def events(self, job: Job, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
-        tally = Tally([job.prompt])
+    async def events(self, request: RequestSpec, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+        usage = UsageCounter([request])
         begun: set[int] = set()
-        async with running([job], self._body, served, exchange) as chunks:
+        async with run_all([request], served, exchange) as chunks:
             async for _, chunk in chunks:
-                tally.add(chunk)
+                usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
                 opening = self._opening(chunk.index) if chunk.index not in begun else []
                 begun.add(chunk.index)
                 choices = [*opening, *self._deltas(chunk)]
                 if choices:
-                    yield b"".join(event(self._chunk(choice, tally)) for choice in choices)
+                    yield b"".join(event(self._chunk(choice, usage)) for choice in choices)
         if self._body.stream_options and self._body.stream_options.include_usage:
-            yield event(ChatChunk(choices=[], usage=tally.usage(), **self._heading.fields()))
+            yield event(ChatChunk(choices=[], usage=usage.usage(), **self._envelope.fields()))
 
-    def _chunk(self, choice: ChatChunkChoice, tally: Tally) -> ChatChunk:
-        usage = tally.in_chunk(self._body.stream_options)
-        return ChatChunk(choices=[choice], usage=usage, **self._heading.fields())
+    def _chunk(self, choice: ChatChunkChoice, usage: UsageCounter) -> ChatChunk:
+        shown = usage.in_chunk(self._body.stream_options)
+        return ChatChunk(choices=[choice], usage=shown, **self._envelope.fields())
 
     def _choice(self, index: int, answer: Answer) -> ChatChoice:
         return ChatChoice(
             index=index,
-            message=ChatMessage(role=self._role, content=self._echo + "".join(answer.text)),
+            message=ChatMessage(role=self._role, content=self._echo + answer.text),
             logprobs=self._shown(answer.logprobs),
             finish_reason=answer.finish,
             stop_reason=answer.stop,

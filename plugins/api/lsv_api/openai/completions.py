@@ -7,15 +7,19 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 from sanic.response import HTTPResponse
 
+from lsv.engine.answers import Answer, Answers
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.reply import Heading, check_stream, json_response, stream_response
+from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import event
-from lsv_api.openai.answers import Answer, Collected, Job, Tally, collect, numbered, running
+from lsv_api.openai.generation import UsageCounter, collect, make_request, run_all
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
-from lsv_api.openai.prompts import EncodedPrompt, encode_prompts
-from lsv_api.openai.sampling import fit_max_tokens, sampling_params
+from lsv_api.openai.prompts import encode_prompts
+from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import CompletionRequest
 from lsv_api.records.responses import CompletionChoice, CompletionLogprobs, CompletionResponse
@@ -27,31 +31,31 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(CompletionRequest)
     served = exchange.served(body.model)
     check_stream(body)
-    prompts = await encode_prompts(
-        body.prompt,
-        served,
-        special=body.add_special_tokens is not False,
-        keep=body.truncate_prompt_tokens,
-        param="prompt",
-    )
-    heading = Heading.of("cmpl", served, exchange)
-    jobs = [_job(body, served, prompt, f"{heading.id}-{index}") for index, prompt in enumerate(prompts)]
-    writer = CompletionWriter(body, served, heading, exchange.api.options)
+    prompts = await encode_prompts(body.prompt, served, special=body.add_special_tokens is not False, param="prompt")
+    params = _params(body, served)
+    envelope = Envelope.of("cmpl", served, exchange)
+    requests = [
+        served.admission.admit(
+            make_request(body, prompt, params, f"{envelope.id}-{index}", exchange),
+            default_max_tokens=DEFAULT_MAX_TOKENS,
+            strict=True,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    writer = CompletionWriter(body, served, envelope, exchange.api.options)
     if body.stream:
-        await stream_response(exchange, writer.events(jobs, exchange))
+        await stream_response(exchange, writer.events(requests, exchange))
         return None
-    return json_response(writer.whole(await collect(jobs, body, served, exchange), prompts))
+    return json_response(writer.whole(requests, *await collect(requests, served, exchange)))
 
 
-def _job(body: CompletionRequest, served: Served, prompt: EncodedPrompt, request_id: str) -> Job:
-    asked = 1 if _prompt_only(body) else body.max_tokens
-    max_tokens = fit_max_tokens(asked, DEFAULT_MAX_TOKENS, len(prompt.ids), served, "prompt")
-    params = sampling_params(body, served, max_tokens, body.logprobs)
+def _params(body: CompletionRequest, served: Served) -> SamplingParams:
+    params = sampling_params(body, served, 1 if _prompt_only(body) else body.max_tokens, body.logprobs)
     if body.echo and body.logprobs is not None:
         if body.stream and params.candidates > 1:
             raise BadRequest("a stream with echo and logprobs takes n=1", param="n")
         params = params.replace(prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
-    return Job(request_id, prompt, params)
+    return params
 
 
 def _prompt_only(body: CompletionRequest) -> bool:
@@ -62,50 +66,56 @@ def _prompt_only(body: CompletionRequest) -> bool:
 class CompletionWriter:
     """Writes answers as completion objects and events."""
 
-    def __init__(self, body: CompletionRequest, served: Served, heading: Heading, options: ApiOptions) -> None:
+    def __init__(self, body: CompletionRequest, served: Served, envelope: Envelope, options: ApiOptions) -> None:
         self._body = body
         self._served = served
-        self._heading = heading
+        self._envelope = envelope
         self._logprobs = LogprobWriter(bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids)
 
-    def whole(self, collected: Collected, prompts: Sequence[EncodedPrompt]) -> CompletionResponse:
-        usage = collected.usage
+    def whole(
+        self, requests: Sequence[RequestSpec], answers: Sequence[Answers], used: UsageCounter
+    ) -> CompletionResponse:
+        """All choices: prompt by prompt, answer by answer."""
+        usage = used.usage()
         if _prompt_only(self._body):
             usage = msgspec.structs.replace(usage, completion_tokens=0, total_tokens=usage.prompt_tokens)
-        choices = [
-            self._choice(index, answer, prompts[answer.prompt], collected.prompt_logprobs[answer.prompt])
-            for index, answer in numbered(collected)
+        found = [
+            (answer, request.prompt, of_prompt.prompt_logprobs)
+            for request, of_prompt in zip(requests, answers, strict=True)
+            for answer in of_prompt.best()
         ]
-        return CompletionResponse(choices=choices, usage=usage, **self._heading.fields())
+        choices = [self._choice(index, *choice) for index, choice in enumerate(found)]
+        return CompletionResponse(choices=choices, usage=usage, **self._envelope.fields())
 
-    async def events(self, jobs: Sequence[Job], exchange: Exchange) -> AsyncGenerator[bytes, None]:
-        tally = Tally([job.prompt for job in jobs])
+    async def events(self, requests: Sequence[RequestSpec], exchange: Exchange) -> AsyncGenerator[bytes, None]:
+        usage = UsageCounter(requests)
         offsets: dict[tuple[int, int], int] = {}
-        async with running(jobs, self._body, self._served, exchange) as chunks:
-            async for job, chunk in chunks:
-                tally.add(chunk)
+        async with run_all(requests, self._served, exchange) as chunks:
+            async for number, chunk in chunks:
+                usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
-                first = (job, chunk.index) not in offsets
-                if not (first and self._body.echo) and _says_nothing(chunk):
+                first = (number, chunk.index) not in offsets
+                if not (first and self._body.echo) and _is_empty(chunk):
                     continue
-                offset = offsets.get((job, chunk.index), 0)
-                choice, offsets[job, chunk.index] = self._delta(jobs[job], job, chunk, first, offset)
-                yield event(self._chunk([choice], tally))
+                offset = offsets.get((number, chunk.index), 0)
+                prompt = requests[number].prompt
+                choice, offsets[number, chunk.index] = self._delta(prompt, number, chunk, first, offset)
+                yield event(self._chunk([choice], usage))
         if self._body.stream_options and self._body.stream_options.include_usage:
-            yield event(CompletionResponse(choices=[], usage=tally.usage(), **self._heading.fields()))
+            yield event(CompletionResponse(choices=[], usage=usage.usage(), **self._envelope.fields()))
 
-    def _chunk(self, choices: list[CompletionChoice], tally: Tally) -> CompletionResponse:
-        usage = tally.in_chunk(self._body.stream_options)
-        return CompletionResponse(choices=choices, usage=usage, **self._heading.fields())
+    def _chunk(self, choices: list[CompletionChoice], usage: UsageCounter) -> CompletionResponse:
+        shown = usage.in_chunk(self._body.stream_options)
+        return CompletionResponse(choices=choices, usage=shown, **self._envelope.fields())
 
     def _choice(
         self,
         index: int,
         answer: Answer,
-        prompt: EncodedPrompt,
+        prompt: Prompt,
         scored: tuple[PositionLogprobs | None, ...] | None,
     ) -> CompletionChoice:
-        text = "" if _prompt_only(self._body) else "".join(answer.text)
+        text = "" if _prompt_only(self._body) else answer.text
         positions: list[PositionLogprobs | None] = [] if _prompt_only(self._body) else [*answer.logprobs]
         if self._body.echo:
             text, positions = self._prompt_text(prompt) + text, [*(scored or ()), *positions]
@@ -119,30 +129,32 @@ class CompletionWriter:
             prompt_logprobs=prompt_logprobs(scored) if wanted and scored is not None else None,
         )
 
-    def _delta(self, job: Job, number: int, chunk: Chunk, first: bool, offset: int) -> tuple[CompletionChoice, int]:
+    def _delta(
+        self, prompt: Prompt, number: int, chunk: Chunk, first: bool, offset: int
+    ) -> tuple[CompletionChoice, int]:
         """The choice of one event, and where the next one's tokens begin."""
         text = chunk.text
         positions: list[PositionLogprobs | None] = [*(chunk.logprobs or ())]
         if first and self._body.echo:
-            text = self._prompt_text(job.prompt) + text
+            text = self._prompt_text(prompt) + text
             positions = [*(chunk.prompt_logprobs or ()), *positions]
         choice = CompletionChoice(
-            index=number * job.params.n + chunk.index,
+            index=number * (self._body.n or 1) + chunk.index,
             text=text,
-            logprobs=self._shown(positions, job.prompt, offset),
+            logprobs=self._shown(positions, prompt, offset),
             finish_reason=chunk.finish,
             stop_reason=chunk.stop,
         )
         return choice, offset + sum(len(position[0].text) for position in positions if position)
 
     def _shown(
-        self, positions: Sequence[PositionLogprobs | None], prompt: EncodedPrompt, offset: int
+        self, positions: Sequence[PositionLogprobs | None], prompt: Prompt, offset: int
     ) -> CompletionLogprobs | None:
         if self._body.logprobs is None:
             return None
         return self._logprobs.completion(positions, prompt.ids, offset, self._body.logprobs)
 
-    def _prompt_text(self, prompt: EncodedPrompt) -> str:
+    def _prompt_text(self, prompt: Prompt) -> str:
         if prompt.text is not None:
             return prompt.text
         return self._served.client.tokenizer.decode(
@@ -150,6 +162,6 @@ class CompletionWriter:
         )
 
 
-def _says_nothing(chunk: Chunk) -> bool:
-    """Text held back until it is complete makes chunks that have no news for the reader."""
+def _is_empty(chunk: Chunk) -> bool:
+    """While text is held back, chunks have nothing to show."""
     return not (chunk.text or chunk.logprobs or chunk.finish)

@@ -11,8 +11,9 @@ import msgspec
 
 from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
+from lsv.request.prompt import Prompt
 from lsv_api.http.context import Api, Served
-from lsv_api.openai.prompts import LONG_TEXT, EncodedPrompt, encode_text
+from lsv_api.openai.prompts import LONG_TEXT, encode_text
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
 MAX_MESSAGES = 4096
@@ -20,7 +21,7 @@ MAX_MESSAGES = 4096
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: Api) -> EncodedPrompt:
+async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: Api) -> Prompt:
     """Render and tokenise a conversation. Templates write special tokens themselves, so none are added.
 
     Media are fetched and prepared, and stand in the prompt where the template has put their placeholders.
@@ -29,18 +30,18 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: 
     messages = template_messages(body.messages or [])
     shown = _references(body.messages or [], served)
     _check_converses(served)
-    prompt = await _render(body, messages, served, api)
-    ids = await encode_text(served.client.tokenizer, prompt, special=bool(body.add_special_tokens))
+    text = await _render(body, messages, served, api)
+    ids = await encode_text(served.client.tokenizer, text, special=bool(body.add_special_tokens))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
     media = served.client.media
     if media is None:
         if body.mm_processor_kwargs:
             raise BadRequest("mm_processor_kwargs: this model takes text only", param="mm_processor_kwargs")
-        return EncodedPrompt(ids, prompt)
+        return Prompt(ids=tuple(ids), text=text)
     # also without media: a placeholder that a text spells out has nothing to stand for
     placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}))
-    return EncodedPrompt(placed.ids, prompt, placed.media, placed.positions)
+    return msgspec.structs.replace(placed, text=text)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

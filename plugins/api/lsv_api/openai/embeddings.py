@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from sanic.response import HTTPResponse
 
 from lsv.request.params import PoolingParams
+from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response
-from lsv_api.openai.prompts import EncodedPrompt, encode_prompts
-from lsv_api.openai.sampling import fit_max_tokens
+from lsv_api.openai.prompts import encode_prompts
 from lsv_api.records.requests import EmbeddingRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 
@@ -24,14 +24,13 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     served = exchange.served(body.model)
     if body.dimensions is not None:
         raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
-    prompts = await encode_prompts(
-        body.input,
-        served,
-        special=body.add_special_tokens is not False,
-        keep=body.truncate_prompt_tokens,
-        param="input",
-    )
-    vectors = await _encode_all(prompts, served, exchange)
+    prompts = await encode_prompts(body.input, served, special=body.add_special_tokens is not False, param="input")
+    params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
+    requests = [
+        RequestSpec(prompt=prompt, pooling=params, request_id=f"embd-{exchange.key}-{index}", trace=exchange.trace)
+        for index, prompt in enumerate(prompts)
+    ]
+    vectors = await _encode_all([served.admission.admit(one, field="input") for one in requests], served, exchange)
     write = _base64 if body.encoding_format == "base64" else list
     return json_response(
         EmbeddingResponse(
@@ -44,17 +43,10 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     )
 
 
-async def _encode_all(prompts: Sequence[EncodedPrompt], served: Served, exchange: Exchange) -> list[tuple[float, ...]]:
-    """One vector a prompt; the first failure stops the others."""
-    for prompt in prompts:
-        fit_max_tokens(None, 1, len(prompt.ids), served, "input")
-    exchange.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
-    tasks = [
-        asyncio.ensure_future(
-            served.client.encode(prompt.ids, PoolingParams(), request_id=f"embd-{exchange.key}-{index}")
-        )
-        for index, prompt in enumerate(prompts)
-    ]
+async def _encode_all(requests: Sequence[RequestSpec], served: Served, exchange: Exchange) -> list[tuple[float, ...]]:
+    """One vector a request; the first failure stops the others."""
+    exchange.prompt_tokens = sum(len(request.prompt.ids) for request in requests)
+    tasks = [asyncio.ensure_future(served.client.encode(request)) for request in requests]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -1,4 +1,4 @@
-"""From the prompt of a request to token ids."""
+"""From the prompt field of a request to prompts."""
 
 from __future__ import annotations
 
@@ -6,57 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-import msgspec
-
 from lsv.errors import BadRequest
-from lsv.request.media import Media, Positions
+from lsv.request.prompt import Prompt
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.http.context import Served
-from lsv_api.openai.sampling import check_ids
-from lsv_api.records.requests import Prompt
+from lsv_api.records.requests import PromptField
 
 MAX_PROMPTS = 1024
 LONG_TEXT = 50_000
 """Characters from which tokenising is moved to a thread, so that it does not hold up other requests."""
 
 
-class EncodedPrompt(msgspec.Struct, frozen=True):
-    """Token ids of one prompt, its text when it was given as text, and the media that have their places in it."""
+async def encode_prompts(prompt: PromptField, served: Served, *, special: bool, param: str) -> list[Prompt]:
+    """Every prompt in a field that may hold one or many, as text or as ids.
 
-    ids: Sequence[int]
-    text: str | None
-    media: tuple[Media, ...] = ()
-    positions: Positions | None = None
-
-    def truncated(self, keep: int | None) -> EncodedPrompt:
-        """The last ``keep`` tokens; None keeps all."""
-        if keep is None:
-            return self
-        if keep < 1:
-            raise BadRequest(f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens")
-        if keep >= len(self.ids):
-            return self
-        if self.media:
-            raise BadRequest(
-                f"truncate_prompt_tokens={keep} would cut a prompt of {len(self.ids)} tokens with media",
-                param="truncate_prompt_tokens",
-            )
-        return EncodedPrompt(self.ids[-keep:], None)
-
-
-async def encode_prompts(
-    prompt: Prompt, served: Served, *, special: bool, keep: int | None, param: str
-) -> list[EncodedPrompt]:
-    """Token ids of every prompt in a field that may hold one or many, as text or as ids.
-
-    ``special`` adds the tokenizer's special tokens to texts; ``keep`` cuts to the last so many tokens.
-    Raises ``BadRequest`` naming ``param``.
+    ``special`` adds the tokenizer's special tokens to texts. Raises ``BadRequest`` naming ``param``.
     """
-    parts = split_prompts(prompt, param)
-    return [(await _encode(part, served, special, param)).truncated(keep) for part in parts]
+    return [await _encode(part, served, special) for part in split_prompts(prompt, param)]
 
 
-def split_prompts(prompt: Prompt, param: str) -> Sequence[str | list[int]]:
+def split_prompts(prompt: PromptField, param: str) -> Sequence[str | list[int]]:
     """One entry a prompt. Raises ``BadRequest`` for an empty, mixed or overlong list."""
     if isinstance(prompt, str):
         return [prompt]
@@ -78,12 +47,7 @@ async def encode_text(tokenizer: Tokenizer, text: str, *, special: bool) -> list
     return tokenizer.encode(text, add_special_tokens=special)
 
 
-async def _encode(part: str | list[int], served: Served, special: bool, param: str) -> EncodedPrompt:
+async def _encode(part: str | list[int], served: Served, special: bool) -> Prompt:
     if isinstance(part, str):
-        ids, text = await encode_text(served.client.tokenizer, part, special=special), part
-    else:
-        check_ids(part, served.vocab_size, param)
-        ids, text = part, None
-    if not ids:
-        raise BadRequest(f"{param} must hold at least one token, got an empty prompt", param=param)
-    return EncodedPrompt(ids, text)
+        return Prompt(ids=tuple(await encode_text(served.client.tokenizer, part, special=special)), text=part)
+    return Prompt(ids=tuple(part))

@@ -11,7 +11,6 @@ from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
 from lsv_api.openai.conversation import encode_chat
 from lsv_api.openai.prompts import LONG_TEXT, encode_text
-from lsv_api.openai.sampling import check_ids
 from lsv_api.records.requests import DetokenizeRequest, TokenizeRequest
 from lsv_api.records.responses import DetokenizeResponse, TokenizeResponse
 
@@ -29,7 +28,7 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
     return json_response(
         TokenizeResponse(
             count=len(ids),
-            max_model_len=served.max_model_len,
+            max_model_len=served.admission.max_model_len,
             tokens=ids,
             token_strs=[tokenizer.token_text(token) for token in ids] if body.return_token_strs else None,
         )
@@ -39,7 +38,7 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
 async def detokenize(exchange: Exchange) -> HTTPResponse:
     body = await exchange.body(DetokenizeRequest)
     served = exchange.served(body.model)
-    check_ids(body.tokens, served.vocab_size, "tokens")
+    served.admission.check_ids(body.tokens, "tokens")
     decode = served.client.tokenizer.decode
     if len(body.tokens) > LONG_TEXT:
         text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=False)

@@ -11,7 +11,8 @@ import msgspec
 
 from lsv.media.content_parts import ContentPart
 
-Prompt = str | list[int | str | list[int]]
+PromptField = str | list[int | str | list[int]]
+"""A text, texts, token ids, or lists of token ids."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -22,7 +23,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class SampledRequest(msgspec.Struct, kw_only=True):
-    """What all that tokens are drawn for share."""
+    """What all requests share whose answers are sampled."""
 
     model: str | None = None
     stream: bool | None = None
@@ -66,7 +67,7 @@ class GenerationRequest(SampledRequest, kw_only=True):
 class CompletionRequest(GenerationRequest, kw_only=True):
     """POST /v1/completions. ``prompt``: a text, texts, token ids, or lists of token ids."""
 
-    prompt: Prompt
+    prompt: PromptField
     logprobs: int | None = None
 
 
@@ -150,7 +151,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     """POST /v1/embeddings. ``input``: a text, texts, token ids, or lists of token ids."""
 
-    input: Prompt
+    input: PromptField
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None

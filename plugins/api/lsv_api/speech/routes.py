@@ -9,18 +9,19 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 import msgspec
 from sanic.response import HTTPResponse
 
+from lsv.engine.answers import Answer
 from lsv.errors import BadRequest, TooLarge
 from lsv.media.content_parts import Reference, refusal
 from lsv.media.transcriber import Task, Transcriber
-from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response, stream_response
 from lsv_api.http.sse import event
-from lsv_api.openai.answers import Answer
+from lsv_api.openai.generation import make_request
 from lsv_api.openai.prompts import encode_text
-from lsv_api.openai.sampling import fit_max_tokens, given_params
+from lsv_api.openai.sampling import bounded, requested_params
 from lsv_api.records.requests import SpeechRequest
 from lsv_api.records.responses import (
     InputTokens,
@@ -32,10 +33,10 @@ from lsv_api.records.responses import (
     VerboseTranscription,
 )
 from lsv_api.speech.subtitles import srt, vtt
-from lsv_api.speech.transcription import Ears, Hearing, Listener, Piece
+from lsv_api.speech.transcription import Piece, SpeechModel, TranscriptionJob, TranscriptionRunner
 
 TIMED = ("verbose_json", "srt", "vtt")
-"""Formats that say when something is said."""
+"""Formats that need timestamps."""
 
 
 async def create_transcription(exchange: Exchange) -> HTTPResponse | None:
@@ -50,15 +51,15 @@ async def _create(exchange: Exchange, task: Task) -> HTTPResponse | None:
     body = await exchange.form(SpeechRequest)
     served = exchange.served(body.model)
     _check_format(body)
-    ears = _ears(served)
-    _check_size(len(body.file), ears.media.options.limits.bytes)
-    hearing = await _hearing(body, task, served, ears.transcriber, exchange)
-    listener = Listener(hearing, body, served, ears, exchange)
-    writer = SpeechWriter(body, hearing, served, ears.transcriber)
+    model = _speech_model(served)
+    _check_size(len(body.file), model.media.options.limits.bytes)
+    job = await _make_job(body, task, served, model.transcriber, exchange)
+    runner = TranscriptionRunner(job, body, served, model, exchange)
+    writer = SpeechWriter(body, job, served, model.transcriber)
     if body.stream:
-        await stream_response(exchange, writer.events(listener))
+        await stream_response(exchange, writer.events(runner))
         return None
-    return await writer.whole(listener)
+    return await writer.whole(runner)
 
 
 def _check_format(body: SpeechRequest) -> None:
@@ -75,7 +76,7 @@ def _check_format(body: SpeechRequest) -> None:
         raise BadRequest(f"{body.response_format} can't be streamed; set stream to false", param="stream")
 
 
-def _ears(served: Served) -> Ears:
+def _speech_model(served: Served) -> SpeechModel:
     """Raises ``BadRequest`` for a model that does not transcribe."""
     media, sound = served.client.media, Reference("audio", "file")
     if media is None:
@@ -86,7 +87,7 @@ def _ears(served: Served) -> Ears:
             "this model hears sounds in conversations but is no transcriber: send them to /v1/chat/completions",
             param="model",
         )
-    return Ears(media, media.transcriber)
+    return SpeechModel(media, media.transcriber)
 
 
 def _check_size(size: int, most: int) -> None:
@@ -96,31 +97,34 @@ def _check_size(size: int, most: int) -> None:
         raise TooLarge(f"file: the file has more than {most / (1 << 20):g} MiB (--max-media-mb)", param="file")
 
 
-async def _hearing(
+async def _make_job(
     body: SpeechRequest, task: Task, served: Served, transcriber: Transcriber, exchange: Exchange
-) -> Hearing:
+) -> TranscriptionJob:
+    """Raises ``BadRequest``, before any audio has been decoded."""
+    id = f"{'transcription' if task == 'transcribe' else 'translation'}-{exchange.key}"
     language = _code(body.language, transcriber)
-    said = f" {body.prompt.strip()}" if body.prompt else ""
-    before = tuple(await encode_text(served.client.tokenizer, said, special=False)) if said else ()
-    timed = body.response_format in TIMED
+    preceding = f" {body.prompt.strip()}" if body.prompt else ""
+    before = tuple(await encode_text(served.client.tokenizer, preceding, special=False)) if preceding else ()
+    timed, scored = body.response_format in TIMED, body.response_format == "verbose_json"
     prompt = transcriber.prompt(task, language or next(iter(transcriber.languages)), timed=timed, before=before)
-    doubted = body.response_format == "verbose_json"
-    given = {
-        "temperature": 0.0,
-        **given_params(body, served),
-        "max_tokens": fit_max_tokens(body.max_completion_tokens, None, len(prompt), served, "prompt"),
-        "detokenize": not timed,
-        "logprobs": 0 if doubted else None,
-        "rules": transcriber.rules(timed=timed),
-    }
-    return Hearing(
-        id=f"{'transcription' if task == 'transcribe' else 'translation'}-{exchange.key}",
+    params = SamplingParams(
+        **{"temperature": 0.0, **requested_params(body, served)},
+        max_tokens=bounded(body.max_completion_tokens),
+        detokenize=not timed,
+        logprobs=0 if scored else None,
+        rules=transcriber.rules(timed=timed),
+    )
+    # pieces have prompts of the same length, so what one may have is what all may have
+    admitted = served.admission.admit(make_request(body, Prompt(ids=prompt), params, id, exchange), strict=True)
+    assert admitted.sampling is not None
+    return TranscriptionJob(
+        id=id,
         task=task,
         language=language,
         before=before,
-        params=SamplingParams(**given),
+        params=admitted.sampling,
         timed=timed,
-        doubted=doubted,
+        scored=scored,
     )
 
 
@@ -132,46 +136,41 @@ def _code(language: str | None, transcriber: Transcriber) -> str | None:
     return next((code for code, name in transcriber.languages.items() if name == given), given)
 
 
-class Said(msgspec.Struct):
-    """What is said in a piece, as far as it has come."""
+class Transcript(msgspec.Struct):
+    """The transcription of a piece, as far as it has come."""
 
     piece: Piece
     answer: Answer
-    ids: list[int] = []
-
-    def add(self, chunk: Chunk) -> None:
-        self.answer.add(chunk)
-        self.ids.extend(chunk.ids)
 
 
 class SpeechWriter:
-    """Writes down what is said, in the form the request asks for."""
+    """Writes transcripts in the format that the request asks for."""
 
-    def __init__(self, body: SpeechRequest, hearing: Hearing, served: Served, transcriber: Transcriber) -> None:
+    def __init__(self, body: SpeechRequest, job: TranscriptionJob, served: Served, transcriber: Transcriber) -> None:
         self._form = body.response_format
-        self._hearing = hearing
+        self._job = job
         self._decode = served.client.tokenizer.decode
         self._transcriber = transcriber
 
-    async def whole(self, listener: Listener) -> HTTPResponse:
-        said: list[Said] = []
-        async with listener.listen() as chunks:
+    async def whole(self, runner: TranscriptionRunner) -> HTTPResponse:
+        transcripts: list[Transcript] = []
+        async with runner.run() as chunks:
             async for piece, chunk in chunks:
-                if not said or said[-1].piece is not piece:
-                    said.append(Said(piece, Answer(piece.index, 0)))
-                said[-1].add(chunk)
-        if self._hearing.timed:
-            return self._timed(said)
-        text = "".join(part for one in said for part in one.answer.text).strip()
+                if not transcripts or transcripts[-1].piece is not piece:
+                    transcripts.append(Transcript(piece, Answer()))
+                transcripts[-1].answer.add(chunk)
+        if self._job.timed:
+            return self._timed(transcripts)
+        text = "".join(one.answer.text for one in transcripts).strip()
         if self._form == "text":
             return _plain(f"{text}\n")
-        return json_response(Transcription(text=text, usage=_seconds(said)))
+        return json_response(Transcription(text=text, usage=_seconds(transcripts)))
 
-    async def events(self, listener: Listener) -> AsyncGenerator[bytes, None]:
+    async def events(self, runner: TranscriptionRunner) -> AsyncGenerator[bytes, None]:
         text: list[str] = []
         pieces: list[Piece] = []
         tokens = 0
-        async with listener.listen() as chunks:
+        async with runner.run() as chunks:
             async for piece, chunk in chunks:
                 tokens += len(chunk.ids)
                 if not pieces or pieces[-1] is not piece:
@@ -183,31 +182,31 @@ class SpeechWriter:
         usage = _usage(pieces, tokens)
         yield event(TranscriptEvent(type="transcript.text.done", text="".join(text), usage=usage))
 
-    def _timed(self, said: Sequence[Said]) -> HTTPResponse:
+    def _timed(self, transcripts: Sequence[Transcript]) -> HTTPResponse:
         segments = [
             msgspec.structs.replace(segment, id=number)
-            for number, segment in enumerate(segment for one in said for segment in self._segments(one))
+            for number, segment in enumerate(segment for one in transcripts for segment in self._segments(one))
         ]
         if self._form != "verbose_json":
             return _plain(srt(segments) if self._form == "srt" else vtt(segments))
         return json_response(
             VerboseTranscription(
-                task=self._hearing.task,
-                language=self._language(said[0].piece),
-                duration=said[0].piece.total,
+                task=self._job.task,
+                language=self._language(transcripts[0].piece),
+                duration=transcripts[0].piece.total,
                 text="".join(segment.text for segment in segments).strip(),
                 segments=segments,
-                usage=_seconds(said),
+                usage=_seconds(transcripts),
             )
         )
 
     def _language(self, piece: Piece) -> str:
         """Of the text, by its name."""
-        return self._transcriber.languages[piece.language] if self._hearing.task == "transcribe" else "english"
+        return self._transcriber.languages[piece.language] if self._job.task == "transcribe" else "english"
 
-    def _segments(self, said: Said) -> Iterator[Segment]:
-        piece = said.piece
-        spans = self._transcriber.spans(said.ids, piece.stop - piece.start)
+    def _segments(self, transcript: Transcript) -> Iterator[Segment]:
+        piece = transcript.piece
+        spans = self._transcriber.spans(transcript.answer.ids, piece.stop - piece.start)
         texts = [self._decode(span.ids) for span in spans]
         ratio = _compression("".join(texts))
         for span, text in zip(spans, texts, strict=True):
@@ -219,24 +218,24 @@ class SpeechWriter:
                     end=_rounded(piece.start + span.stop),
                     text=text,
                     tokens=list(span.ids),
-                    temperature=self._hearing.params.temperature,
-                    avg_logprob=said.answer.mean_logprob,
+                    temperature=self._job.params.temperature,
+                    avg_logprob=transcript.answer.mean_logprob,
                     compression_ratio=ratio,
                     no_speech_prob=piece.silence,
                 )
 
 
-def _seconds(said: Sequence[Said]) -> Seconds:
-    return Seconds(seconds=math.ceil(said[0].piece.total))
+def _seconds(transcripts: Sequence[Transcript]) -> Seconds:
+    return Seconds(seconds=math.ceil(transcripts[0].piece.total))
 
 
 def _usage(pieces: Sequence[Piece], tokens: int) -> SpeechUsage:
-    text, heard = sum(piece.tokens for piece in pieces), sum(piece.heard for piece in pieces)
+    text, audio = sum(piece.tokens for piece in pieces), sum(piece.audio_tokens for piece in pieces)
     return SpeechUsage(
-        input_tokens=text + heard,
+        input_tokens=text + audio,
         output_tokens=tokens,
-        total_tokens=text + heard + tokens,
-        input_token_details=InputTokens(text_tokens=text, audio_tokens=heard),
+        total_tokens=text + audio + tokens,
+        input_token_details=InputTokens(text_tokens=text, audio_tokens=audio),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is said in a sound: its pieces go through the engine side by side, and their answers keep the sound's order."""
+"""Transcribing one audio file: its pieces go through the engine in parallel, and answers keep the audio's order."""
 
 from __future__ import annotations
 
@@ -16,82 +16,97 @@ from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
-from lsv_api.openai.answers import Job, begin
-from lsv_api.openai.prompts import EncodedPrompt
+from lsv_api.openai.generation import make_request, start
 from lsv_api.records.requests import SpeechRequest
 
 AT_ONCE = 16
-"""Pieces of one sound that the engine has at a time: a long one must not fill the queue."""
+"""Pieces of one audio file that the engine has at a time: a long one must not fill the queue."""
 
 _ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
 
 
-class Hearing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked about a sound. Without a ``language`` it is found out. ``before`` are tokens of text said earlier;
-    ``timed`` asks for time marks, ``doubted`` how likely it is that nothing is said.
-    """
+class TranscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked about one audio file."""
 
     id: str
+    """Names the answer, and its requests in the engine's logs."""
+
     task: Task
+    """Whether to transcribe or to translate into English."""
+
     language: str | None
+    """The code of the language that is spoken; None to detect it."""
+
     before: tuple[int, ...]
+    """Tokens of preceding text."""
+
     params: SamplingParams
+    """How each piece's answer is generated."""
+
     timed: bool
-    doubted: bool = False
+    """Whether timestamp tokens are wanted."""
+
+    scored: bool = False
+    """Whether the probability of silence is wanted."""
 
 
-class Ears(msgspec.Struct, frozen=True):
-    """What makes a model's prompts of sounds."""
+class SpeechModel(msgspec.Struct, frozen=True):
+    """What turns audio into prompts for a model."""
 
     media: MediaService
+    """Cuts and prepares the audio."""
+
     transcriber: Transcriber
+    """Writes the prompts, and reads the answers."""
 
 
 class Piece:
-    """A part of the sound, in seconds from its beginning, of ``total``; and the news of what is said in it.
+    """A piece of the audio and its transcription as it comes; times are seconds from the audio's beginning.
 
-    ``silence`` is the probability that nothing is, known at the end if it was asked for. Its prompt has ``tokens``, and
-    the encoder makes ``heard`` more of it.
+    ``total`` is the length of all audio. The piece's prompt has ``tokens``, and the encoder adds ``audio_tokens``.
+    ``silence`` is the probability that nothing is said, known at the end if it was asked for.
     """
 
     def __init__(self, index: int, audio: AudioChunk, language: str) -> None:
         self.index = index
         self.start, self.stop, self.total = audio.start, audio.stop, audio.total
         self.language = language
-        self.heard = audio.item.processed.count
+        self.audio_tokens = audio.item.processed.count
         self.tokens = 0
         self.silence: float | None = None
-        self._news: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
 
-    def tell(self, news: Chunk | Exception | None) -> None:
-        """More of the answer, why there is none, or None at its end."""
-        self._news.put_nowait(news)
+    def put(self, chunk: Chunk | Exception | None) -> None:
+        """More of the answer, the error it failed with, or None at its end."""
+        self._arrived.put_nowait(chunk)
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """The answer as it comes; raises why it does not."""
-        while (news := await self._news.get()) is not None:
-            if isinstance(news, Exception):
-                raise news
-            yield news
+        """The answer as it comes; raises the error it failed with."""
+        while (chunk := await self._arrived.get()) is not None:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
 
 
-class Listener:
-    """Listens to one sound."""
+class TranscriptionRunner:
+    """Runs the pieces of one audio file through the engine."""
 
-    def __init__(self, hearing: Hearing, body: SpeechRequest, served: Served, ears: Ears, exchange: Exchange) -> None:
-        self._hearing = hearing
+    def __init__(
+        self, job: TranscriptionJob, body: SpeechRequest, served: Served, model: SpeechModel, exchange: Exchange
+    ) -> None:
+        self._job = job
         self._body = body
         self._served = served
-        self._media = ears.media
-        self._transcriber = ears.transcriber
+        self._media = model.media
+        self._transcriber = model.transcriber
         self._exchange = exchange
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._running = asyncio.Semaphore(AT_ONCE)
         self._answers: set[asyncio.Task[None]] = set()
         self._pieces: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[AsyncGenerator[tuple[Piece, Chunk], None]]:
-        """The answers' chunks, piece by piece. Leaving early aborts what is under way."""
+    async def run(self) -> AsyncIterator[AsyncGenerator[tuple[Piece, Chunk], None]]:
+        """The answers' chunks, piece by piece. Leaving early aborts what is running."""
         feeding = asyncio.create_task(self._feed())
         try:
             async with aclosing(self._in_order()) as chunks:
@@ -111,15 +126,15 @@ class Listener:
                 yield piece, chunk
 
     async def _feed(self) -> None:
-        """Begin with every piece as soon as it is ready and there is room."""
-        language = self._hearing.language
+        """Start every piece as soon as it is ready and fewer than ``AT_ONCE`` are running."""
+        language = self._job.language
         try:
             async with aclosing(self._media.split_audio(Encoded(self._body.file), self._transcriber.seconds)) as chunks:
                 index = 0
                 async for audio in chunks:
                     if language is None:
-                        language = await self._find_language(audio.item)
-                    await self._room.acquire()
+                        language = await self._detect_language(audio.item)
+                    await self._running.acquire()
                     piece = Piece(index, audio, language)
                     self._pieces.put_nowait(piece)
                     self._answers.add(asyncio.create_task(self._answer(piece, audio.item)))
@@ -131,36 +146,38 @@ class Listener:
             self._pieces.put_nowait(error)
 
     async def _answer(self, piece: Piece, item: Prepared) -> None:
-        """Tell the piece what is said in it."""
-        hearing = self._hearing
+        """Transcribe one piece."""
+        job = self._job
         try:
-            prompt = self._transcriber.prompt(hearing.task, piece.language, timed=hearing.timed, before=hearing.before)
+            prompt = self._transcriber.prompt(job.task, piece.language, timed=job.timed, before=job.before)
             piece.tokens = len(prompt)
             self._exchange.prompt_tokens += len(prompt)
-            async with aclosing(self._run(f"{hearing.id}-{piece.index}", prompt, hearing.params, item)) as chunks:
+            async with aclosing(self._run(f"{job.id}-{piece.index}", prompt, job.params, item)) as chunks:
                 async for chunk in chunks:
-                    if chunk.finish is not None and hearing.doubted:
-                        piece.silence = await self._find_silence(piece, item)
-                    piece.tell(chunk)
-            piece.tell(None)
+                    if chunk.finish is not None and job.scored:
+                        piece.silence = await self._score_silence(piece, item)
+                    piece.put(chunk)
+            piece.put(None)
         except Exception as error:
-            piece.tell(error)
+            piece.put(error)
         finally:
-            self._room.release()
+            self._running.release()
 
-    async def _find_language(self, item: Prepared) -> str:
-        """The code of the likeliest language."""
+    async def _detect_language(self, item: Prepared) -> str:
+        """Detect the language: the code of the likeliest one."""
         prompt, codes = self._transcriber.ask_language()
         params = _ONE_TOKEN.replace(allowed_token_ids=tuple(codes))
-        chunk = await self._one_token(f"{self._hearing.id}-language", prompt, params, item)
+        chunk = await self._one_token(f"{self._job.id}-language", prompt, params, item)
         return codes[chunk.ids[0]]
 
-    async def _find_silence(self, piece: Piece, item: Prepared) -> float | None:
-        asked = self._transcriber.ask_silence()
-        if asked is None:
+    async def _score_silence(self, piece: Piece, item: Prepared) -> float | None:
+        """The probability that nothing is said; None where the model can't tell."""
+        found = self._transcriber.ask_silence()
+        if found is None:
             return None
-        params = _ONE_TOKEN.replace(allowed_token_ids=(asked[1],), logprobs=0)
-        chunk = await self._one_token(f"{self._hearing.id}-{piece.index}-silence", asked[0], params, item)
+        prompt, token = found
+        params = _ONE_TOKEN.replace(allowed_token_ids=(token,), logprobs=0)
+        chunk = await self._one_token(f"{self._job.id}-{piece.index}-silence", prompt, params, item)
         return math.exp(chunk.logprobs[0][0].logprob) if chunk.logprobs else None
 
     async def _one_token(self, id: str, prompt: tuple[int, ...], params: SamplingParams, item: Prepared) -> Chunk:
@@ -171,6 +188,5 @@ class Listener:
     def _run(
         self, id: str, prompt: tuple[int, ...], params: SamplingParams, item: Prepared
     ) -> AsyncGenerator[Chunk, None]:
-        placed = self._media.place(prompt, [item])
-        job = Job(id, EncodedPrompt(placed.ids, None, placed.media, placed.positions), params)
-        return begin(job, self._body, self._served, self._exchange)
+        request = make_request(self._body, self._media.place(prompt, [item]), params, id, self._exchange)
+        return start(request, self._served)

@@ -9,10 +9,10 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
 from lsv.errors import BadRequest, ConfigError
-from lsv.request.request import Request
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.text import letters
 from lsv_bench.eval.accuracy import judge_choices, measure_accuracy, normalise, summarise
 from lsv_bench.eval.paired import compare
@@ -32,7 +32,7 @@ def llm() -> Iterator[LLM]:
 def said(prompt: str, count: int = 6) -> str:
     """What the engine answers."""
     params = SamplingParams(temperature=0.0, max_tokens=count)
-    request = Request(0, tuple(TOKENIZER.encode(prompt)), sampling=params, stop_ids=TOKENIZER.eos_ids)
+    request = make_request(0, tuple(TOKENIZER.encode(prompt)), sampling=params, stop_ids=TOKENIZER.eos_ids)
     return TOKENIZER.decode(fake_tokens.expected_output(request, 10_000))
 
 

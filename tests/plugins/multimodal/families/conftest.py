@@ -12,10 +12,12 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.media.items import Prepared
-from lsv.media.placement import Placed, place
+from lsv.media.placement import place
 from lsv.media.processor import Clip, Content, Picture, Sound
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny
@@ -52,7 +54,7 @@ class Shower:
         self.processor = catalog.load(offer)(folder, config)
         self.placement = load_object(offer.place)(config)
 
-    def place(self, ids: Sequence[int], contents: Sequence[Content], **options: Any) -> Placed:
+    def place(self, ids: Sequence[int], contents: Sequence[Content], **options: Any) -> Prompt:
         """``ids`` with one placeholder for each of ``contents``."""
         return place(ids, [self._prepare(content, options) for content in contents], self.placement)
 
@@ -98,12 +100,12 @@ class Engine:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.llm = LLM(str(folder), dtype="float32", **{"max_model_len": 256, **options})
 
-    def answer(self, prompts: Sequence[Placed], tokens: int = 8) -> list[list[int]]:
+    def answer(self, prompts: Sequence[Prompt], tokens: int = 8) -> list[list[int]]:
         """Greedy tokens for all prompts together."""
         client = self.llm.llm_engine.client
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number, placed in enumerate(prompts):
-            client.add(str(number), placed.ids, params, media=placed.media, positions=placed.positions)
+            client.add(RequestSpec(prompt=placed, sampling=params, request_id=str(number)))
         answers: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
         while client.unfinished:
             for news in client.step():

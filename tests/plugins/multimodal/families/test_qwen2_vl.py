@@ -14,8 +14,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.placement import Placed
 from lsv.media.processor import Clip, Content
+from lsv.request.prompt import Prompt
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tensors import place
@@ -40,9 +40,9 @@ class Reference:
         self.model = getattr(transformers, architecture).from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         )
-        self.shown: dict[int, Placed] = {}
+        self.shown: dict[int, Prompt] = {}
 
-    def positions(self, placed: Placed, ids: Sequence[int]) -> tuple[torch.Tensor, int]:
+    def positions(self, placed: Prompt, ids: Sequence[int]) -> tuple[torch.Tensor, int]:
         """[3, ids], and what is added to an index behind them."""
         kinds = torch.zeros(len(ids), dtype=torch.int)
         for media in placed.media:
@@ -85,16 +85,16 @@ def _patches(media: Any) -> Any:
     return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1)
 
 
-def _grids(placed: Placed, modality: str) -> torch.Tensor | None:
+def _grids(placed: Prompt, modality: str) -> torch.Tensor | None:
     found = [_read(media, "grid", np.int64) for media in placed.media if media.modality == modality]
     return torch.tensor(np.array(found)) if found else None
 
 
 @pytest.fixture(scope="session")
-def prompts(picture: Any, clip: Any) -> Callable[[Any], dict[int, Placed]]:
+def prompts(picture: Any, clip: Any) -> Callable[[Any], dict[int, Prompt]]:
     """Mixed sizes, two pictures, a picture and a clip, text alone."""
 
-    def make(shows: Any) -> dict[int, Placed]:
+    def make(shows: Any) -> dict[int, Prompt]:
         return {
             0: shows.place([*b"see", *see(IMAGE), *b"here"], [picture(60, 40)], **SMALL),
             1: shows.place([*see(IMAGE), *see(IMAGE), *b"?"], [picture(28, 28), picture(20, 70, 1)], **SMALL),

@@ -13,8 +13,9 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.media.placement import Placed
 from lsv.media.processor import Sound
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny_hearing import tiny_hearing
@@ -48,7 +49,7 @@ PROMPTS: Sequence[tuple[Sequence[int], Sound]] = (
 
 
 @pytest.fixture(scope="session")
-def shown(folder: Path, shower: Any) -> dict[int, Placed]:
+def shown(folder: Path, shower: Any) -> dict[int, Prompt]:
     shows = shower(folder, "whisper")
     return {number: shows.place(ids, [content]) for number, (ids, content) in enumerate(PROMPTS)}
 
@@ -95,7 +96,7 @@ def answers(reference: Reference) -> list[list[int]]:
     return found
 
 
-def read(placed: Placed) -> torch.Tensor:
+def read(placed: Prompt) -> torch.Tensor:
     array = placed.media[0].inputs["features"]
     return torch.frombuffer(bytearray(array.data), dtype=torch.float32).view(array.shape)
 
@@ -120,7 +121,7 @@ def test_silence_is_silence(tmp_path: Path) -> None:
 
 
 def test_embeddings_logits_and_tokens_equal_transformers(
-    folder: Path, catalog: Any, shown: dict[int, Placed], reference: Reference
+    folder: Path, catalog: Any, shown: dict[int, Prompt], reference: Reference
 ) -> None:
     config = engine_config(folder, "whisper", max_len=LENGTH)
     declared = load(config, catalog)
@@ -144,7 +145,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_answers_equal_transformers_whichever_way(
-    way: str, folder: Path, shown: dict[int, Placed], answers: list[list[int]], engine: Callable[..., Any]
+    way: str, folder: Path, shown: dict[int, Prompt], answers: list[list[int]], engine: Callable[..., Any]
 ) -> None:
     made = engine(folder, max_model_len=LENGTH, **WAYS[way])
     prompts = [shown[number] for number in range(len(PROMPTS))]
@@ -157,7 +158,7 @@ def test_answers_equal_transformers_whichever_way(
 @pytest.mark.parametrize("depth", [None, False])
 @pytest.mark.parametrize("platform", ["cuda", "xpu", "hpu"])
 def test_answers_equal_transformers_on_any_platform(
-    platform: str, depth: bool | None, folder: Path, shown: dict[int, Placed], answers: Any, engine: Any
+    platform: str, depth: bool | None, folder: Path, shown: dict[int, Prompt], answers: Any, engine: Any
 ) -> None:
     options = {"platform": platform, "emulate": True, "async_scheduling": depth, "max_num_seqs": 4, "block_size": 128}
     made = engine(folder, max_model_len=LENGTH, **options | ({} if platform == "hpu" else {"block_size": 64}))
@@ -195,8 +196,9 @@ def test_a_sound_that_breaks_the_encoder_fails_its_own_requests(
     silent = shower(folder, "whisper").place([START], [Sound(np.zeros(RATE, np.float32), RATE)])
     client, errors = made.llm.llm_engine.client, []
     for number in range(2):
-        client.add(f"silent {number}", silent.ids, SamplingParams(), media=silent.media)
-    client.add("other", shown[0].ids, SamplingParams(temperature=0.0, max_tokens=4), media=shown[0].media)
+        client.add(RequestSpec(prompt=silent, sampling=SamplingParams(), request_id=f"silent {number}"))
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    client.add(RequestSpec(prompt=shown[0], sampling=params, request_id="other"))
     while client.unfinished:
         errors += [(news.request_id, str(news.error)) for news in client.step() if news.error is not None]
     assert [name for name, _ in errors] == ["silent 0", "silent 1"]

@@ -1,0 +1,94 @@
+"""What all clients of an engine share: admission, opening requests, and reporting those that have ended."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+
+from lsv.config import EngineConfig, Fit
+from lsv.engine.admission import Admission, make_submits
+from lsv.engine.messages import Submit, Update
+from lsv.engine.stream import OutputStream
+from lsv.errors import RequestFailed, from_record
+from lsv.plugins import Plugins
+from lsv.request.outputs import RequestRecord
+from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
+from lsv.text.tokenizer import Tokenizer
+
+
+class ClientBase:
+    """The part of a client that does not depend on where its engine runs."""
+
+    config: EngineConfig
+    tokenizer: Tokenizer
+    fit: Fit | None
+    """None until the engine is ready."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, *, fit: Fit | None = None, plugins: Plugins | None = None
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.fit = fit
+        self._plugins = plugins
+        self._callbacks: list[Callable[[RequestRecord], None]] = []
+        self._ids = itertools.count()
+
+    @property
+    def admission(self) -> Admission:
+        """What this engine's requests are checked against."""
+        return Admission.of(self.config, self.fit, self.tokenizer)
+
+    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
+        """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
+        self._callbacks.append(callback)
+
+    def _open(self, request: RequestSpec, now: float) -> OutputStream:
+        """A stream whose ``submits`` the engine must get. Raises ``BadRequest``."""
+        admitted = self.admission.admit(request)
+        assert admitted.sampling is not None, "a pooling request has no answers"
+        ids = [next(self._ids) for _ in range(admitted.sampling.candidates)]
+        submits = make_submits(ids, admitted, self.tokenizer)
+        return OutputStream(admitted, submits, model=self.config.served_names[0], tokenizer=self.tokenizer, now=now)
+
+    def _open_pooling(self, request: RequestSpec) -> Submit:
+        """The message for one vector. Raises ``BadRequest``."""
+        (submit,) = make_submits([next(self._ids)], self.admission.admit(request), self.tokenizer)
+        return submit
+
+    def _report(self, record: RequestRecord) -> None:
+        """A request is over: tell callbacks and plugins."""
+        for callback in self._callbacks:
+            callback(record)
+        if self._plugins is not None:
+            self._plugins.call("lsv_request_finished", record=record)
+
+    def _report_pooling(self, submit: Submit, update: Update | None, seconds: float) -> None:
+        """A pooling request is over; ``update`` is the engine's answer, None where the request was aborted."""
+        finish = FinishReason.ABORT if update is None or update.finish is None else update.finish
+        self._report(
+            RequestRecord(
+                request_id=submit.spec.request_id,
+                model=self.config.served_names[0],
+                prompt_tokens=len(submit.spec.prompt.ids),
+                tokens=0,
+                cached_tokens=(update.cached if update else None) or 0,
+                finish=finish,
+                n=1,
+                best_of=1,
+                max_tokens=0,
+                queued=(update.queued if update else None) or 0.0,
+                prefill=(update.prefill if update else None) or 0.0,
+                ttft=None,
+                e2e=seconds,
+            )
+        )
+
+
+def read_vector(update: Update) -> tuple[float, ...]:
+    """The vector of a finished pooling request; raises the error it failed with."""
+    if update.vector is None:
+        raise from_record(update.error) if update.error else RequestFailed("the request ended without a vector")
+    return struct.unpack(f"<{len(update.vector) // 4}f", update.vector)

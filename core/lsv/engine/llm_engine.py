@@ -1,0 +1,115 @@
+"""``LLMEngine``: prompts in, whole outputs out, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from lsv.engine.answers import Answers
+from lsv.engine.client_base import read_vector
+from lsv.engine.inline_client import InlineClient, StepOutput
+from lsv.errors import BadRequest
+from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.spec import RequestSpec
+from lsv.text.prompts import PromptInput, PromptReader
+
+Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
+
+
+class LLMEngine:
+    """An engine stepped by hand::
+
+    while prompts or engine.has_unfinished_requests():
+        engine.add_request(...)
+        for output in engine.step(): ...
+    """
+
+    def __init__(self, client: InlineClient, prompts: PromptReader) -> None:
+        self.client = client
+        self._prompts = prompts
+        self._generating: dict[str, _Generation] = {}
+        self._pooling: dict[str, RequestSpec] = {}
+
+    def add_request(
+        self, request_id: str, prompt: PromptInput, params: SamplingParams | PoolingParams, *, priority: int = 0
+    ) -> None:
+        """Queue a request. Raises ``BadRequest``, also for an id that is in use, or ``Overloaded``."""
+        if request_id in self._generating or request_id in self._pooling:
+            raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
+        read = self._prompts.read(prompt)
+        if isinstance(params, SamplingParams):
+            asked = RequestSpec(prompt=read, sampling=params, request_id=request_id, priority=priority)
+            self._generating[request_id] = _Generation(asked, params, self.client.add(asked))
+            return
+        if read.media:
+            raise BadRequest("there are no vectors for prompts with media: leave them out", param="multi_modal_data")
+        asked = RequestSpec(prompt=read, pooling=params, request_id=request_id, priority=priority)
+        self._pooling[request_id] = self.client.add(asked)
+
+    def step(self, *, finished_only: bool = False) -> list[Output]:
+        """One step: the answers that have grown, or only those that are complete.
+
+        Raises ``RequestFailed`` when a request failed, ``EngineDied`` when all did.
+        """
+        grown: dict[str, Output] = {}
+        for found in self.client.step():
+            output = self._take(found, finished_only)
+            if output is not None:
+                grown[found.request_id] = output
+        return list(grown.values())
+
+    def abort_request(self, request_id: str | Iterable[str]) -> None:
+        """Abort requests; unknown ids are ignored."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        self.client.abort(ids)
+        for name in ids:
+            self._generating.pop(name, None)
+            self._pooling.pop(name, None)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.client.unfinished)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.client.unfinished)
+
+    def _take(self, found: StepOutput, finished_only: bool) -> Output | None:
+        """What a step's output for one request means for its reader."""
+        name = found.request_id
+        if found.error is not None:
+            self._generating.pop(name, None)
+            raise found.error
+        if found.pooled is not None:
+            ids = self._pooling.pop(name).prompt.ids
+            vector = EmbeddingOutput(read_vector(found.pooled))
+            return EmbeddingRequestOutput(request_id=name, prompt_token_ids=ids, outputs=vector)
+        if found.chunk is None:
+            return None
+        generation = self._generating[name]
+        generation.answers.add(found.chunk)
+        finished = generation.answers.finished
+        if finished:
+            del self._generating[name]
+        return generation.output() if finished or not finished_only else None
+
+
+class _Generation:
+    """A generating request: what was asked, what of it was admitted, and its answers so far."""
+
+    def __init__(self, asked: RequestSpec, params: SamplingParams, admitted: RequestSpec) -> None:
+        self.answers = Answers(params)
+        self._asked = asked
+        self._ids = admitted.prompt.ids
+        self._show_logprobs = params.logprobs is not None  # those that only ranking needs are not shown
+
+    def output(self) -> RequestOutput:
+        best = self.answers.best()
+        return RequestOutput(
+            request_id=self._asked.request_id,
+            prompt=self._asked.prompt.text,
+            prompt_token_ids=self._ids,
+            outputs=[answer.output(index, show_logprobs=self._show_logprobs) for index, answer in enumerate(best)],
+            finished=self.answers.finished,
+            prompt_logprobs=self.answers.prompt_logprobs,
+            num_cached_tokens=self.answers.cached,
+        )

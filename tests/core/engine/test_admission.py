@@ -1,0 +1,123 @@
+"""Admission: what every request, online and offline, is checked for, and how it is completed."""
+
+from __future__ import annotations
+
+import pytest
+
+from lsv.engine.admission import Admission, check_media_size
+from lsv.errors import BadRequest, ContextTooLong
+from lsv.request.media import Array, Media
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
+from lsv.testing.fakes.requests import make_spec
+
+ADMISSION = Admission(max_model_len=10, vocab_size=97, max_logprobs=5)
+PICTURE = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (8,), bytes(8))})
+
+
+def admit(ids: list[int], params: SamplingParams | PoolingParams | None = None, **how: object) -> RequestSpec:
+    return ADMISSION.admit(make_spec(ids, params or SamplingParams()), **how)
+
+
+def test_an_answer_may_fill_the_context():
+    admitted = admit([1] * 4, SamplingParams(max_tokens=None, min_tokens=8))
+    assert (admitted.sampling.max_tokens, admitted.sampling.min_tokens) == (6, 6)
+    assert len(admit([1] * 9).prompt.ids) == 9
+    assert admit([1] * 9, SamplingParams(max_tokens=16)).sampling.max_tokens == 16, "it ends with the context"
+
+
+def test_a_default_length_shrinks_to_what_is_left():
+    unset = SamplingParams(max_tokens=None)
+    assert admit([1] * 4, unset, default_max_tokens=5).sampling.max_tokens == 5
+    assert admit([1] * 8, unset, default_max_tokens=5).sampling.max_tokens == 2
+    with pytest.raises(BadRequest) as refused:
+        admit([1] * 8, unset.replace(min_tokens=3), default_max_tokens=5, strict=True)
+    assert refused.value.param == "min_tokens"
+
+
+def test_what_was_asked_for_must_fit_where_admission_is_strict():
+    assert admit([1] * 4, SamplingParams(max_tokens=6), strict=True).sampling.max_tokens == 6
+    with pytest.raises(ContextTooLong) as refused:
+        admit([1] * 4, SamplingParams(max_tokens=7), field="messages", strict=True)
+    assert refused.value.param == "messages"
+    assert refused.value.message == (
+        "This model's maximum context length is 10 tokens. However, you requested 11 tokens (4 in the prompt, 7 for "
+        "the answer). Shorten the prompt, set truncate_prompt_tokens, or ask for at most 6."
+    )
+
+
+def test_prompts_that_leave_no_room():
+    with pytest.raises(ContextTooLong, match=r"10 tokens\. However, you requested 11 tokens .* set truncate_prompt"):
+        admit([1] * 10)
+    assert len(admit([1] * 10, PoolingParams()).prompt.ids) == 10, "a vector needs no room for an answer"
+    with pytest.raises(ContextTooLong):
+        admit([1] * 11, PoolingParams())
+
+
+@pytest.mark.parametrize("token", [-1, 97, 1 << 64, pytest.param(10**5000, id="huge"), 1.5, "a", None])
+def test_token_ids_of_another_model(token: object):
+    with pytest.raises(BadRequest, match=r"input: .* is not a token id of this model") as refused:
+        admit([1, token], field="input")
+    assert refused.value.param == "input"
+    assert len(refused.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"stop_token_ids": (97,)}, "stop_token_ids"),
+        ({"allowed_token_ids": (3, -1)}, "allowed_token_ids"),
+        ({"logit_bias": {500: 1.0}}, "logit_bias"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"prompt_logprobs": 6}, "prompt_logprobs"),
+    ],
+)
+def test_parameters_of_another_model(params: dict[str, object], name: str):
+    with pytest.raises(BadRequest) as refused:
+        admit([1], SamplingParams(**params), field="messages")
+    assert refused.value.param == name
+
+
+def test_any_number_of_logprobs():
+    admission = Admission(max_model_len=10, vocab_size=97, max_logprobs=-1)
+    assert admission.admit(make_spec([1], SamplingParams(logprobs=90))).sampling.logprobs == 90
+
+
+def test_candidates_are_ranked_by_logprobs_whether_asked_for_or_not():
+    assert admit([1], SamplingParams(n=1, best_of=2)).sampling.logprobs == 0
+    assert admit([1], SamplingParams(n=1, best_of=2, logprobs=3)).sampling.logprobs == 3
+    assert admit([1], SamplingParams(n=2)).sampling.logprobs is None
+
+
+@pytest.mark.parametrize("kind", [SamplingParams, PoolingParams])
+def test_truncation_keeps_the_end(kind: type):
+    spec = RequestSpec(
+        prompt=Prompt(ids=tuple(range(20)), text="long"), request_id="r",
+        **{"sampling" if kind is SamplingParams else "pooling": kind(truncate_prompt_tokens=3)},
+    )  # fmt: skip
+    admitted = ADMISSION.admit(spec)
+    assert admitted.prompt == Prompt(ids=(17, 18, 19)), "the text no longer is that of the tokens"
+    assert ADMISSION.admit(admitted) == admitted
+    with pytest.raises(BadRequest, match="must be between 1"):
+        kind(truncate_prompt_tokens=0)
+
+
+def test_media_would_lose_their_places():
+    spec = make_spec([1, 2, 3], SamplingParams(truncate_prompt_tokens=2), media=(PICTURE,))
+    with pytest.raises(BadRequest, match="would cut a prompt of 3 tokens with media") as refused:
+        ADMISSION.admit(spec)
+    assert refused.value.param == "truncate_prompt_tokens"
+    assert ADMISSION.admit(make_spec([1, 2, 3], SamplingParams(truncate_prompt_tokens=3), media=(PICTURE,)))
+
+
+def test_an_empty_prompt():
+    with pytest.raises(BadRequest, match="messages must hold at least one token"):
+        admit([], field="messages")
+
+
+def test_media_count_for_each_candidate():
+    spec = make_spec([1], SamplingParams(n=3), media=(PICTURE, PICTURE))
+    check_media_size(spec, 48)
+    with pytest.raises(BadRequest, match="for n=3 answers"):
+        check_media_size(spec, 47)

@@ -1,0 +1,95 @@
+"""One record takes a request from the client to the scheduler, with all its fields and any new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from lsv.engine.engine import Engine
+from lsv.engine.inline_client import InlineClient
+from lsv.engine.messages import ClientMessage
+from lsv.processes.wire import FrameReader, encode_frame
+from lsv.request.media import Array, Media, Positions
+from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.request import Request
+from lsv.request.spec import RequestSpec
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.text import letters
+
+TOKENIZER = letters(97)
+PROMPT = Prompt(
+    ids=(1, 2, 3),
+    text="BCD",
+    media=(Media(b"a" * 32, "image", 1, 1, {"pixels": Array("uint8", (2,), b"ab")}),),
+    positions=Positions(3, bytes(36), -1),
+)
+ASKED = {
+    "prompt": PROMPT,
+    "sampling": SamplingParams(max_tokens=7, top_k=3, stop_token_ids=(9,), bad_words=("A",), seed=5),
+    "request_id": "r",
+    "priority": 3,
+    "salt": b"tenant",
+    "timeout": 60.0,
+    "trace": {"traceparent": "00-1-2-01"},
+}
+
+Admitted = Callable[[RequestSpec], Request]
+
+
+class Annotated(RequestSpec, frozen=True, kw_only=True):
+    """What a new field would be, before anybody reads it."""
+
+    note: str = ""
+
+
+@pytest.fixture
+def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
+    """Sends a request through a client, the wire and the engine; gives what the scheduler gets."""
+    engine: Engine[None] = Engine(engine_config(), FakeExecutor(), Fcfs())
+    client = InlineClient(engine, TOKENIZER, engine.start(lambda *_: None))
+    found: list[Request] = []
+    submit = engine.submit
+
+    def over_the_wire(owner: None, message: object) -> None:
+        if type(message.spec) is RequestSpec:
+            (message,) = FrameReader(ClientMessage).feed(encode_frame(message))
+        submit(owner, message)
+
+    monkeypatch.setattr(engine, "submit", over_the_wire)
+    monkeypatch.setattr(engine._scheduler, "add", lambda request, now: found.append(request))
+
+    def send(spec: RequestSpec) -> Request:
+        client.add(spec)
+        return found[-1]
+
+    return send
+
+
+def test_every_field_reaches_the_scheduler(scheduled: Admitted):
+    defaults = RequestSpec(prompt=Prompt(ids=(1,)), request_id="")
+    given = RequestSpec(**ASKED)
+    same = [name for name in RequestSpec.__struct_fields__ if getattr(given, name) == getattr(defaults, name)]
+    assert same == ["pooling"], "a field without a value of its own is not tested here"
+    assert all(getattr(PROMPT, name) for name in Prompt.__struct_fields__)
+
+    request = scheduled(given)
+    prompt = msgspec.structs.replace(PROMPT, text=None)  # stays with the client
+    assert request.spec == msgspec.structs.replace(given, prompt=prompt)
+    assert (request.prompt, request.media, request.positions) == (prompt.ids, prompt.media, prompt.positions)
+    assert (request.sampling, request.pooling) == (given.sampling, None)
+    assert (request.priority, request.salt, request.seed) == (3, b"tenant", 5)
+    assert request.deadline == request.arrival + 60.0
+    assert (request.stop_ids, request.bad_words) == ((96, 9), ((0,),))
+
+
+def test_a_pooling_request_is_the_same_record(scheduled: Admitted):
+    given = RequestSpec(**{**ASKED, "sampling": None, "pooling": PoolingParams(normalize=False)})
+    assert scheduled(given).spec.pooling == given.pooling
+
+
+def test_a_new_field_needs_no_edit_on_the_way(scheduled: Admitted):
+    assert scheduled(Annotated(**ASKED, note="read me")).spec.note == "read me"
