@@ -111,7 +111,7 @@ def watch(engine: Any) -> Parts:
     for part, owner, name in (
         ("plan", Scheduler, "plan"),
         ("settle", Scheduler, "settle"),
-        ("updates", engine, "_tell"),
+        ("updates", engine, "_publish"),
         ("updates", engine_module.Engine, "stats"),
         ("slots", Slots, "apply"),
         ("choose", worker, "choose"),

@@ -1,4 +1,4 @@
-"""One client's connection, on the engine's side: never blocks, and holds little for a reader who is slow."""
+"""One client's connection on the engine's side: never blocks, and buffers little for a slow reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ = 1 << 18
 
 
 class ConnectionLost(Exception):
-    """The client is gone, or speaks something else."""
+    """The client is gone, or sends something that is not a message."""
 
 
 class Connection:
@@ -32,7 +32,7 @@ class Connection:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits until the client reads on."""
+        """Whether bytes wait for the client to read."""
         return bool(self._outgoing)
 
     @property
@@ -41,7 +41,7 @@ class Connection:
         return self._reader.is_inside
 
     def receive(self) -> Sequence[ClientMessage]:
-        """The messages that have come. Raises ``ConnectionLost``."""
+        """The messages that have arrived. Raises ``ConnectionLost``."""
         try:
             data = self._end.recv(_READ)
         except BlockingIOError:
@@ -56,22 +56,22 @@ class Connection:
             raise ConnectionLost(f"not a message: {cause}") from cause
 
     def send(self, message: EngineMessage) -> None:
-        """Send a message of its own, as soon as the client reads. Raises ``ConnectionLost``."""
+        """Send a single message, as soon as the client reads. Raises ``ConnectionLost``."""
         self._outgoing += encode_frame(message)
         self.flush()
 
     def deliver(self, updates: Iterable[Update], stats: Stats) -> None:
-        """Send a step's news, merged with what has waited. Raises ``ConnectionLost``."""
+        """Send a step's updates, merged with those that wait. Raises ``ConnectionLost``."""
         self._mailbox.put(updates)
         self._stats = stats
         self.flush()
 
     def discard(self, ids: Iterable[int]) -> None:
-        """The client wants no more news of these."""
+        """Drop what waits for these requests: the client does not want it any more."""
         self._mailbox.discard(ids)
 
     def flush(self) -> None:
-        """Send what can be sent. Raises ``ConnectionLost``."""
+        """Send what the socket takes. Raises ``ConnectionLost``."""
         if not self._outgoing and self._stats is not None:
             self._outgoing += encode_frame(Tokens(self._mailbox.take(), self._stats))
             self._stats = None

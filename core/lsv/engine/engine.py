@@ -1,4 +1,4 @@
-"""The engine: scheduler and executor in step with each other. A plain object without I/O or a clock of its own."""
+"""The engine: scheduler and executor, stepped together. A plain object without I/O or a clock of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Engine(Generic[Owner]):
     """Runs the requests of any number of owners; an owner names its requests by numbers of its own.
 
     ``start`` first, then ``submit`` and ``step``. After ``step`` or ``start`` has raised ``EngineDied`` the engine
-    is of no more use, and ``failure`` holds the error. ``stalled`` says that the last step found nothing to do.
+    can't be used any more, and ``failure`` holds the error. ``stalled`` says that the last step found nothing to do.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Engine(Generic[Owner]):
         self._scheduler: Scheduler | None = None
         self._requests: dict[int, tuple[Owner, Submit]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
-        self._news: dict[Owner, list[Update]] = {}
+        self._updates: dict[Owner, list[Update]] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
         self._warned_at = 0
-        self._warned_of_pace = False
+        self._warned_of_itl = False
         self._steps = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
 
@@ -66,7 +66,7 @@ class Engine(Generic[Owner]):
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
-        """Let go of the workers; whatever still runs is lost."""
+        """Stop the workers; requests that still run are lost."""
         self._executor.stop()
         self._scheduler = None
 
@@ -108,7 +108,7 @@ class Engine(Generic[Owner]):
         log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
 
     def abort(self, owner: Owner, ids: Iterable[int]) -> None:
-        """The owner does not want these any more, and hears nothing of them."""
+        """Abort requests; their owner gets no more updates of them. Unknown ids are ignored."""
         known = [self._ids[owner, id] for id in ids if (owner, id) in self._ids]
         if not known:
             return
@@ -117,11 +117,11 @@ class Engine(Generic[Owner]):
             log.debug("req=%s aborted after %d tokens", message.spec.request_id, len(outcome.request.output))
 
     def abort_all(self, owner: Owner) -> None:
-        """The owner is gone."""
+        """Abort all requests of an owner that is gone."""
         self.abort(owner, [id for known, id in self._ids if known == owner])
 
     def finish(self, owner: Owner, message: Finish) -> None:
-        """The owner has found the end of an answer; it hears no more of it."""
+        """End an answer where its owner has found its end; there are no more updates of it."""
         number = self._ids.get((owner, message.id))
         if number is None:
             return
@@ -133,22 +133,22 @@ class Engine(Generic[Owner]):
         self._started.reset_prefix_cache()
 
     def step(self) -> dict[Owner, list[Update]]:
-        """Plan as far ahead as the executor goes, wait for the oldest result, and give out the news by owner.
+        """Plan as far ahead as the executor goes, wait for the oldest result, and return the updates by owner.
 
-        Raises ``EngineDied`` when the workers are gone; all requests are forgotten then.
+        Raises ``EngineDied`` when the workers are gone; all requests have ended then.
         """
         began = self._now()
         for outcome in self._started.expire(began):
-            self._tell(outcome)
+            self._publish(outcome)
         try:
             self._plan_ahead(began)
             self.stalled = not self._in_flight
             if self._in_flight:
                 self._settle_oldest(began)
         except EngineDied as error:
-            self._die(error)
+            self._fail_all(error)
             raise
-        return self._take_news()
+        return self._take_updates()
 
     @property
     def _started(self) -> Scheduler:
@@ -165,15 +165,15 @@ class Engine(Generic[Owner]):
         result = self._executor.collect(self.config.step_timeout)
         now = self._now()
         for outcome in self._started.settle(self._in_flight.popleft(), result, now):
-            self._tell(outcome)
+            self._publish(outcome)
         self._steps += 1
         self._nonfinite += result.nonfinite
         self._unwarmed += result.unwarmed
         self._step_seconds += now - began
         self._model_seconds += result.seconds
-        if self._started.too_slow is not None and not self._warned_of_pace:
-            self._warned_of_pace = True
-            self._warn_of_pace(self._started.too_slow)
+        if self._started.too_slow is not None and not self._warned_of_itl:
+            self._warned_of_itl = True
+            self._warn_of_itl(self._started.too_slow)
 
     def _make_request(self, number: int, message: Submit, now: float) -> Request:
         return Request(
@@ -186,8 +186,8 @@ class Engine(Generic[Owner]):
             arrival=now,
         )
 
-    def _tell(self, outcome: Outcome) -> None:
-        """Turn an outcome into its owner's news."""
+    def _publish(self, outcome: Outcome) -> None:
+        """Turn an outcome into an update for its owner."""
         request = outcome.request
         owner, message = self._requests[request.id]
         if outcome.finish is not None:
@@ -195,27 +195,27 @@ class Engine(Generic[Owner]):
             log.debug("req=%s finished (%s): %d tokens", message.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
             log.warning("req=%s failed: %s", message.spec.request_id, outcome.error)
-        self._news.setdefault(owner, []).append(_make_update(message.id, outcome))
+        self._updates.setdefault(owner, []).append(_make_update(message.id, outcome))
 
     def _forget(self, request: Request) -> tuple[Owner, Submit]:
         owner, message = self._requests.pop(request.id)
         del self._ids[owner, message.id]
         return owner, message
 
-    def _take_news(self) -> dict[Owner, list[Update]]:
-        news, self._news = self._news, {}
-        return news
+    def _take_updates(self) -> dict[Owner, list[Update]]:
+        updates, self._updates = self._updates, {}
+        return updates
 
-    def _die(self, error: EngineDied) -> None:
+    def _fail_all(self, error: EngineDied) -> None:
         log.error("the engine can't go on: %s", error.message)
         self.failure = error
         self._started.fail_all(error.message, self._now())
         self._requests.clear()
         self._ids.clear()
-        self._news.clear()
+        self._updates.clear()
         self._in_flight.clear()
 
-    def _warn_of_pace(self, seconds: float) -> None:
+    def _warn_of_itl(self, seconds: float) -> None:
         log.warning(
             "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
             "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
@@ -263,7 +263,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
 
 
 def _make_update(id: int, outcome: Outcome) -> Update:
-    """``cached`` and the times are told once: with the first tokens, or with the vector."""
+    """``cached`` and the times are sent once: with the first tokens, or with the vector."""
     request = outcome.request
     planned, first = request.first_planned, request.first_token
     is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))
@@ -282,6 +282,6 @@ def _make_update(id: int, outcome: Outcome) -> Update:
     )
 
 
-def refuse(id: int, error: LsvError) -> Update:
-    """The answer to a request that was not taken."""
+def make_refusal(id: int, error: LsvError) -> Update:
+    """The answer to a request that was not admitted."""
     return Update(id=id, finish=FinishReason.ERROR, error=error.record())

@@ -13,25 +13,31 @@ ReportProgress = Callable[[str, int, int], None]
 
 
 class Executor(Protocol):
-    """Runs plans in order.
-
-    ``depth`` is how many may be in flight: 1 inline, 2 async, the number of stages for pipelines.
-    """
+    """Runs plans in order."""
 
     depth: int
+    """How many plans may be in flight: 1 inline, 2 async, the number of stages for pipelines."""
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
-        """Load the model and make everything ready; raises ``StartError``."""
+        """Load the model and warm it up; raises ``StartError``."""
         ...
 
-    def submit(self, plan: StepPlan) -> None: ...
+    def submit(self, plan: StepPlan) -> None:
+        """Start a step; returns before it has ended where ``depth`` is more than 1."""
+        ...
 
     def collect(self, timeout: float) -> StepResult:
         """The oldest result in flight; raises ``EngineDied`` when a worker is gone or hangs."""
         ...
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        """Carry out an order while nothing is in flight."""
+        """Carry out an order on every worker while nothing is in flight.
+
+        The seam for sleep, wake-up and adapter loading, each of them an ``order`` with ``arguments``. So far executors
+        know only ``reset``, which needs nothing of them. Raises ``ConfigError`` for an unknown order.
+        """
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop the workers and free what they hold. May be called before ``start``."""
+        ...

@@ -20,7 +20,7 @@ from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.connection import Connection, ConnectionLost
-from lsv.engine.engine import Engine, refuse
+from lsv.engine.engine import Engine, make_refusal
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
@@ -48,11 +48,11 @@ from lsv.version import __version__
 log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.01
-"""Seconds between looks at requests that wait for something else than a step."""
+"""Seconds between steps while every request waits for something other than a step."""
 _WHOLE_MESSAGE = 0.002
-"""Seconds that a step may wait for the rest of a message."""
-_LAST_WORDS = 0.5
-"""Seconds a slow reader gets to hear of the end."""
+"""Seconds that a step may wait for the rest of a message that has arrived in part."""
+_FAREWELL = 0.5
+"""Seconds a slow reader gets to read why the engine ended."""
 
 
 class EngineLoop:
@@ -70,14 +70,14 @@ class EngineLoop:
         self._stopped = False
         self._drains: list[tuple[int, int]] = []
         self._draining = False
-        self._stale = False
-        """Whether clients have to hear of a change that no step has brought."""
+        self._stats_changed = False
+        """Whether clients must be told of a change that no step has brought."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
 
     def load(self) -> Fit:
-        """Start the engine, telling everyone how far it is. Raises ``StartError``, ``SystemExit`` when told to stop."""
+        """Start the engine and report its progress. Raises ``StartError``, or ``SystemExit`` when told to stop."""
         stages = report.Stages()
 
         def show(stage: str, done: int, total: int) -> None:
@@ -90,11 +90,11 @@ class EngineLoop:
         return self._fit
 
     def run(self) -> None:
-        """Step while there is work, sleep while there is none. Raises ``EngineDied``."""
+        """Step while there is work, sleep otherwise. Raises ``EngineDied``."""
         while not self._stopped:
-            self._look(self._patience())
-            self._hear_out()
-            changed, self._stale = self._stale, False
+            self._poll(self._poll_timeout())
+            self._finish_reading()
+            changed, self._stats_changed = self._stats_changed, False
             if self._engine.has_work:
                 self._deliver(self._engine.step())
             elif changed:
@@ -102,7 +102,7 @@ class EngineLoop:
             self._answer_drains()
 
     def fail(self, error: LsvError) -> None:
-        """Tell everybody why this is the end."""
+        """Tell all clients and the parent why the engine ends."""
         message = Failed(error.record())
         self._broadcast(message)
         for end in (self._lifeline, self._listener):
@@ -110,36 +110,36 @@ class EngineLoop:
         with suppress(OSError):  # the parent may be gone, too
             self._lifeline.sendall(encode_frame(message))
         if any(connection.is_behind for connection in self._connections.values()):
-            self._look(_LAST_WORDS)
+            self._poll(_FAREWELL)
 
     def _show_progress(self, stage: str, done: int, total: int) -> None:
         self._progress = Progress(stage, done, total)
         self._broadcast(self._progress)
-        self._look(0.0)
+        self._poll(0.0)
         if self._stopped:
             sys.exit(0)
 
-    def _patience(self) -> float | None:
-        """How long the sockets may be waited for; None is until something comes."""
-        if self._stale:
+    def _poll_timeout(self) -> float | None:
+        """Seconds to wait for the sockets; None waits until something comes."""
+        if self._stats_changed:
             return 0.0
         if not self._engine.has_work:
             return None
         return _IDLE_WAIT if self._engine.stalled else 0.0
 
-    def _look(self, wait: float | None) -> None:
-        """See to the sockets: new clients, messages, readers that are ready for more."""
+    def _poll(self, wait: float | None) -> None:
+        """Serve the sockets: new clients, messages, readers that are ready for more."""
         for key, _ in self._selector.select(wait):
             key.data(key.fileobj)
 
-    def _hear_out(self) -> None:
-        """Let clients end messages they are in the middle of: a picture is more than a socket holds at a time."""
+    def _finish_reading(self) -> None:
+        """Let clients finish messages that have arrived in part: an image is more than a socket holds at a time."""
         ends = time.monotonic() + _WHOLE_MESSAGE
         while any(connection.is_receiving for connection in self._connections.values()):
             left = ends - time.monotonic()
             if left <= 0:
                 break
-            self._look(left)
+            self._poll(left)
 
     def _accept(self, _: object) -> None:
         try:
@@ -153,7 +153,7 @@ class EngineLoop:
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._serve(number))
 
     def _stop(self, _: object) -> None:
-        """The lifeline has no more to say: the parent stops this process, or is gone."""
+        """The lifeline has ended: the parent stops this process, or is gone."""
         self._stopped = True
 
     def _serve(self, number: int) -> None:
@@ -161,25 +161,25 @@ class EngineLoop:
         try:
             connection.flush()
             for message in connection.receive():
-                self._take(number, connection, message)
+                self._handle(number, connection, message)
         except ConnectionLost as lost:
-            self._lose(number, lost)
+            self._on_disconnect(number, lost)
         else:
-            self._watch(number, connection)
+            self._watch_writes(number, connection)
 
-    def _take(self, number: int, connection: Connection, message: ClientMessage) -> None:
+    def _handle(self, number: int, connection: Connection, message: ClientMessage) -> None:
         if isinstance(message, Submit):
             self._submit(number, connection, message)
         elif isinstance(message, Abort):
             self._engine.abort(number, message.ids)
             connection.discard(message.ids)
-            self._stale = True
+            self._stats_changed = True
         elif isinstance(message, Finish):
             self._engine.finish(number, message)
             connection.discard((message.id,))
-            self._stale = True
+            self._stats_changed = True
         elif isinstance(message, Hello):
-            self._greet(connection, message)
+            self._welcome(connection, message)
         else:
             self._control(number, connection, message)
 
@@ -190,9 +190,9 @@ class EngineLoop:
             self._engine.submit(number, message)
         except LsvError as error:
             log.info("req=%s refused: %s", message.spec.request_id, error.message)
-            connection.deliver([refuse(message.id, error)], self._engine.stats)
+            connection.deliver([make_refusal(message.id, error)], self._engine.stats)
 
-    def _greet(self, connection: Connection, hello: Hello) -> None:
+    def _welcome(self, connection: Connection, hello: Hello) -> None:
         config = self._engine.config
         if hello.protocol != PROTOCOL:
             raise ConnectionLost(f"the client speaks protocol {hello.protocol}, this engine {PROTOCOL}")
@@ -200,12 +200,12 @@ class EngineLoop:
         connection.send(self._progress if self._fit is None else Ready(self._fit))
 
     def _control(self, number: int, connection: Connection, message: Control) -> None:
-        """``drain`` is answered when everything has ended; no request is taken from then on."""
+        """``drain`` is answered when everything has ended; new requests are refused from then on."""
         if message.order == "drain":
             self._draining = True
             self._drains.append((number, message.id))
         elif message.order == "reset_prefix_cache":
-            if self._fit is not None:  # while loading there is nothing to forget
+            if self._fit is not None:  # while loading, nothing is cached
                 self._engine.reset_prefix_cache()
             connection.send(Controlled(message.id))
         else:
@@ -213,21 +213,21 @@ class EngineLoop:
             connection.send(Controlled(message.id, error.record()))
 
     def _answer_drains(self) -> None:
-        """Tell those who asked for it that everything has ended."""
+        """Answer ``drain`` once everything has ended."""
         if self._drains and not self._engine.has_work:
             for number, id in self._drains:
                 self._send(number, Controlled(id))
             self._drains.clear()
 
-    def _deliver(self, news: dict[int, list[Update]]) -> None:
+    def _deliver(self, updates: dict[int, list[Update]]) -> None:
         stats = self._engine.stats
         for number, connection in tuple(self._connections.items()):
             try:
-                connection.deliver(news.get(number, ()), stats)
+                connection.deliver(updates.get(number, ()), stats)
             except ConnectionLost as lost:
-                self._lose(number, lost)
+                self._on_disconnect(number, lost)
             else:
-                self._watch(number, connection)
+                self._watch_writes(number, connection)
 
     def _broadcast(self, message: EngineMessage) -> None:
         for number in tuple(self._connections):
@@ -240,32 +240,32 @@ class EngineLoop:
         try:
             connection.send(message)
         except ConnectionLost as lost:
-            self._lose(number, lost)
+            self._on_disconnect(number, lost)
         else:
-            self._watch(number, connection)
+            self._watch_writes(number, connection)
 
-    def _watch(self, number: int, connection: Connection) -> None:
-        """Ask to be told when a reader who is behind reads on."""
+    def _watch_writes(self, number: int, connection: Connection) -> None:
+        """Wait for a reader who is behind to read on."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_behind else 0)
         key = self._selector.get_key(connection)
         if key.events != wanted:
             self._selector.modify(connection, wanted, key.data)
 
-    def _lose(self, number: int, lost: ConnectionLost) -> None:
+    def _on_disconnect(self, number: int, lost: ConnectionLost) -> None:
         connection = self._connections.pop(number)
         self._selector.unregister(connection)
         connection.close()
         log.debug("connection %d ended: %s", number, lost)
         if self._fit is not None and self._engine.failure is None:
             self._engine.abort_all(number)
-            self._stale = True
+            self._stats_changed = True
 
 
 def main(listener: int, lifeline: int, parent: int) -> int:
     """Run an engine process; exit codes: 0 told to stop, 1 failed, 2 could not start."""
-    gc.disable()  # nearly everything that a start makes stays, and looking through it takes a tenth of the time
+    gc.disable()  # nearly all objects made by a start live on, and tracing them takes a tenth of the time
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and stops us
     signal.signal(signal.SIGTERM, _exit)
     channel = socket.socket(fileno=lifeline)
     boot = _read_boot(channel)
@@ -287,7 +287,7 @@ def _serve(loop: EngineLoop, config: EngineConfig, loaded: Plugins) -> int:
     try:
         report.log_config(config)
         fit = loop.load()
-        gc.freeze()  # from now on only what is new is looked through
+        gc.freeze()  # from now on only new objects are traced
         gc.enable()
         report.log_fit(config, fit)
         loaded.call("lsv_engine_started", config=config)

@@ -1,4 +1,4 @@
-"""Updates on their way to a reader who may be slow: they wait merged, one for each request."""
+"""Updates on their way to a reader who may be slow: they wait, merged into one for each request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Mailbox:
-    """What has not been read yet; it grows with the tokens of its requests, not with steps."""
+    """Updates that have not been read; it grows with the tokens of its requests, not with steps."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Update]] = {}
@@ -30,7 +30,7 @@ class Mailbox:
         return tuple(merge(updates) for updates in waiting.values())
 
     def discard(self, ids: Iterable[int]) -> None:
-        """Nobody wants news of these any more."""
+        """Drop the updates of these requests."""
         for id in ids:
             self._waiting.pop(id, None)
 

@@ -198,7 +198,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     """What a step brought for one connection."""
 
     updates: tuple[Update, ...]
-    """One for each sequence that has news."""
+    """One for each sequence with anything new."""
 
     stats: Stats
     """The engine's state after the step."""

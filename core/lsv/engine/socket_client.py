@@ -78,7 +78,7 @@ class Inbox:
 
 
 class SocketClient(ClientBase):
-    """Talks to an engine process, watches it, and starts it again as often as the process allows.
+    """Talks to an engine process, watches it, and restarts it as often as the process allows.
 
     ``start`` and everything else must be called in one event loop.
     """
@@ -114,7 +114,7 @@ class SocketClient(ClientBase):
         self._task = asyncio.create_task(self._keep_connected())
 
     async def ready(self) -> Fit:
-        """Wait until the engine can be used; raises what its start failed with."""
+        """Wait until the engine can be used; raises the error its start failed with."""
         await self._settled.wait()
         if self._status.state != "ready" or self.fit is None:
             raise self._failure or EngineDied(self._status.error or "the engine has been stopped")
@@ -126,7 +126,7 @@ class SocketClient(ClientBase):
 
     @property
     def failure(self) -> LsvError | None:
-        """What a dead engine died of, as the error it reported itself where it could."""
+        """Why a dead engine died: the error it reported, where it could."""
         return self._failure if self._status.state == "dead" else None
 
     @property
@@ -210,7 +210,7 @@ class SocketClient(ClientBase):
             self._send(Abort(tuple(still_open)))
 
     async def _send_order(self, order: str) -> None:
-        """Have the engine carry out an order; raises its refusal, or ``EngineDied`` when it is gone."""
+        """Have the engine carry out an order; raises the error it was refused with, or ``EngineDied``."""
         number = next(self._numbers)
         done = self._orders[number] = asyncio.get_running_loop().create_future()
         try:
@@ -234,7 +234,7 @@ class SocketClient(ClientBase):
             self._settled.set()
 
     async def _keep_connected(self) -> None:
-        """Listen to the engine until it is gone; then fail what is open, and start it again if that is allowed."""
+        """Receive until the engine is gone; then fail open requests, and restart it if that is allowed."""
         while True:
             with suppress(OSError):
                 await self._run_connection()
@@ -289,7 +289,7 @@ class SocketClient(ClientBase):
             self._answer_order(message)
 
     async def _await_processor(self, media: MediaService) -> None:
-        """The engine is ready; so is the client, once media can be prepared."""
+        """The engine is ready; the client is, too, once media can be prepared."""
         try:
             await media.ready()
         except LsvError as error:
@@ -309,7 +309,7 @@ class SocketClient(ClientBase):
             done.set_exception(from_record(message.error))
 
     def _on_disconnect(self, error: LsvError) -> None:
-        """The engine is gone: everything open ends with the reason."""
+        """The engine is gone: fail everything open with the reason."""
         if self._closing:
             error = Unavailable("the engine has been stopped")
         else:

@@ -1,4 +1,4 @@
-"""The line about throughput that an engine's log gets every few seconds while there is something to tell."""
+"""The line about throughput in an engine's log, every few seconds while it is busy."""
 
 from __future__ import annotations
 

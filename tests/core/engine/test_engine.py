@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from lsv.engine.engine import Engine, refuse
+from lsv.engine.engine import Engine, make_refusal
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import BadRequest, EngineDied, Overloaded
 from lsv.request.params import SamplingParams
@@ -159,7 +159,7 @@ def test_refusals():
     engine.submit("a", ask(1))
     with pytest.raises(Overloaded) as full:
         engine.submit("a", ask(2))
-    assert refuse(2, full.value).error.code == "overloaded"
+    assert make_refusal(2, full.value).error.code == "overloaded"
     assert tokens(run(engine)["a"], 1) == expected((1, 2, 3), 5)
 
 
