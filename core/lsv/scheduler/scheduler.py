@@ -141,7 +141,7 @@ class Scheduler:
         """End requests that nobody wants any more, whatever they are doing; ids that are not known are passed over."""
         known = [self._jobs[id] for id in ids if id in self._jobs]
         outcomes = tuple(self._end(Outcome(job.request, finish=FinishReason.ABORT), job) for job in known)
-        self._planner.batch.sweep()
+        self._planner.batch.release_blocks()
         return outcomes
 
     def finish(self, id: int, keep: int, reason: FinishReason, now: float) -> Outcome | None:
@@ -151,7 +151,7 @@ class Scheduler:
             return None
         del job.request.output[keep:]
         outcome = self._end(Outcome(job.request, finish=reason), job)
-        self._planner.batch.sweep()
+        self._planner.batch.release_blocks()
         return outcome
 
     def expire(self, now: float) -> tuple[Outcome, ...]:
@@ -172,10 +172,10 @@ class Scheduler:
             for job in tuple(self._jobs.values())
         )
         for job in tuple(batch):
-            batch.leave(job)
-        batch.sweep()
+            batch.retire(job)
+        batch.release_blocks()
         batch.slots.take_ended()
-        self._planner.encoding.forget()
+        self._planner.encoder.clear()
         self._kv.reset_prefix_cache()
         return failed
 
@@ -184,7 +184,7 @@ class Scheduler:
         self._kv.reset_prefix_cache()
 
     def _end(self, outcome: Outcome, job: Job) -> Outcome:
-        """The request has ended; its blocks follow with the next ``sweep``, or once its rows in flight have settled."""
+        """The request has ended; its blocks follow once its rows in flight have settled."""
         request = job.request
         del self._jobs[request.id]
         job.ended = True
@@ -192,8 +192,8 @@ class Scheduler:
         if job in self._planner.waiting:
             self._planner.waiting.remove(job)
         else:
-            self._planner.batch.leave(job)
-            self._planner.encoding.leave(job)
+            self._planner.batch.retire(job)
+            self._planner.encoder.unref(job)
         return outcome
 
     # Steps
@@ -202,12 +202,12 @@ class Scheduler:
         """The next step, in flight from now on; None when nothing can be planned until something settles or arrives."""
         if len(self._flights) >= self.limits.depth:
             return None
-        draft = self._planner.draft(now)
-        if draft.idle:
+        built = self._planner.build(now)
+        if built.empty:
             return None
-        plan = draft.finish(self._steps, self._planner.batch.slots.take_ended())
+        plan = built.finish(self._steps, self._planner.batch.slots.take_ended())
         self._steps += 1
-        self._flights.append((plan, draft.jobs, draft.encoding))
+        self._flights.append((plan, built.jobs, built.encoding))
         return plan
 
     def settle(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Outcome, ...]:
@@ -235,7 +235,7 @@ class Scheduler:
         for job in encoding:
             if not job.in_flight and not job.active:
                 self._planner.dismiss(job)
-        self._planner.batch.sweep()
+        self._planner.batch.release_blocks()
         return tuple(outcomes)
 
     def _settle_odd(self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float) -> Outcome | None:

@@ -1,10 +1,10 @@
-"""The worker's slots: small numbers that are used again."""
+"""The worker's slots: small numbers that are reused."""
 
 from __future__ import annotations
 
 
-class Slots:
-    """Slots 0 … count-1. A slot given back can be taken at once: its ``end`` is in the plan that takes it or before."""
+class SlotPool:
+    """Slots 0 … count-1. A slot given back can be taken at once: the plan that takes it, or one before, ends it."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count - 1, -1, -1))
@@ -12,12 +12,13 @@ class Slots:
 
     @property
     def free(self) -> int:
+        """How many slots can be taken."""
         return len(self._free)
 
     def take(self) -> int:
         return self._free.pop()
 
-    def give(self, slot: int) -> None:
+    def give_back(self, slot: int) -> None:
         self._free.append(slot)
         self._ended.append(slot)
 

@@ -9,10 +9,10 @@ from lsv.kv.table import Table
 from lsv.request.request import Status
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.slots import Slots
+from lsv.scheduler.slots import SlotPool
 
 
-class Batch:
+class RunningBatch:
     """Jobs from admission until their slot and blocks are free again.
 
     A job is either ``prefilling`` (has known tokens to plan), ``decoding``, or leaving: no row is planned for it any
@@ -23,29 +23,29 @@ class Batch:
     def __init__(self, limits: Limits, kv: KVManager) -> None:
         self.prefilling: dict[int, Job] = {}
         self.decoding: dict[int, Job] = {}
-        self.slots = Slots(limits.max_num_seqs)
+        self.slots = SlotPool(limits.max_num_seqs)
         self._limits = limits
         self._kv = kv
-        self._leaving: dict[int, Job] = {}
-        self._gone: list[Table] = []
+        self._draining: dict[int, Job] = {}
+        self._unreleased: list[Table] = []
 
     def __len__(self) -> int:
-        return len(self.prefilling) + len(self.decoding) + sum(not job.ended for job in self._leaving.values())
+        return len(self.prefilling) + len(self.decoding) + sum(not job.ended for job in self._draining.values())
 
     def __iter__(self) -> Iterator[Job]:
         """All that hold a slot."""
-        for jobs in (self.prefilling, self.decoding, self._leaving):
+        for jobs in (self.prefilling, self.decoding, self._draining):
             yield from jobs.values()
 
     @property
-    def leaving(self) -> bool:
+    def draining(self) -> bool:
         """Whether blocks are on their way back."""
-        return bool(self._leaving)
+        return bool(self._draining)
 
     @property
     def preempting(self) -> bool:
         """Whether a preempted request still has rows in flight."""
-        return any(not job.ended for job in self._leaving.values())
+        return any(not job.ended for job in self._draining.values())
 
     def needs(self, job: Job) -> int:
         """Most blocks the job will hold: for its known tokens, or for good if it must not be preempted again."""
@@ -64,7 +64,7 @@ class Batch:
         step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing_groups
         return step + sum(max(0, self.needs(job) - job.table.allocated) for job in self.prefilling.values())
 
-    def enter(self, job: Job, match: Match) -> None:
+    def admit(self, job: Job, match: Match) -> None:
         """A waiting job gets a slot and the blocks of its cached prefix."""
         request = job.request
         job.known = len(request)
@@ -89,7 +89,7 @@ class Batch:
         ]
         return max(candidates, key=lambda job: job.rank, default=None)
 
-    def leave(self, job: Job) -> bool:
+    def retire(self, job: Job) -> bool:
         """Plan nothing more for the job; True when it is gone with this call, having no row in flight."""
         if job.slot < 0:
             return False
@@ -98,16 +98,16 @@ class Batch:
             job.active = False
             (self.prefilling if id in self.prefilling else self.decoding).pop(id)
         if job.in_flight:
-            self._leaving[id] = job
+            self._draining[id] = job
             return False
-        self._leaving.pop(id, None)
-        self.slots.give(job.slot)
+        self._draining.pop(id, None)
+        self.slots.give_back(job.slot)
         job.slot = -1
-        self._gone.append(job.table)
+        self._unreleased.append(job.table)
         return True
 
-    def sweep(self) -> None:
+    def release_blocks(self) -> None:
         """Free the blocks of all that are gone since the last call, together, for the order of eviction."""
-        if self._gone:
-            self._kv.release(self._gone)
-            self._gone.clear()
+        if self._unreleased:
+            self._kv.release(self._unreleased)
+            self._unreleased.clear()

@@ -1,4 +1,4 @@
-"""A step plan while it is being made."""
+"""A step plan while it is being built."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from lsv.scheduler.job import Job
 from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan
 
 
-class Draft:
-    """Collects rows by columns. Decoding rows come before prompt rows.
+class PlanBuilder:
+    """Collects rows by columns. Decoding rows come before prompt rows."""
 
-    ``jobs`` are those of the rows, ``encoding`` those for which something is encoded: as with a row in flight, a job
-    keeps its slot and blocks until that has settled.
-    """
+    __slots__ = (
+        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "encoding",
+        "jobs",
+    )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
         self.budget = budget
         self.jobs: list[Job] = []
+        """The jobs of the rows, in order."""
         self.encoding: list[Job] = []
+        """The jobs of ``encode``; like a row in flight, encoding in flight keeps the job's slot and blocks."""
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._chunks: list[int] = []
@@ -29,12 +32,9 @@ class Draft:
         self._forget: list[bytes] = []
 
     @property
-    def idle(self) -> bool:
+    def empty(self) -> bool:
         """Whether the step would compute nothing at all."""
         return not self.jobs and not self._encode
-
-    def __len__(self) -> int:
-        return len(self.jobs)
 
     def decode(self, jobs: list[Job]) -> None:
         """One more token of each job whose next token is sampled by the row before, as many as the step can take."""
@@ -60,7 +60,7 @@ class Draft:
         self.budget.spend(count)
 
     def encode(self, job: Job, place: int, first: int, last: int) -> None:
-        """Some parts of the encoder's work on one of the job's media, see ``Encode``."""
+        """Parts of the encoder's work on one of the job's media, see ``Encode``."""
         self._encode.append(Encode(job.slot, place, first, last))
         self.encoding.append(job)
         job.in_flight += 1
@@ -70,13 +70,13 @@ class Draft:
         self._forget.append(hash)
 
     def begin(self, job: Job) -> None:
-        """The job enters its slot, with blocks for what cross layers attend to."""
+        """The job enters its slot, with its blocks for cross-attention."""
         self._begin.append(_begin(job.slot, job.request))
         for group, blocks in enumerate(job.table.cross, start=len(job.table.blocks)):
             self._blocks.append(Grown(job.slot, group, tuple(blocks)))
 
     def grow(self, job: Job) -> None:
-        """Tell the worker of the blocks it has not seen yet."""
+        """Tell the worker of the job's blocks that it has not been told of yet."""
         table = job.table
         if not table.blocks or table.sent == len(table.blocks[0]):
             return
@@ -109,7 +109,6 @@ class Draft:
             slot=tuple(self._slots),
             start=tuple(self._starts),
             count=(1,) * decoding + tuple(self._chunks),
-            drafts=(0,) * len(self.jobs),
             wants_logits=(True,) * decoding + tuple(self._samples),
         )
 
