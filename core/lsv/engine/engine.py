@@ -19,10 +19,11 @@ from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
 from lsv.request.request import FinishReason, Request
+from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
-from lsv.scheduler.scheduler import Limits, Scheduler
+from lsv.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 

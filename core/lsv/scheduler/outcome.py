@@ -40,3 +40,20 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hits: int
     prompt_tokens: int
     generation_tokens: int
+
+
+class Totals:
+    """What a scheduler has counted since its start, as in ``Counts``."""
+
+    __slots__ = ("generation_tokens", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.preemptions = self.prefix_queries = self.prefix_hits = 0
+        self.prompt_tokens = self.generation_tokens = 0
+
+    def count_prompt(self, tokens: int, cached: int, *, looked_up: bool) -> None:
+        """A request is admitted for the first time, with ``cached`` tokens of its prompt found if looked up."""
+        self.prompt_tokens += tokens
+        if looked_up:
+            self.prefix_queries += tokens
+            self.prefix_hits += cached

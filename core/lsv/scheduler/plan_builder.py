@@ -13,7 +13,7 @@ class PlanBuilder:
 
     __slots__ = (
         "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "encoding",
-        "jobs",
+        "jobs", "out_of_blocks",
     )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
@@ -22,6 +22,8 @@ class PlanBuilder:
         """The jobs of the rows, in order."""
         self.encoding: list[Job] = []
         """The jobs of ``encode``; like a row in flight, encoding in flight keeps the job's slot and blocks."""
+        self.out_of_blocks = False
+        """Whether a row lacked blocks: nobody is admitted in this step."""
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._chunks: list[int] = []

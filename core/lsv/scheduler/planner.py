@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.kv.manager import KVManager, Match
-from lsv.request.request import Status
+from lsv.kv.manager import KVManager
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Job
@@ -16,165 +15,149 @@ from lsv.scheduler.waiting import WaitingQueue
 
 
 class Planner:
-    """Moves jobs from the waiting room into the batch and, by preemption, back."""
+    """Works on the queues and caches it is given, which belong to the scheduler; it keeps no state of its own."""
 
-    def __init__(self, limits: Limits, kv: KVManager, policy: Policy) -> None:
-        self.waiting = WaitingQueue()
-        self.batch = RunningBatch(limits, kv)
-        self.preemptions = self.prompt_tokens = self.prefix_queries = self.prefix_hits = 0
-        self.encoder = EncoderCache(limits.encoder_tokens, limits.encoder_parts)
+    def __init__(
+        self,
+        limits: Limits,
+        kv: KVManager,
+        policy: Policy,
+        *,
+        waiting: WaitingQueue,
+        running: RunningBatch,
+        encoder: EncoderCache,
+        pace: Pace | None,
+    ) -> None:
         self._limits = limits
         self._kv = kv
         self._policy = policy
-        self.pace = None if limits.max_itl is None else Pace(limits.max_itl)
-        self._short = False  # blocks ran out in this step: nobody is admitted
-        self._decode_next = False
+        self._waiting = waiting
+        self._running = running
+        self._encoder = encoder
+        self._pace = pace
 
     def build(self, now: float) -> PlanBuilder:
-        """The next step's rows; empty when nothing can be planned now."""
+        """The next step: running requests first, then waiting ones after a prefix look-up.
+
+        It is empty when nothing can be planned now.
+        """
         for id in self._kv.pending.take_unparked():
-            self.waiting.unpark(id)
-        self._short = False
+            self._waiting.unpark(id)
         plan = PlanBuilder(self._budget())
-        self.encoder.begin_step(decoding=bool(self.batch.decoding))
+        self._encoder.begin_step(decoding=bool(self._running.decoding))
         if self._limits.mixed_batches:
             self._decode(plan)
-            self._prefill(plan, now)
+            if self._continue_prefills(plan):
+                self._admit(plan, now)
         else:
-            self._fill_unmixed(plan, now)
+            self._take_turns(plan, now)
         return plan
 
     def _budget(self) -> StepBudget:
         most = quick = self._limits.max_num_batched_tokens
-        if self.pace is not None and self.batch.decoding:
-            first = next(iter(self.batch.prefilling.values()), None)
-            quick = min(most, self.pace.prompt_tokens(0 if first is None else first.planned))
-        prompt = self._policy.budget(len(self.batch), StepCosts(most, quick))
+        if self._pace is not None and self._running.decoding:
+            first = next(iter(self._running.prefilling.values()), None)
+            quick = min(most, self._pace.prompt_tokens(0 if first is None else first.planned))
+        prompt = self._policy.budget(len(self._running), StepCosts(most, quick))
         padding, chunked = self._limits.padding, self._limits.chunked_prefill
         if padding is None:
             return StepBudget(most, max(1, prompt), chunked=chunked)
         return PaddedBudget(most, max(1, prompt), padding, chunked=chunked)
 
-    def _fill_unmixed(self, plan: PlanBuilder, now: float) -> None:
+    def _take_turns(self, plan: PlanBuilder, now: float) -> None:
         """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""
-        if self._decode_next:
+        if self._running.decode_next:
             self._decode(plan)
-        if not plan.jobs:
-            self._prefill(plan, now)
-            self._decode_next = bool(plan.jobs) and self._limits.chunked_prefill
-        else:
-            self._decode_next = False
+        decoded = bool(plan.jobs)
+        if not decoded and self._continue_prefills(plan):
+            self._admit(plan, now)
+        self._running.decode_next = bool(plan.jobs) and not decoded and self._limits.chunked_prefill
         if not plan.jobs:
             self._decode(plan)
 
+    # Running requests
+
     def _decode(self, plan: PlanBuilder) -> None:
-        decoding = self.batch.decoding
+        """The next token of each request whose known tokens are all planned."""
+        decoding = self._running.decoding
         stuck = [job for job in decoding.values() if job.plannable <= job.planned < job.max_planned]
-        # Whoever gets a block may still be preempted for one behind it, so all is settled before a row is planned.
-        for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1)]:
+        # A job that just got a block can still be preempted for a later one, so all get theirs before any is planned.
+        for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1, plan)]:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
         plan.decode([job for job in decoding.values() if job.planned < job.plannable])
 
-    def _prefill(self, plan: PlanBuilder, now: float) -> None:
-        for job in tuple(self.batch.prefilling.values()):
+    def _continue_prefills(self, plan: PlanBuilder) -> bool:
+        """The next chunks of prompts that are partly computed; False when the step is full before the last of them."""
+        for job in tuple(self._running.prefilling.values()):
             count = plan.budget.chunk(job.known - job.planned)
             if not count:
-                return
-            if job.active and self._grow(job, job.planned + count):
+                return False
+            if job.active and self._grow(job, job.planned + count, plan):
                 self._take(job, count, plan)
-        self._admit(plan, now)
+        return True
 
     def _take(self, job: Job, count: int, plan: PlanBuilder) -> None:
+        """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
         plan.grow(job)
         if job.request.media:
-            count = self._encode(job, count, plan)
+            count = self._computable(job, count, plan)
         if not count:
             return
         plan.prefill(job, count)
-        self.encoder.release_consumed(job)
+        self._encoder.release_consumed(job)
         if job.planned == job.known:
-            self.batch.start_decoding(job)
+            self._running.start_decoding(job)
 
-    def _encode(self, job: Job, count: int, plan: PlanBuilder) -> int:
+    def _computable(self, job: Job, count: int, plan: PlanBuilder) -> int:
         """How many of ``count`` tokens have, with what this step encodes, all embeddings they need."""
-        reach = self.encoder.computable(job, count, plan)
-        return reach if reach == count or self._limits.chunked_prefill else 0
+        computable = self._encoder.computable(job, count, plan)
+        return computable if computable == count or self._limits.chunked_prefill else 0
 
-    # Admission
+    # Waiting requests
 
     def _admit(self, plan: PlanBuilder, now: float) -> None:
-        """Let waiting jobs in, in order, as long as there are tokens, slots and blocks for the next one."""
-        while plan.budget.tokens and self.batch.slots.free and not (self._short or self.batch.preempting):
-            job = self.waiting.head()
+        """Admit waiting jobs, in order, as long as there are tokens, slots and blocks for the next one."""
+        running = self._running
+        while plan.budget.tokens and running.slots.free and not (plan.out_of_blocks or running.preempting):
+            job = self._waiting.head()
             if job is None:
                 return
-            most = self.batch.max_cached(job)
-            match = self._kv.match(job.table, most)
-            pending = self._kv.find_pending(job.table, match, most)
+            limit = running.max_cached(job)
+            match = self._kv.match(job.table, limit)
+            pending = self._kv.find_pending(job.table, match, limit)
             if pending is not None:
-                self.waiting.park()
+                self._waiting.park()
                 self._kv.pending.park(pending, job.request.id)
                 continue
             count = plan.budget.chunk(len(job.request) - match.tokens)
-            if not count or not self._fits(job, match):
+            if not count or not running.fits(job, match):
                 return
-            self.waiting.pop()
-            self._enter(job, match, now)
+            self._waiting.pop()
+            running.admit(job, match, now)
             plan.begin(job)
-            grown = self._grow(job, job.planned + count)
+            grown = self._grow(job, job.planned + count, plan)
             assert grown, "an admitted request has blocks for its prompt"
             self._take(job, count, plan)
 
-    def _fits(self, job: Job, match: Match) -> bool:
-        needed = self.batch.needs(job) - self._kv.in_use(match)
-        return self._kv.unreserved >= needed + self.batch.watermark()
+    # Preemption
 
-    def _enter(self, job: Job, match: Match, now: float) -> None:
-        request = job.request
-        self.batch.admit(job, match)
-        if request.first_planned is not None:
-            return
-        request.first_planned = now
-        request.cached = match.tokens
-        self.prompt_tokens += len(request.prompt)
-        if self._kv.prefix_caching:
-            self.prefix_queries += len(request.prompt)
-            self.prefix_hits += match.tokens
-
-    # Blocks
-
-    def _grow(self, job: Job, tokens: int) -> bool:
-        """Give the job blocks for ``tokens`` tokens; False when it has to wait or had to leave."""
+    def _grow(self, job: Job, tokens: int, plan: PlanBuilder) -> bool:
+        """Get the job blocks for ``tokens`` tokens; False when it has to wait for them or was preempted itself."""
         while not self._kv.grow(job.table, tokens):
-            if not self._make_room(job):
+            plan.out_of_blocks = True
+            if not self._preempt_for(job):
                 return False
         return True
 
-    def _make_room(self, job: Job) -> bool:
+    def _preempt_for(self, job: Job) -> bool:
         """Preempt the last in line; whether ``job`` should try again now."""
-        self._short = True
-        if self.batch.draining:  # their blocks come back with the next settle
+        running = self._running
+        if running.draining:  # their blocks come back with the next settle
             return False
-        victim = self.batch.victim()
-        if victim is None or not self.dismiss(victim):
+        victim = running.victim()
+        if victim is None or not running.retire(victim):
             return False
-        self.batch.release_blocks()
+        running.release_blocks()
         return victim is not job
-
-    def dismiss(self, job: Job) -> bool:
-        """Take a job out of the batch, back into the waiting room unless it has ended.
-
-        With rows in flight it only starts to leave: False, and to be called again when the last one has settled.
-        """
-        if not self.batch.retire(job):
-            return False
-        self.encoder.unref(job)
-        if not job.ended:
-            self.preemptions += 1
-            job.request.preemptions += 1
-            job.request.computed = 0
-            job.request.status = Status.WAITING
-            self.waiting.add(job)
-        return True

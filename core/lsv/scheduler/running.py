@@ -7,39 +7,54 @@ from collections.abc import Iterator
 from lsv.kv.manager import KVManager, Match
 from lsv.kv.table import Table
 from lsv.request.request import Status
+from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.outcome import Totals
 from lsv.scheduler.slots import SlotPool
+from lsv.scheduler.waiting import WaitingQueue
 
 
 class RunningBatch:
-    """Jobs from admission until their slot and blocks are free again.
+    """Jobs from admission until their slot, blocks and embeddings are given back.
 
-    A job is either ``prefilling`` (has known tokens to plan), ``decoding``, or leaving: no row is planned for it any
-    more, and its slot and blocks stay its own until its last row in flight has settled. That is the quarantine of
-    freed blocks: no plan in flight ever names a block that someone else could write.
+    A job is *prefilling* while some of its known tokens are not planned, and *decoding* from then on: each further
+    token is sampled by the row before. Both are states of a job, not phases of the scheduler; a step can hold rows of
+    both. A *draining* job has ended or is preempted: no row is planned for it any more, but it keeps its slot and
+    blocks until its last row in flight has settled. That is the quarantine of freed blocks: no plan in flight names a
+    block that another request could write. Preempted jobs then go back to ``waiting``.
     """
 
-    def __init__(self, limits: Limits, kv: KVManager) -> None:
+    def __init__(
+        self, limits: Limits, kv: KVManager, encoder: EncoderCache, waiting: WaitingQueue, totals: Totals
+    ) -> None:
         self.prefilling: dict[int, Job] = {}
+        """By request id, in the order of admission."""
         self.decoding: dict[int, Job] = {}
+        """By request id, in the order in which they began to decode."""
+        self.decode_next = False
+        """Whether it is the turn of decoding rows, where a step can't hold both kinds."""
         self.slots = SlotPool(limits.max_num_seqs)
-        self._limits = limits
-        self._kv = kv
         self._draining: dict[int, Job] = {}
         self._unreleased: list[Table] = []
+        self._limits = limits
+        self._kv = kv
+        self._encoder = encoder
+        self._waiting = waiting
+        self._totals = totals
 
     def __len__(self) -> int:
+        """Requests that have not ended."""
         return len(self.prefilling) + len(self.decoding) + sum(not job.ended for job in self._draining.values())
 
     def __iter__(self) -> Iterator[Job]:
-        """All that hold a slot."""
+        """All jobs that hold a slot."""
         for jobs in (self.prefilling, self.decoding, self._draining):
             yield from jobs.values()
 
     @property
     def draining(self) -> bool:
-        """Whether blocks are on their way back."""
+        """Whether blocks come back when rows in flight settle."""
         return bool(self._draining)
 
     @property
@@ -47,34 +62,44 @@ class RunningBatch:
         """Whether a preempted request still has rows in flight."""
         return any(not job.ended for job in self._draining.values())
 
-    def needs(self, job: Job) -> int:
-        """Most blocks the job will hold: for its known tokens, or for good if it must not be preempted again."""
-        length = job.max_length if self._is_protected(job) else len(job.request)
-        return self._kv.blocks_for(length, self._limits.tokens_in_flight)
+    # Admission
 
-    def _is_protected(self, job: Job) -> bool:
-        return job.request.preemptions >= self._limits.max_preemptions
-
-    def max_cached(self, job: Job) -> int:
-        """How many of the job's tokens may come from the prefix cache."""
-        return 0 if self._is_protected(job) and self._kv.windowed else job.max_cached
-
-    def watermark(self) -> int:
-        """Blocks to leave for the running: the rest of their prompts and one step of each."""
-        step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing_groups
-        return step + sum(max(0, self.needs(job) - job.table.allocated) for job in self.prefilling.values())
-
-    def admit(self, job: Job, match: Match) -> None:
-        """A waiting job gets a slot and the blocks of its cached prefix."""
+    def admit(self, job: Job, match: Match, now: float) -> None:
+        """A job that was waiting gets a slot, and the blocks of its cached prefix."""
         request = job.request
         job.known = len(request)
-        self._kv.allocate(job.table, match, job.known, self.needs(job) if self._is_protected(job) else 0)
+        self._kv.allocate(job.table, match, job.known, self._most_blocks(job) if self._is_protected(job) else 0)
         job.slot = self.slots.take()
         job.planned = request.computed = match.tokens
         job.next_kv_check = 0
         job.active = True
         request.status = Status.RUNNING
         self.prefilling[request.id] = job
+        if request.first_planned is None:
+            request.first_planned, request.cached = now, match.tokens
+            self._totals.count_prompt(len(request.prompt), match.tokens, looked_up=self._kv.prefix_caching)
+
+    def fits(self, job: Job, match: Match) -> bool:
+        """Whether a waiting job finds its blocks without taking those that the running ones need soon."""
+        needed = self._most_blocks(job) - self._kv.in_use(match)
+        return self._kv.unreserved >= needed + self._watermark()
+
+    def max_cached(self, job: Job) -> int:
+        """How many of the job's tokens may come from the prefix cache."""
+        return 0 if self._is_protected(job) and self._kv.windowed else job.max_cached
+
+    def _watermark(self) -> int:
+        """Blocks to leave for the running jobs: for the rest of their known tokens and one step of each."""
+        step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing_groups
+        return step + sum(max(0, self._most_blocks(job) - job.table.allocated) for job in self.prefilling.values())
+
+    def _most_blocks(self, job: Job) -> int:
+        """Most blocks the job holds for its known tokens, or ever, if it must not be preempted again."""
+        length = job.max_length if self._is_protected(job) else len(job.request)
+        return self._kv.blocks_for(length, self._limits.tokens_in_flight)
+
+    def _is_protected(self, job: Job) -> bool:
+        return job.request.preemptions >= self._limits.max_preemptions
 
     def start_decoding(self, job: Job) -> None:
         """All known tokens of the job are planned."""
@@ -82,15 +107,19 @@ class RunningBatch:
         self.decoding[job.request.id] = job
         job.update_plannable()
 
+    # The way out
+
     def victim(self) -> Job | None:
-        """Who is preempted next: the last in line that is not protected."""
-        candidates = [
-            job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.reservation
-        ]
-        return max(candidates, key=lambda job: job.rank, default=None)
+        """The job to preempt next: the last in line that has no reservation."""
+        jobs = (job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.reservation)
+        return max(jobs, key=lambda job: job.rank, default=None)
 
     def retire(self, job: Job) -> bool:
-        """Plan nothing more for the job; True when it is gone with this call, having no row in flight."""
+        """Plan nothing more for a job that has ended or, if not, is preempted; whether it has left the batch.
+
+        With rows in flight it drains: this is called again when the last one has settled. The blocks come back with
+        the next ``release_blocks``.
+        """
         if job.slot < 0:
             return False
         id = job.request.id
@@ -104,10 +133,21 @@ class RunningBatch:
         self.slots.give_back(job.slot)
         job.slot = -1
         self._unreleased.append(job.table)
+        self._encoder.unref(job)
+        if not job.ended:
+            self._requeue(job)
         return True
 
+    def _requeue(self, job: Job) -> None:
+        """A preempted job waits again, to be computed anew."""
+        self._totals.preemptions += 1
+        job.request.preemptions += 1
+        job.request.computed = 0
+        job.request.status = Status.WAITING
+        self._waiting.add(job)
+
     def release_blocks(self) -> None:
-        """Free the blocks of all that are gone since the last call, together, for the order of eviction."""
+        """Give back the blocks of all jobs that have left since the last call; together, for the order of eviction."""
         if self._unreleased:
             self._kv.release(self._unreleased)
             self._unreleased.clear()

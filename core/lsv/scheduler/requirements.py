@@ -1,0 +1,84 @@
+"""What only the scheduler knows of a request that it could never serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lsv.errors import BadRequest
+from lsv.kv.manager import KVManager
+from lsv.request.media import Media
+from lsv.request.request import Request
+from lsv.scheduler.limits import Limits
+
+_MAX_ID = (1 << 31) - 1
+
+
+class Requirements:
+    """What a request must meet to be queued, given the step's limits, the cache's size and the encoder's budget.
+
+    ``longest`` is the most tokens a request can reach: ``max_model_len``, what all blocks hold and, without chunked
+    prefill, what one step can take.
+    """
+
+    def __init__(self, limits: Limits, kv: KVManager) -> None:
+        self.longest, self._why_longest = _longest(limits, kv)
+        self._cross_len = kv.cross_len
+        self._encoder_tokens = limits.encoder_tokens
+        self._chunked = limits.chunked_prefill
+
+    def check(self, request: Request) -> None:
+        """Raises ``BadRequest`` for a request that can never be served."""
+        self._check_prompt(request)
+        self._check_cross_item([media for media in request.media if media.cross])
+        self._check_media(request.media)
+
+    def _check_prompt(self, request: Request) -> None:
+        prompt = request.prompt
+        if not prompt:
+            raise BadRequest("the prompt is empty: it needs at least one token", param="prompt")
+        if min(prompt) < 0 or max(prompt) > _MAX_ID:
+            raise BadRequest(f"token ids of a prompt must be between 0 and {_MAX_ID}", param="prompt")
+        longest = self.longest if request.sampling is None else self.longest - 1
+        if len(prompt) > longest:
+            raise BadRequest(
+                f"the prompt has {len(prompt)} tokens, but at most {longest} fit ({self._why_longest}): shorten it",
+                param="prompt",
+            )
+
+    def _check_cross_item(self, items: Sequence[Media]) -> None:
+        """A model with cross-attention needs exactly one item for it, any other model none."""
+        cross_len = self._cross_len
+        if len(items) != (cross_len is not None):
+            wanted = "no item of media" if cross_len is None else "exactly one item of media"
+            raise BadRequest(f"the model attends to {wanted} beside its prompt, and got {len(items)}", param="messages")
+        if cross_len is not None and items[0].count > cross_len:
+            raise BadRequest(
+                f"the item has {items[0].count} embeddings, and the model attends to at most {cross_len}",
+                param="messages",
+            )
+
+    def _check_media(self, media: Sequence[Media]) -> None:
+        """Embeddings of one item, or of all where a prompt is computed in one step, must be kept at a time."""
+        counts = [item.count for item in media]
+        together = max(counts, default=0) if self._chunked else sum(counts)
+        if together > self._encoder_tokens:
+            raise BadRequest(
+                f"the media of the prompt need {together} tokens at a time, and the encoder keeps "
+                f"{self._encoder_tokens}: send smaller ones, or raise encoder_cache_tokens",
+                param="messages",
+            )
+
+
+def _longest(limits: Limits, kv: KVManager) -> tuple[int, str]:
+    """The most tokens of one request, and what bounds it."""
+    bounds = [
+        (limits.max_model_len, f"max_model_len={limits.max_model_len}"),
+        (
+            kv.longest(limits.tokens_in_flight),
+            f"the KV cache has {kv.num_blocks} blocks of {kv.block_size} tokens",
+        ),
+    ]
+    if not limits.chunked_prefill:
+        tokens = limits.max_num_batched_tokens
+        bounds.append((tokens, f"max_num_batched_tokens={tokens} without chunked prefill"))
+    return min(bounds, key=lambda bound: bound[0])
