@@ -136,7 +136,7 @@ def check_media_size(request: RequestSpec, most: int) -> None:
         times = f" for n={answers} answers" if answers > 1 else ""
         raise BadRequest(
             f"the media of this request are {size / _MIB:.0f} MiB once prepared{times}, and at most {most >> 20} MiB "
-            "are taken: send fewer, smaller ones, or shorter clips",
+            "are taken: send fewer, smaller ones, or shorter videos",
             param="messages",
         )
 

@@ -19,7 +19,7 @@ class MediaLink(msgspec.Struct, kw_only=True):
 
 
 class InputAudio(msgspec.Struct, kw_only=True):
-    """Sound in base64. ``format`` is not needed: the content tells it."""
+    """Audio in base64. ``format`` is not needed: the content tells it."""
 
     data: str
     format: str | None = None
@@ -75,7 +75,7 @@ def read_part(part: ContentPart, where: str) -> str | Reference:
 
 
 def refusal(reference: Reference, modalities: Sequence[Modality]) -> BadRequest:
-    """What is said of media that a model does not take; ``modalities`` are those it does."""
+    """The error for media that a model does not take; ``modalities`` are those it does."""
     takes = ", ".join(("text", *modalities))
     return BadRequest(
         f"{reference.where}: this model takes {takes}, but no {reference.modality}", param=reference.where

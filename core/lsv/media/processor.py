@@ -1,6 +1,6 @@
 """The seam to families that take media: how an item becomes the encoder's inputs, and where it stands in a prompt.
 
-Processors run in side processes, which may be killed; placements run where prompts are made. Neither needs torch.
+Processors run in worker processes, which may be killed; placements run where prompts are made. Neither needs torch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Image:
     """uint8 [height, width, 3], RGB, upright, without transparency."""
 
     pixels: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class Audio:
     """float32 [samples] in -1 … 1, one channel; ``rate`` samples a second."""
 
     samples: npt.NDArray[np.float32]
@@ -34,57 +34,55 @@ class Sound:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Video:
     """uint8 [frames, height, width, 3], RGB; ``times`` float32 [frames] in seconds from the beginning."""
 
     frames: npt.NDArray[np.uint8]
     times: npt.NDArray[np.float32]
 
 
-Content = Picture | Sound | Clip
+Content = Image | Audio | Video
 
 
 class Processed(msgspec.Struct, frozen=True):
-    """What a processor makes of one item.
-
-    ``tokens`` take the place of the item's placeholder in the prompt; of these, ``count`` from ``start`` on get the
-    embeddings that the encoder makes of ``inputs``. A ``cross`` item has no placeholder and no tokens: layers attend to
-    its ``count`` embeddings from every token.
-    """
+    """What a processor makes of one item."""
 
     inputs: Mapping[str, Array]
+    """What the model's encoder takes, by name."""
     tokens: tuple[int, ...]
+    """They replace the item's placeholder in the prompt."""
     start: int
+    """The first of ``tokens`` that gets an embedding."""
     count: int
+    """How many of ``tokens`` get the embeddings that the encoder makes of ``inputs``."""
     cross: bool = False
+    """The item has no placeholder and no tokens: cross-attention layers attend to its embeddings from every token."""
 
 
 class Processor(Protocol):
-    """Made by ``ProcessorOffer.load``, a ``(folder, config) -> Processor``, in a side process.
+    """Made by ``ProcessorOffer.load``, a ``(folder, config) -> Processor``, in a worker process.
 
     ``folder`` is the checkpoint's, ``config`` its config.json. It may import transformers and PIL.
     """
 
     rate: int
-    """Samples a second it wants sounds in; 0 where it takes none."""
+    """Samples a second that audio is resampled to; 0 where it takes none."""
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         """Raises ``BadRequest`` for an option that it does not know or content that the model can't take.
 
         ``options`` are those of ``--mm-processor-kwargs`` and of the request; ``fps`` and ``num_frames`` have chosen a
-        clip's frames and are not among them.
+        video's frames and are not among them.
         """
         ...
 
 
 class Placement(Protocol):
-    """Made by ``ProcessorOffer.place``, a ``(config) -> Placement``, where prompts are made; light.
-
-    ``placeholders`` are the ids of which the templated prompt has one for each item of a modality that has a place.
-    """
+    """Made by ``ProcessorOffer.place``, a ``(config) -> Placement``, where prompts are made; light."""
 
     placeholders: Mapping[Modality, int]
+    """The token of which the templated prompt has one for each item of a modality that has a place."""
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
-        """Where the tokens of an expanded prompt stand; None where that is one after the other."""
+        """Where the tokens of a prompt with its items in place stand; None where they stand one after the other."""
         ...

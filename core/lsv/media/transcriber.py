@@ -1,4 +1,4 @@
-"""The seam to families that write down what is said: their prompts, languages and time marks."""
+"""The seam to families that transcribe: their prompts, languages and timestamps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Task = Literal["transcribe", "translate"]
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Tokens of text, and when they are said: seconds from the beginning of the prompt's sound."""
+    """Tokens of text, and when they are spoken: seconds from the beginning of the prompt's audio."""
 
     start: float
     stop: float
@@ -21,33 +21,32 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Transcriber(Protocol):
-    """Made by ``ProcessorOffer.transcribe``, a ``(folder, config) -> Transcriber``, where prompts are made; light.
-
-    ``seconds`` is the longest sound of one prompt, ``languages`` the English names of those it knows by code.
-    """
+    """Made by ``ProcessorOffer.transcribe``, a ``(folder, config) -> Transcriber``, where prompts are made; light."""
 
     seconds: float
+    """The longest audio of one prompt."""
     languages: Mapping[str, str]
+    """English names of the languages it knows, by code."""
 
     def prompt(self, task: Task, language: str, *, timed: bool, before: Sequence[int] = ()) -> tuple[int, ...]:
-        """What the answer follows; ``before`` are tokens of text said earlier, ``timed`` asks for time marks.
+        """The prompt of a transcription; ``before`` are tokens of the text before it, ``timed`` asks for timestamps.
 
         Raises ``BadRequest`` for a task or a language that the model does not know.
         """
         ...
 
     def rules(self, *, timed: bool) -> TokenRules:
-        """What the answer keeps to."""
+        """The rules that the answer obeys."""
         ...
 
     def ask_language(self) -> tuple[tuple[int, ...], Mapping[int, str]]:
-        """A prompt whose next token is a language, and the codes by token; asked where there are several."""
+        """A prompt whose next token is a language, and the codes by token; used where there are several."""
         ...
 
     def ask_silence(self) -> tuple[tuple[int, ...], int] | None:
-        """A prompt, and the token that follows it as likely as nothing is said; None where there is none."""
+        """A prompt, and the token whose probability after it is that of silence; None where there is none."""
         ...
 
     def spans(self, ids: Sequence[int], seconds: float) -> tuple[Span, ...]:
-        """An answer cut at its time marks, if it has any; a sound of ``seconds`` bounds the last one."""
+        """An answer split at its timestamps, if it has any; the last span ends at ``seconds``, where the audio does."""
         ...

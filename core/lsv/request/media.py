@@ -1,4 +1,4 @@
-"""Pictures, sounds and clips of a prompt, as they travel from whoever prepared them to the encoder."""
+"""Images, audio and video of a prompt, on their way from whoever prepared them to the encoder."""
 
 from __future__ import annotations
 

@@ -81,14 +81,14 @@ _MEMORY = _grouped(
     ),
     Setting(
         name="encoder_cache_tokens", type="int", low=1,
-        help="tokens of pictures, sounds and clips whose embeddings are kept, at least those of the largest item "
+        help="tokens of images, audio and video whose embeddings are kept, at least those of the largest item "
         "(default: max-model-len, but 16384 to 32768)",
     ),
     Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
 )  # fmt: skip
 
 _MEDIA = _grouped(
-    "Pictures, sounds and clips",
+    "Images, audio and video",
     "engine",
     Setting(
         name="limit_mm_per_prompt", type="counts",
@@ -102,15 +102,15 @@ _MEDIA = _grouped(
     ),
     Setting(
         name="image_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_IMAGE_FETCH_TIMEOUT",),
-        help="seconds that fetching a picture may take",
+        help="seconds that fetching an image may take",
     ),
     Setting(
         name="audio_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_AUDIO_FETCH_TIMEOUT",),
-        help="seconds that fetching a sound may take",
+        help="seconds that fetching audio may take",
     ),
     Setting(
         name="video_fetch_timeout", type="float", default=10.0, low=0.1, env=("VLLM_VIDEO_FETCH_TIMEOUT",),
-        help="seconds that fetching a clip may take",
+        help="seconds that fetching a video may take",
     ),
     Setting(
         name="media_timeout", type="float", default=30.0, low=0.1,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lsv.media.processor import Sound
+from lsv.media.processor import Audio
 
 _SEARCHED = 1 / 6
 """The share of a chunk, from its end, in which it may be split."""
@@ -18,14 +18,14 @@ _MOMENTS = 5
 """Moments whose loudness is averaged."""
 
 
-def split_audio(sound: Sound, seconds: float) -> list[tuple[int, int]]:
+def split_audio(audio: Audio, seconds: float) -> list[tuple[int, int]]:
     """Chunks of at most ``seconds`` as ranges of samples, which follow one another and cover all of the audio."""
-    total, most, start = len(sound.samples), int(seconds * sound.rate), 0
+    total, most, start = len(audio.samples), int(seconds * audio.rate), 0
     chunks: list[tuple[int, int]] = []
     while total - start > most:
         last = min(start + most, total - int(_LEAST * most))
         first = start + most - int(_SEARCHED * most)
-        stop = first + _quietest(sound.samples[first:last], sound.rate)
+        stop = first + _quietest(audio.samples[first:last], audio.rate)
         chunks.append((start, stop))
         start = stop
     return [*chunks, (start, total)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from PIL import Image
+from PIL import Image as PilImage
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
@@ -20,12 +20,12 @@ from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.placement import place
-from lsv.media.processor import Clip, Content, Picture, Processed
+from lsv.media.processor import Content, Image, Processed, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
-from lsv_multimodal.decoding.audio import mix_sound
+from lsv_multimodal.decoding.audio import mix_audio
 from lsv_multimodal.decoding.frames import DEFAULT_FPS
 from lsv_multimodal.decoding.images import check_size, pixels_of
 from lsv_multimodal.fetching.sources import Sources
@@ -121,17 +121,17 @@ class InProcessMedia:
     def _decoded(self, modality: Modality, item: Any) -> Content:
         if modality == "audio":
             samples, rate = _pair(item)
-            return mix_sound(samples, int(rate), self._preprocessor.rate, self._preprocessor.limits)
+            return mix_audio(samples, int(rate), self._preprocessor.rate, self._preprocessor.limits)
         if modality == "image":
-            pixels = pixels_of(item) if isinstance(item, Image.Image) else _pixels(item, 3)
+            pixels = pixels_of(item) if isinstance(item, PilImage.Image) else _pixels(item, 3)
             check_size(pixels.shape[1], pixels.shape[0], self._preprocessor.limits)
-            return Picture(pixels)
+            return Image(pixels)
         frames, times = item if isinstance(item, tuple) else (item, None)
         shown = _pixels(frames, 4)
         moments = np.arange(len(shown)) / DEFAULT_FPS if times is None else np.asarray(times)
         if moments.shape != (len(shown),):
-            raise BadRequest(f"{_WHERE}: a clip needs one time for each of its {len(shown)} frames", param=_WHERE)
-        return Clip(shown, moments.astype(np.float32))
+            raise BadRequest(f"{_WHERE}: a video needs one time for each of its {len(shown)} frames", param=_WHERE)
+        return Video(shown, moments.astype(np.float32))
 
 
 def _listed(modality: Modality, given: Any) -> list[Any]:
@@ -142,7 +142,7 @@ def _listed(modality: Modality, given: Any) -> list[Any]:
 
 def _pair(item: Any) -> tuple[Any, Any]:
     if not isinstance(item, tuple) or len(item) != 2:
-        raise BadRequest(f"{_WHERE}: a sound is a path, bytes or (samples, rate)", param=_WHERE)
+        raise BadRequest(f"{_WHERE}: audio is a path, bytes or (samples, rate)", param=_WHERE)
     return item
 
 
@@ -170,7 +170,7 @@ def _pixels(item: Any, axes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     array = np.asarray(item)
     if array.dtype != np.uint8 or array.ndim != axes or array.shape[-1] != 3 or not array.size:
         raise BadRequest(
-            f"{_WHERE}: decoded pictures are uint8 arrays with {axes} axes, the last one of 3 colours, "
+            f"{_WHERE}: decoded images are uint8 arrays with {axes} axes, the last one of 3 colours, "
             f"got {array.dtype} {list(array.shape)}",
             param=_WHERE,
         )

@@ -17,7 +17,7 @@ from lsv.errors import BadRequest
 from lsv.media.families import find_processor, load_processor
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits
-from lsv.media.processor import Clip, Content, Picture, Sound
+from lsv.media.processor import Audio, Content, Image, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
@@ -51,7 +51,7 @@ class Preprocessor:
         audio = self._decode_audio(_plain(item))
         total = len(audio.samples) / audio.rate
         for first, last in split_audio(audio, seconds):
-            prepared = self.process("audio", Sound(audio.samples[first:last], audio.rate), options)
+            prepared = self.process("audio", Audio(audio.samples[first:last], audio.rate), options)
             yield AudioChunk(first / audio.rate, last / audio.rate, total, prepared)
 
     def process(self, modality: Modality, content: Content, options: Mapping[str, Any]) -> Prepared:
@@ -67,19 +67,19 @@ class Preprocessor:
         # decoders are large, and most models take one kind of media
         data = _plain(item)
         if modality == "image":
-            from lsv_multimodal.decoding.images import decode_picture
+            from lsv_multimodal.decoding.images import decode_image
 
-            return decode_picture(data, self.limits)
+            return decode_image(data, self.limits)
         if modality == "audio":
             return self._decode_audio(data)
-        from lsv_multimodal.decoding.video import decode_clip
+        from lsv_multimodal.decoding.video import decode_video
 
-        return decode_clip(data, options, self.limits)
+        return decode_video(data, options, self.limits)
 
-    def _decode_audio(self, data: bytes) -> Sound:
-        from lsv_multimodal.decoding.audio import decode_sound
+    def _decode_audio(self, data: bytes) -> Audio:
+        from lsv_multimodal.decoding.audio import decode_audio
 
-        return decode_sound(data, self.rate, self.limits)
+        return decode_audio(data, self.rate, self.limits)
 
 
 def _plain(item: Encoded) -> bytes:
@@ -92,9 +92,9 @@ def _plain(item: Encoded) -> bytes:
 
 
 def _arrays(content: Content) -> tuple[np.ndarray[Any, Any], ...]:
-    if isinstance(content, Picture):
+    if isinstance(content, Image):
         return (content.pixels,)
-    return (content.frames, content.times) if isinstance(content, Clip) else (content.samples,)
+    return (content.frames, content.times) if isinstance(content, Video) else (content.samples,)
 
 
 def _shape(content: Content) -> list[object]:

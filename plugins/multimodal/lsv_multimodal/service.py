@@ -116,7 +116,7 @@ class LocalMediaService:
         if found.processed.count > self._most:
             raise BadRequest(
                 f"{reference.where}: the {reference.modality} becomes {found.processed.count} embeddings, and at most "
-                f"{self._most} are taken: send a smaller one, or a shorter clip (--encoder-cache-tokens)",
+                f"{self._most} are taken: send a smaller one, or a shorter video (--encoder-cache-tokens)",
                 param=reference.where,
             )
         return found

@@ -274,7 +274,7 @@ async def test_what_is_refused(start: Any, fields: dict[str, Any], status: int, 
 async def test_models_that_do_not_transcribe_say_so(start: Any) -> None:
     deaf, chatty = Listening(None), Listening(Ear())
     chatty.media.transcriber = None
-    for engine, message in ((deaf, "takes text, but no audio"), (chatty, "is no transcriber")):
+    for engine, message in ((deaf, "takes text, but no audio"), (chatty, "does not transcribe")):
         site = await start(engine=engine)
         answer = await hear(site)
         assert answer.status_code == 400
@@ -287,7 +287,7 @@ async def test_a_model_that_only_transcribes_does_not_converse(start: Any, monke
     monkeypatch.setattr(engine.tokenizer, "has_chat_template", False)
     answer = await (await start(engine=engine)).chat()
     assert answer.status_code == 400
-    assert "send sounds to /v1/audio/transcriptions" in answer.json()["error"]["message"]
+    assert "send audio to /v1/audio/transcriptions" in answer.json()["error"]["message"]
 
 
 async def test_the_description_has_a_form(site: Site) -> None:

@@ -16,7 +16,7 @@ from demo_training.senses.conversations import KINDS, draw
 from lsv.errors import BadRequest
 from lsv.media.items import Prepared
 from lsv.media.placement import place
-from lsv.media.processor import Clip, Picture, Sound
+from lsv.media.processor import Audio, Image, Video
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
@@ -28,7 +28,7 @@ from lsv_demo.processor import DemoPlacement, DemoProcessor
 from lsv_demo.senses.inputs import GREY, RATE, SIDE, cut
 
 
-def pixels_like(picture: Picture, colour: str) -> int:
+def pixels_like(picture: Image, colour: str) -> int:
     """How many pixels are near a tint of the colour."""
     near = [np.abs(picture.pixels.astype(int) - level).max(-1) <= 30 for level in shapes.COLOURS[colour]]
     return int(np.logical_or.reduce(near).sum())
@@ -55,7 +55,7 @@ def where(field: int) -> str:
     return pictures.PLACES[field][1]
 
 
-def different(picture: Picture) -> np.ndarray:
+def different(picture: Image) -> np.ndarray:
     """Pixels that are not like the corner that is farthest from being covered: the background's."""
     pixels = picture.pixels.astype(int)
     ground = np.median(pixels.reshape(-1, 3), axis=0)
@@ -103,9 +103,7 @@ def test_a_clip_moves_the_way_it_says() -> None:
     for _ in range(40):
         shown = clips.clip(rng, 96, 6)
         way = clips.WAYS[shown.key.split(" ")[2]] if "not at all" not in shown.key else (0, 0)
-        centres = [
-            [values.mean() for values in np.nonzero(different(Picture(frame)))] for frame in shown.content.frames
-        ]
+        centres = [[values.mean() for values in np.nonzero(different(Image(frame)))] for frame in shown.content.frames]
         for (y, x), (later_y, later_x) in pairwise(centres):
             assert (later_x - x) * way[0] >= -0.5
             assert (later_y - y) * way[1] >= -0.5
@@ -137,7 +135,7 @@ def test_labels_fit_their_aspects(kind: Modality) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(96, 96), (300, 500), (31, 7), (1024, 1024)])
 def test_a_picture_of_any_size_becomes_a_square(height: int, width: int) -> None:
-    kind, square, count = cut(Picture(np.full((height, width, 3), 200, np.uint8)))
+    kind, square, count = cut(Image(np.full((height, width, 3), 200, np.uint8)))
     assert (kind, square.shape, count) == ("image", (SIDE, SIDE, 3), 9)
     across = round(width * SIDE / max(height, width))
     assert (square == 200).all(-1).any(0).sum() == across
@@ -149,30 +147,30 @@ def test_a_picture_of_any_size_becomes_a_square(height: int, width: int) -> None
 )
 def test_four_frames_of_a_clip_are_taken(frames: int, chosen: list[int]) -> None:
     pixels = np.arange(frames, dtype=np.uint8)[:, None, None, None] * np.ones((1, SIDE, SIDE, 3), np.uint8)
-    kind, taken, count = cut(Clip(pixels, np.arange(frames, dtype=np.float32)))
+    kind, taken, count = cut(Video(pixels, np.arange(frames, dtype=np.float32)))
     assert (kind, taken[:, 0, 0, 0].tolist(), count) == ("video", chosen, 9)
 
 
 def test_loudness_does_not_change_what_is_heard() -> None:
     samples = np.sin(np.arange(RATE, dtype=np.float32))
-    loud, quiet = (cut(Sound(samples * level, RATE))[1] for level in (np.float32(0.9), np.float32(0.09)))
+    loud, quiet = (cut(Audio(samples * level, RATE))[1] for level in (np.float32(0.9), np.float32(0.09)))
     assert loud.shape == (64, 32)
     assert np.abs(loud - quiet).max() < 1e-3
     assert loud.max() == pytest.approx(1)
-    kind, silence, count = cut(Sound(np.zeros(0, np.float32), RATE))
+    kind, silence, count = cut(Audio(np.zeros(0, np.float32), RATE))
     assert (kind, silence.shape, count) == ("audio", (16, 32), 1)
 
 
 def test_a_sound_that_is_too_long_is_refused() -> None:
-    assert cut(Sound(np.zeros(327_680, np.float32), RATE))[2] == 64
+    assert cut(Audio(np.zeros(327_680, np.float32), RATE))[2] == 64
     with pytest.raises(BadRequest, match=r"21\.0 s long, and this model hears at most 20\.5 s"):
-        cut(Sound(np.zeros(21 * RATE, np.float32), RATE))
+        cut(Audio(np.zeros(21 * RATE, np.float32), RATE))
 
 
 def test_an_unknown_option_is_named() -> None:
     processor = DemoProcessor(CHECKPOINT, read_config(CHECKPOINT, {}))
     with pytest.raises(BadRequest, match="no option size"):
-        processor.process(Picture(np.zeros((4, 4, 3), np.uint8)), {"size": 3})
+        processor.process(Image(np.zeros((4, 4, 3), np.uint8)), {"size": 3})
 
 
 def test_lsv_computes_what_was_trained() -> None:

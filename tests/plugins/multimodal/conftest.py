@@ -1,4 +1,4 @@
-"""The made-up family in ``site``, and pictures, sounds and clips made in code."""
+"""The made-up family in ``site``, and images, audio and video made in code."""
 
 from __future__ import annotations
 

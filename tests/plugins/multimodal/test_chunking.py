@@ -13,7 +13,7 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Encoded
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.processor import Sound
+from lsv.media.processor import Audio
 from lsv.plugins import Plugins
 from lsv_multimodal.chunking import split_audio
 from lsv_multimodal.service import LocalMediaService
@@ -26,14 +26,14 @@ MODULE = pytest.mark.asyncio(loop_scope="module")
 RATE = 8000
 
 
-def noise(*parts: tuple[float, float], rate: int = RATE) -> Sound:
+def noise(*parts: tuple[float, float], rate: int = RATE) -> Audio:
     """Seconds of noise, each so loud."""
     chance = np.random.default_rng(0)
     pieces = [chance.uniform(-loud, loud, round(seconds * rate)) for seconds, loud in parts]
-    return Sound(np.concatenate(pieces).astype(np.float32), rate)
+    return Audio(np.concatenate(pieces).astype(np.float32), rate)
 
 
-def seconds(given: Sound, most: float = 30.0) -> list[tuple[float, float]]:
+def seconds(given: Audio, most: float = 30.0) -> list[tuple[float, float]]:
     return [(first / given.rate, last / given.rate) for first, last in split_audio(given, most)]
 
 

@@ -13,10 +13,10 @@ from PIL import Image
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
-from lsv_multimodal.decoding.audio import decode_sound, mix_sound
+from lsv_multimodal.decoding.audio import decode_audio, mix_audio
 from lsv_multimodal.decoding.frames import choose_frames
-from lsv_multimodal.decoding.images import decode_picture
-from lsv_multimodal.decoding.video import decode_clip
+from lsv_multimodal.decoding.images import decode_image
+from lsv_multimodal.decoding.video import decode_video
 
 from .conftest import clip, encode, sound
 
@@ -24,7 +24,7 @@ LIMITS = Limits()
 
 
 def colour(data: bytes) -> list[int]:
-    pixels = decode_picture(data, LIMITS).pixels
+    pixels = decode_image(data, LIMITS).pixels
     assert pixels.dtype == np.uint8
     return pixels[0, 0].tolist()
 
@@ -64,7 +64,7 @@ def test_exif_turns_a_picture() -> None:
     image = Image.new("RGB", (16, 8), (0, 0, 0))
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter to the right
-    assert decode_picture(encode(image, "JPEG", exif=exif), LIMITS).pixels.shape == (16, 8, 3)
+    assert decode_image(encode(image, "JPEG", exif=exif), LIMITS).pixels.shape == (16, 8, 3)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
@@ -77,7 +77,7 @@ def test_the_first_frame_of_an_animation(kind: str) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1)])
 def test_odd_shapes(size: tuple[int, int]) -> None:
-    assert decode_picture(encode(Image.new("RGB", size)), LIMITS).pixels.shape == (size[1], size[0], 3)
+    assert decode_image(encode(Image.new("RGB", size)), LIMITS).pixels.shape == (size[1], size[0], 3)
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -94,23 +94,23 @@ NOISE = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no picture in a known format"),
-        (b"hello", "no picture in a known format"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture in a known format"),
-        (encode(Image.new("RGB", (2, 2)), "TIFF"), "no picture in a known format"),
-        (encode(Image.new("RGB", (2, 2)), "JPEG2000"), "no picture in a known format"),
+        (b"", "not an image in a known format"),
+        (b"hello", "not an image in a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image in a known format"),
+        (encode(Image.new("RGB", (2, 2)), "TIFF"), "not an image in a known format"),
+        (encode(Image.new("RGB", (2, 2)), "JPEG2000"), "not an image in a known format"),
         (encode(Image.fromarray(NOISE))[:2000], "cut off"),
         (encode(Image.fromarray(NOISE), "JPEG")[:900], "cut off"),
         (encode(Image.fromarray(NOISE), "GIF")[:900], "cut off"),
-        (encode(Image.fromarray(NOISE), "PNG")[:20], "damaged|no picture"),
+        (encode(Image.fromarray(NOISE), "PNG")[:20], "damaged|not an image"),
         (bomb(20_000, 20_000), "over the limit of 64,000,000"),
         (bomb(8_001, 8_000), "64008000 pixels are over|over the limit of 64,000,000"),
-        (bomb(0, 5), "damaged|no size|no picture"),
+        (bomb(0, 5), "damaged|not a size|not an image"),
     ],
 )
-def test_pictures_that_are_refused(data: bytes, message: str) -> None:
+def test_images_that_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(BadRequest, match=message) as caught:
-        decode_picture(data, LIMITS)
+        decode_image(data, LIMITS)
     assert "0x" not in caught.value.message
 
 
@@ -124,7 +124,7 @@ def tone(channels: int, seconds: float = 1.0, rate: int = 16_000, level: float =
 )
 @pytest.mark.parametrize("rate", [8_000, 16_000])
 def test_every_format_at_the_rate_that_is_wanted(kind: str, codec: str, rate: int) -> None:
-    found = decode_sound(sound(tone(2, rate=48_000), 48_000, kind, codec), rate, LIMITS)
+    found = decode_audio(sound(tone(2, rate=48_000), 48_000, kind, codec), rate, LIMITS)
     assert (found.samples.dtype, found.samples.ndim, found.rate) == (np.float32, 1, rate)
     assert len(found.samples) == pytest.approx(rate, rel=0.15)
     spectrum = np.abs(np.fft.rfft(found.samples))
@@ -138,18 +138,18 @@ def test_channels_count_alike(channels: int) -> None:
     for alone in range(channels):
         samples = np.zeros((channels, 8_000), np.float32)
         samples[alone] = 0.6
-        found = decode_sound(sound(samples, 8_000), 8_000, LIMITS).samples
+        found = decode_audio(sound(samples, 8_000), 8_000, LIMITS).samples
         assert found[4_000] == pytest.approx(0.6 / channels, abs=1e-3)
-        assert mix_sound(samples, 8_000, 8_000, LIMITS).samples[4_000] == pytest.approx(0.6 / channels, abs=1e-3)
+        assert mix_audio(samples, 8_000, 8_000, LIMITS).samples[4_000] == pytest.approx(0.6 / channels, abs=1e-3)
 
 
 def test_numbers_as_sounds() -> None:
     quarter = np.full((8_000, 2), 8_192, np.int16)
-    assert mix_sound(quarter, 8_000, 16_000, LIMITS).samples[8_000] == pytest.approx(0.25, abs=1e-2)
-    assert mix_sound([0.5] * 9, 8_000, 8_000, LIMITS).samples.tolist() == [0.5] * 9
+    assert mix_audio(quarter, 8_000, 16_000, LIMITS).samples[8_000] == pytest.approx(0.25, abs=1e-2)
+    assert mix_audio([0.5] * 9, 8_000, 8_000, LIMITS).samples.tolist() == [0.5] * 9
     for wrong in ([], [[[0.0]]], [float("nan")]):
         with pytest.raises(BadRequest):
-            mix_sound(wrong, 8_000, 8_000, LIMITS)
+            mix_audio(wrong, 8_000, 8_000, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +157,20 @@ def test_numbers_as_sounds() -> None:
     [
         (b"", LIMITS, "damaged"),
         (b"hello", LIMITS, "damaged"),
-        (clip([0, 0]), LIMITS, "no sound in it"),
-        (sound(tone(1, 3), 16_000), Limits(seconds=2), "may last 2 s, this one lasts 3 s"),
+        (clip([0, 0]), LIMITS, "no audio in it"),
+        (sound(tone(1, 3), 16_000), Limits(seconds=2), "may last 2 s, this lasts 3 s"),
         (b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n", LIMITS, "damaged|can't be decoded"),
         (b"ffconcat version 1.0\nfile /etc/passwd\n", LIMITS, "damaged|can't be decoded"),
     ],
 )
-def test_sounds_that_are_refused(data: bytes, limits: Limits, message: str) -> None:
+def test_audio_that_is_refused(data: bytes, limits: Limits, message: str) -> None:
     with pytest.raises(BadRequest, match=message) as caught:
-        decode_sound(data, 16_000, limits)
+        decode_audio(data, 16_000, limits)
     assert "0x" not in caught.value.message
 
 
 def reds(data: bytes, **options: Any) -> list[int]:
-    found = decode_clip(data, options, LIMITS)
+    found = decode_video(data, options, LIMITS)
     return [round(frame[..., 0].mean()) for frame in found.frames]
 
 
@@ -196,7 +196,7 @@ def test_which_frames_are_taken(kind: str, options: dict[str, Any], expected: li
 
 
 def test_times_count_from_the_first_frame() -> None:
-    found = decode_clip(clip(SHADES), {"fps": 2}, LIMITS)
+    found = decode_video(clip(SHADES), {"fps": 2}, LIMITS)
     assert found.times.tolist() == pytest.approx([0, 0.5, 1, 1.5], abs=1e-3)
     assert found.frames.shape == (4, 32, 32, 3)
 
@@ -227,20 +227,20 @@ def test_a_long_clip_gives_frames_from_everywhere() -> None:
     ("data", "limits", "message"),
     [
         (b"", LIMITS, "damaged"),
-        (clip(SHADES)[:700], LIMITS, "damaged|can't be decoded|no pictures|no frames|none of"),
-        (sound(tone(1), 16_000), LIMITS, "no pictures in the clip"),
+        (clip(SHADES)[:700], LIMITS, "damaged|can't be decoded|no images|no frames|none of"),
+        (sound(tone(1), 16_000), LIMITS, "no images in the video"),
         (clip(SHADES), Limits(pixels=1000), "1024|over the limit of 1,000"),
         (clip(SHADES), Limits(seconds=1), "may last 1 s, this one lasts 2 s"),
         (clip(SHADES), Limits(decoded=10_000), "ask for fewer"),
     ],
 )
-def test_clips_that_are_refused(data: bytes, limits: Limits, message: str) -> None:
+def test_videos_that_are_refused(data: bytes, limits: Limits, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
-        decode_clip(data, {}, limits)
+        decode_video(data, {}, limits)
 
 
 def test_a_picture_is_its_pixels_however_it_came() -> None:
     image = Image.fromarray(NOISE)
-    again = decode_picture(encode(image, "WEBP", lossless=True), LIMITS).pixels
-    assert np.array_equal(again, decode_picture(encode(image), LIMITS).pixels)
+    again = decode_image(encode(image, "WEBP", lossless=True), LIMITS).pixels
+    assert np.array_equal(again, decode_image(encode(image), LIMITS).pixels)
     assert np.array_equal(again, np.asarray(Image.open(io.BytesIO(encode(image)))))

@@ -93,7 +93,7 @@ async def test_a_template_may_mix_kinds_in_its_own_order(service: LocalMediaServ
 @MODULE
 async def test_an_item_that_fails_is_named_by_its_part(service: LocalMediaService) -> None:
     broken = Reference("image", "messages[2].content[1]", url=link(b"nothing"))
-    with pytest.raises(BadRequest, match=r"^messages\[2\].content\[1\]: this is no picture") as caught:
+    with pytest.raises(BadRequest, match=r"^messages\[2\].content\[1\]: this is not an image") as caught:
         await service.prepare([shown(1, 1, 1), broken], {})
     assert caught.value.param == "messages[2].content[1]"
     with pytest.raises(BadRequest) as caught:

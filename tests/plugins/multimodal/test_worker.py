@@ -67,7 +67,7 @@ def test_items_are_decoded_and_prepared(worker: WorkerProcess) -> None:
 
 def test_faults_fail_one_item(worker: WorkerProcess) -> None:
     wrong: list[tuple[Prepare, type[LsvError], str]] = [
-        (picture(b"nothing"), BadRequest, "no picture"),
+        (picture(b"nothing"), BadRequest, "not an image"),
         (Prepare("image", Encoded(b"!!", base64=True)), BadRequest, "base64 is wrong"),
         (picture(solid(1, 2, 3), colour=1), BadRequest, "unknown"),
         (picture(solid(1, 2, 3), fail=True), RequestFailed, r"could not be prepared \(RuntimeError\)"),

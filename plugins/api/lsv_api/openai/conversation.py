@@ -99,12 +99,11 @@ def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
 
 
 def _check_converses(served: Served) -> None:
-    """Raises ``BadRequest`` for a model that writes down what is said and does no more."""
+    """Raises ``BadRequest`` for a model that transcribes and does no more."""
     media = served.client.media
     if media is not None and media.transcriber is not None and not served.client.tokenizer.has_chat_template:
         raise BadRequest(
-            "messages: this model does not converse, it writes down what is said: send sounds to "
-            "/v1/audio/transcriptions",
+            "messages: this model does not converse, it transcribes: send audio to /v1/audio/transcriptions",
             param="messages",
         )
 

@@ -84,7 +84,7 @@ def _speech_model(served: Served) -> SpeechModel:
     media.check([sound])
     if media.transcriber is None:
         raise BadRequest(
-            "this model hears sounds in conversations but is no transcriber: send them to /v1/chat/completions",
+            "this model takes audio in conversations but does not transcribe: send it to /v1/chat/completions",
             param="model",
         )
     return SpeechModel(media, media.transcriber)

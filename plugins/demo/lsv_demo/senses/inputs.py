@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest
-from lsv.media.processor import Clip, Content, Picture, Sound
+from lsv.media.processor import Audio, Content, Image, Video
 from lsv.request.media import Modality
 
 SIDE = 96
@@ -43,9 +43,9 @@ def cut(content: Content) -> tuple[Modality, Bytes | Floats, int]:
     An image is uint8 [SIDE, SIDE, 3], a clip uint8 [FRAMES, SIDE, SIDE, 3], a sound float32 [columns, BANDS].
     Raises ``BadRequest`` for a sound that is too long.
     """
-    if isinstance(content, Picture):
+    if isinstance(content, Image):
         return "image", fit(content.pixels), PATCHES["image"] // MERGED["image"]
-    if isinstance(content, Clip):
+    if isinstance(content, Video):
         chosen = np.linspace(0, len(content.frames) - 1, FRAMES).round().astype(int)
         frames = np.stack([fit(content.frames[index]) for index in chosen])
         return "video", frames, PATCHES["video"] // MERGED["video"]
@@ -58,18 +58,18 @@ def fit(pixels: Bytes) -> Bytes:
     height, width = pixels.shape[:2]
     if height == width == SIDE:
         return pixels
-    from PIL import Image
+    from PIL import Image as PilImage
 
     scale = SIDE / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    small = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0))
+    small = np.asarray(PilImage.fromarray(pixels).resize(size, PilImage.Resampling.BILINEAR, reducing_gap=3.0))
     square = np.full((SIDE, SIDE, 3), GREY, np.uint8)
     top, left = (SIDE - size[1]) // 2, (SIDE - size[0]) // 2
     square[top : top + size[1], left : left + size[0]] = small
     return square
 
 
-def spectrum(sound: Sound) -> Floats:
+def spectrum(sound: Audio) -> Floats:
     """float32 [columns, BANDS]: the loudness of bands every 20 ms, from -1 (silent) to 1 (the loudest).
 
     Silence is appended until the sound fills pairs of patches. Raises ``BadRequest`` where there are too many.

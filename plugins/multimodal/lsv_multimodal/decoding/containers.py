@@ -1,4 +1,4 @@
-"""Opening sounds and clips with FFmpeg's demuxers: a few formats, from memory, nothing else reachable."""
+"""Opening audio and video with FFmpeg's demuxers: a few formats, from memory, nothing else reachable."""
 
 from __future__ import annotations
 

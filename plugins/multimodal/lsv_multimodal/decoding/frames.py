@@ -11,7 +11,7 @@ from lsv.errors import BadRequest
 from lsv.media.options import Limits
 
 SAMPLING = ("fps", "num_frames")
-"""Options that say which frames of a clip are taken; the processor does not see them."""
+"""Options that say which frames of a video are taken; the processor does not see them."""
 DEFAULT_FPS = 2.0
 DEFAULT_FRAMES = 64
 """Most frames where no option says how many."""

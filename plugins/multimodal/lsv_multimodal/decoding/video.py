@@ -1,4 +1,4 @@
-"""Encoded clips to a few frames: which ones follows from their times alone, before any is decoded."""
+"""Encoded video to a few frames, which are chosen by their times before any is decoded."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy as np
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
-from lsv.media.processor import Clip
+from lsv.media.processor import Video
 from lsv_multimodal.decoding.containers import opened
 from lsv_multimodal.decoding.frames import choose_frames
 from lsv_multimodal.decoding.images import check_size
 
 
-def decode_clip(data: bytes, options: Mapping[str, Any], limits: Limits) -> Clip:
+def decode_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> Video:
     """The frames that ``options`` choose of the first video stream, upright. Raises ``BadRequest``.
 
     ``num_frames`` are spread evenly from the first to the last frame; ``fps`` takes the frame shown at each of so many
-    moments a second. No frame is taken twice, so a short clip may give fewer. Sound is left out.
+    moments a second. No frame is taken twice, so a short video may give fewer. Audio is ignored.
     """
-    with opened(data, "clip") as container:
+    with opened(data, "video") as container:
         times = _frame_times(container, limits)
         wanted = choose_frames(times, options, limits)
         stream = container.streams.video[0]
         check_size(stream.codec_context.width, stream.codec_context.height, limits)
         _check_decoded(len(wanted), stream.codec_context.width, stream.codec_context.height, limits)
-    with opened(data, "clip") as container:
+    with opened(data, "video") as container:
         return _decode(container, wanted, times, limits)
 
 
 def _frame_times(container: av.container.InputContainer, limits: Limits) -> list[float]:
     """When each frame is shown, in seconds, without decoding any."""
     if not container.streams.video:
-        raise BadRequest("there are no pictures in the clip")
+        raise BadRequest("there are no images in the video")
     stream = container.streams.video[0]
     times: list[float] = []
     for packet in container.demux(stream):
@@ -45,16 +45,16 @@ def _frame_times(container: av.container.InputContainer, limits: Limits) -> list
         stamp = packet.pts if packet.pts is not None else packet.dts
         times.append(float(stamp * packet.time_base) if stamp is not None and packet.time_base else float(len(times)))
     if not times:
-        raise BadRequest("there are no frames in the clip")
+        raise BadRequest("there are no frames in the video")
     times.sort()
     if times[-1] - times[0] > limits.seconds:
-        raise BadRequest(f"a clip may last {limits.seconds:g} s, this one lasts {times[-1] - times[0]:.0f} s")
+        raise BadRequest(f"a video may last {limits.seconds:g} s, this one lasts {times[-1] - times[0]:.0f} s")
     return times
 
 
 def _decode(
     container: av.container.InputContainer, wanted: Sequence[int], times: Sequence[float], limits: Limits
-) -> Clip:
+) -> Video:
     stream = container.streams.video[0]
     stream.thread_type = "NONE"
     coming = iter(wanted)
@@ -67,15 +67,15 @@ def _decode(
             continue
         pixels = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90) % 4)
         if frames and pixels.shape != frames[0].shape:
-            raise BadRequest("the clip changes its size in the middle")
+            raise BadRequest("the video changes its size in the middle")
         frames.append(np.ascontiguousarray(pixels))
         shown.append(times[number] - times[0])
         index = next(coming, None)
         if index is None:
             break
     if not frames:
-        raise BadRequest("none of the clip's frames can be decoded")
-    return Clip(np.stack(frames), np.asarray(shown, np.float32))
+        raise BadRequest("none of the video's frames can be decoded")
+    return Video(np.stack(frames), np.asarray(shown, np.float32))
 
 
 def _check_decoded(frames: int, width: int, height: int, limits: Limits) -> None:
@@ -83,5 +83,5 @@ def _check_decoded(frames: int, width: int, height: int, limits: Limits) -> None
     if size > limits.decoded:
         raise BadRequest(
             f"{frames} frames of {width} x {height} pixels are {size / (1 << 20):.0f} MiB, over the limit of "
-            f"{limits.decoded / (1 << 20):.0f}: ask for fewer with num_frames, or send a smaller clip"
+            f"{limits.decoded / (1 << 20):.0f}: ask for fewer with num_frames, or send a smaller video"
         )

@@ -1,4 +1,4 @@
-"""transformers' image processors as families use them here: with PIL, one picture at a time, numpy arrays out."""
+"""transformers' image processors as families use them here: with PIL, one image at a time, numpy arrays out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Content, Picture
+from lsv.media.processor import Content, Image
 from lsv.request.media import Array
 
 _THINNEST = 200
-"""A longer side of so many shorter ones is no picture: scaled up to a tower's size it would fill the memory."""
+"""A longer side of so many shorter ones is not an image: scaled up to a tower's size it would fill the memory."""
 
 
 def load_image_processor(folder: Path) -> Any:
@@ -29,12 +29,12 @@ def load_image_processor(folder: Path) -> Any:
 
 
 def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.NDArray[Any]]:
-    """The arrays made of one picture. Raises ``BadRequest`` for content or a form that towers can't take."""
-    if not isinstance(content, Picture):
-        raise BadRequest("this model takes pictures, no sounds and no clips")
+    """The arrays made of one image. Raises ``BadRequest`` for content or a form that towers can't take."""
+    if not isinstance(content, Image):
+        raise BadRequest("this model takes images, no audio and no video")
     height, width = content.pixels.shape[:2]
     if max(height, width) > _THINNEST * min(height, width):
-        raise BadRequest(f"a picture of {width} x {height} is too thin: at most {_THINNEST} times as long as wide")
+        raise BadRequest(f"an image of {width} x {height} is too thin: at most {_THINNEST} times as long as wide")
     made = processor(images=content.pixels, input_data_format="channels_last", return_tensors="np", **options)
     return dict(made)
 

@@ -1,4 +1,4 @@
-"""LLaVA's pictures: one square, or tiles at a resolution near the picture's own; and the tokens they take."""
+"""LLaVA's images: one square, or tiles at a resolution near the image's own; and the tokens they take."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import CheckpointError
-from lsv.media.processor import Content, Picture, Processed
+from lsv.media.processor import Content, Image, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
 
 
 class LlavaPlacement:
-    """One token of the prompt for every picture; tokens stand one after the other."""
+    """One token of the prompt for every image; tokens stand one after the other."""
 
     placeholders: Mapping[Modality, int]
 
@@ -28,7 +28,7 @@ class LlavaPlacement:
 
 
 class LlavaProcessor:
-    """LLaVA-1.5: the picture as one square, cut as the checkpoint's image processor says."""
+    """LLaVA-1.5: the image as one square, cut as the checkpoint's image processor says."""
 
     rate = 0
 
@@ -50,7 +50,7 @@ class LlavaProcessor:
     def _check(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if pixels.shape[-2:] != (self._size, self._size):
             raise CheckpointError(
-                f"the image processor makes pictures of {pixels.shape[-2]} x {pixels.shape[-1]}, "
+                f"the image processor makes images of {pixels.shape[-2]} x {pixels.shape[-1]}, "
                 f"the tower takes {self._size} x {self._size}: mend preprocessor_config.json"
             )
         return pixels
@@ -60,12 +60,12 @@ class LlavaProcessor:
 
 
 class LlavaNextProcessor(LlavaProcessor):
-    """LLaVA-NeXT: the picture whole, then tiles over it; what is padding in them is left out."""
+    """LLaVA-NeXT: the image whole, then tiles over it; what is padding in them is left out."""
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
         made = run(self._processor, content)
-        assert isinstance(content, Picture), "run refuses the rest"
+        assert isinstance(content, Image), "run refuses the rest"
         layout = self._layout(*content.pixels.shape[:2])
         _, _, top, bottom, left, right = layout
         count = self._side**2 + (bottom - top) * (right - left + 1)
@@ -73,7 +73,7 @@ class LlavaNextProcessor(LlavaProcessor):
         return self._processed({"pixel_values": pixels, "layout": np.array(layout, np.int64)}, count)
 
     def _layout(self, height: int, width: int) -> tuple[int, int, int, int, int, int]:
-        """Rows and columns of tiles, and which of their patches show the picture: top, bottom, left, right."""
+        """Rows and columns of tiles, and which of their patches show the image: top, bottom, left, right."""
         from transformers.image_processing_utils import select_best_resolution
 
         best = select_best_resolution((height, width), self._processor.image_grid_pinpoints)

@@ -1,4 +1,4 @@
-"""Qwen2-VL's and Qwen2.5-VL's pictures and clips: patches at their own resolution, and where they stand in a prompt."""
+"""Qwen2-VL's and Qwen2.5-VL's images and video: patches at their own resolution, and where they stand in a prompt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest
-from lsv.media.processor import Clip, Content, Picture, Processed
+from lsv.media.processor import Content, Image, Processed, Video
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
 
 _OPTIONS = ("min_pixels", "max_pixels")
-# these choose a clip's frames before they come here; pictures have no use for them
+# these choose a video's frames before it comes here; images have no use for them
 _SAMPLING = ("fps", "num_frames")
-# of a frame of a clip, and of all its frames, as Qwen's own preparation of clips has them (qwen-vl-utils)
+# of a frame of a video, and of all its frames, as Qwen's own preparation of videos has them (qwen-vl-utils)
 _FRAME_TOKENS = (128, 768)
-_CLIP_TOKENS = 115_200
+_VIDEO_TOKENS = 115_200
 _SPARE = 1.05
 
 
@@ -70,13 +70,13 @@ class Qwen2VLPlacement:
 
 
 class Qwen25VLPlacement(Qwen2VLPlacement):
-    """Pairs of a clip's frames stand as far apart as their ``pace`` says."""
+    """Pairs of a video's frames stand as far apart as their ``pace`` says."""
 
     _paced = True
 
 
 class Qwen2VLProcessor:
-    """``min_pixels`` and ``max_pixels`` bound the size of a picture or frame; nothing may exceed the checkpoint's."""
+    """``min_pixels`` and ``max_pixels`` bound the size of an image or frame; nothing may exceed the checkpoint's."""
 
     rate = 0
     _tempo: float | None = None
@@ -88,24 +88,24 @@ class Qwen2VLProcessor:
         self._tokens = _placeholders(config)
         unit = (self._processor.patch_size * self._processor.merge_size) ** 2
         size = self._processor.size
-        self._picture = (int(size["shortest_edge"]), int(size["longest_edge"]))
+        self._image = (int(size["shortest_edge"]), int(size["longest_edge"]))
         self._frame = _read_frame(folder, (_FRAME_TOKENS[0] * unit, _FRAME_TOKENS[1] * unit))
-        self._clip = _CLIP_TOKENS * unit
+        self._video = _VIDEO_TOKENS * unit
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options, _OPTIONS + _SAMPLING)
-        if isinstance(content, Clip):
-            return self._process_clip(content, options)
-        least, most = _choose(options, self._picture)
+        if isinstance(content, Video):
+            return self._process_video(content, options)
+        least, most = _choose(options, self._image)
         pixels, grid = self._run(content, least, most)
         return self._processed("image", {"pixel_values": pixels[:, :, None], "grid": np.array([1, *grid])})
 
-    def _process_clip(self, clip: Clip, options: Mapping[str, Any]) -> Processed:
+    def _process_video(self, video: Video, options: Mapping[str, Any]) -> Processed:
         """Frames in pairs, the last one twice where their number is odd."""
         span = self._processor.temporal_patch_size
         least, most = _choose(options, self._frame)
-        most = max(min(most, self._clip * span // len(clip.frames)), int(least * _SPARE))
-        made = [self._run(Picture(frame), least, most) for frame in clip.frames]
+        most = max(min(most, self._video * span // len(video.frames)), int(least * _SPARE))
+        made = [self._run(Image(frame), least, most) for frame in video.frames]
         grid = made[0][1]
         frames = [pixels for pixels, _ in made]
         frames += [frames[-1]] * (-len(frames) % span)
@@ -113,7 +113,7 @@ class Qwen2VLProcessor:
         pairs = np.stack(frames).reshape(-1, span, *frames[0].shape).transpose(0, 2, 3, 1, 4)
         inputs = {"pixel_values": pairs.reshape(-1, *pairs.shape[2:]), "grid": np.array([len(pairs), *grid])}
         if self._tempo is not None:
-            inputs["pace"] = np.array([self._tempo * span * _interval(clip)], np.float32)
+            inputs["pace"] = np.array([self._tempo * span * _interval(video)], np.float32)
         return self._processed("video", inputs)
 
     def _run(self, content: Content, least: int, most: int) -> tuple[npt.NDArray[Any], tuple[int, int]]:
@@ -121,7 +121,7 @@ class Qwen2VLProcessor:
         size = {"shortest_edge": least, "longest_edge": most}
         made = run(self._processor, content, size=size, do_rescale=False, do_normalize=False)
         _, height, width = made["image_grid_thw"][0].tolist()
-        # the image processor shows a picture in all frames of a patch
+        # the image processor shows an image in all frames of a patch
         pixels = made["pixel_values"].reshape(height * width, 3, self._processor.temporal_patch_size, -1)
         return pixels[:, :, 0].astype(np.uint8), (height, width)
 
@@ -151,21 +151,21 @@ def _numbers(item: Media, name: str) -> npt.NDArray[Any]:
 def _check_times(times: npt.NDArray[Any], count: int) -> None:
     """No token may stand behind where it would with text alone: nobody has planned for places that far."""
     if not np.isfinite(times).all() or times.min() < 0 or times.max() >= count:
-        raise BadRequest("the frames of the clip are too small for the time between them: ask for more with fps")
+        raise BadRequest("the frames of the video are too small for the time between them: ask for more with fps")
 
 
 def _in_line(start: int, count: int) -> npt.NDArray[Any]:
     return np.tile(np.arange(start, start + count), (3, 1))
 
 
-def _interval(clip: Clip) -> float:
+def _interval(video: Video) -> float:
     """Seconds from a frame to the next."""
-    steps = len(clip.times) - 1
-    return float(clip.times[-1] - clip.times[0]) / steps if steps else 0.0
+    steps = len(video.times) - 1
+    return float(video.times[-1] - video.times[0]) / steps if steps else 0.0
 
 
 def _read_frame(folder: Path, default: tuple[int, int]) -> tuple[int, int]:
-    """Least and most pixels of a frame: the checkpoint's, where it has a file about clips."""
+    """Least and most pixels of a frame: the checkpoint's, where it has a file about video."""
     file = folder / "video_preprocessor_config.json"
     given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     size = given.get("size") or {}

@@ -1,4 +1,4 @@
-"""Sounds as Whisper hears them: the log of a mel spectrogram (Radford et al. 2022), made in numpy alone."""
+"""Audio as Whisper hears it: the log of a mel spectrogram (Radford et al. 2022), made in numpy alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Content, Processed, Sound
+from lsv.media.processor import Audio, Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, pack
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class WhisperPlacement:
-    """A sound has no place in the prompt: every token attends to all of it."""
+    """Audio has no place in the prompt: every token attends to all of it."""
 
     placeholders: Mapping[Modality, int] = {}
 
@@ -42,7 +42,7 @@ class WhisperPlacement:
 
 
 class WhisperProcessor:
-    """One window of sound, silence behind it, as ``features`` float32 [bins, frames]."""
+    """One window of audio, padded with silence, as ``features`` float32 [bins, frames]."""
 
     rate = RATE
 
@@ -53,12 +53,12 @@ class WhisperProcessor:
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
-        if not isinstance(content, Sound):
-            raise BadRequest("this model takes sounds, no pictures and no clips")
+        if not isinstance(content, Audio):
+            raise BadRequest("this model takes audio, no images and no video")
         longest = 2 * self._source * _HOP
         if len(content.samples) > longest:
             seconds = len(content.samples) / RATE
-            raise BadRequest(f"the sound lasts {seconds:.1f} s, and the model hears {longest / RATE:g} s at a time")
+            raise BadRequest(f"the audio lasts {seconds:.1f} s, and the model hears {longest / RATE:g} s at a time")
         samples = np.zeros(longest)
         samples[: len(content.samples)] = content.samples
         features = log_mel(samples, self._filters)

@@ -16,7 +16,7 @@ from lsv_multimodal.fetching.http import Fetcher
 
 _DATA = "data:"
 _HEAD = 1024
-"""Characters in which a URL's scheme and a media type end; pictures follow that nobody wants to copy for that."""
+"""Characters in which a URL's scheme and a media type end; the payload follows, which nobody wants to copy for that."""
 
 
 class Sources:

@@ -13,7 +13,7 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.media.items import Prepared
 from lsv.media.placement import place
-from lsv.media.processor import Clip, Content, Picture, Sound
+from lsv.media.processor import Audio, Content, Image, Video
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.request.prompt import Prompt
@@ -59,7 +59,7 @@ class Shower:
         return place(ids, [self._prepare(content, options) for content in contents], self.placement)
 
     def _prepare(self, content: Content, options: dict[str, Any]) -> Prepared:
-        kinds = {Picture: ("image", "pixels"), Clip: ("video", "frames"), Sound: ("audio", "samples")}
+        kinds = {Image: ("image", "pixels"), Video: ("video", "frames"), Audio: ("audio", "samples")}
         modality, attribute = kinds[type(content)]
         data = getattr(content, attribute)
         name = hashlib.sha256(repr((data.shape, sorted(options.items()))).encode() + data.tobytes()).digest()
@@ -72,24 +72,24 @@ def shower(catalog: Catalog) -> Callable[[Path, str], Shower]:
 
 
 @pytest.fixture(scope="session")
-def picture() -> Callable[..., Picture]:
+def picture() -> Callable[..., Image]:
     """A picture of noise and a slope, the same for the same arguments."""
 
-    def make(width: int, height: int, seed: int = 0) -> Picture:
+    def make(width: int, height: int, seed: int = 0) -> Image:
         noise = np.random.default_rng(seed).integers(0, 100, (height, width, 3))
         slope = np.linspace(0, 155, width)[None, :, None] * [1, 0.5, 0.2]
-        return Picture((noise + slope).astype(np.uint8))
+        return Image((noise + slope).astype(np.uint8))
 
     return make
 
 
 @pytest.fixture(scope="session")
-def clip() -> Callable[..., Clip]:
+def clip() -> Callable[..., Video]:
     """So many frames of noise, ``fps`` a second."""
 
-    def make(frames: int, width: int, height: int, fps: float = 2.0) -> Clip:
+    def make(frames: int, width: int, height: int, fps: float = 2.0) -> Video:
         pixels = np.random.default_rng(frames).integers(0, 256, (frames, height, width, 3), np.uint8)
-        return Clip(pixels, (np.arange(frames) / fps).astype(np.float32))
+        return Video(pixels, (np.arange(frames) / fps).astype(np.float32))
 
     return make
 

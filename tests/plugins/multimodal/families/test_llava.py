@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Picture
+from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
@@ -63,10 +63,10 @@ class Reference:
         )
         self.inputs: dict[int, Any] = {}
 
-    def read(self, number: int, text: str, pictures: Sequence[Picture]) -> Any:
-        from PIL import Image
+    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
+        from PIL import Image as PilImage
 
-        images = [Image.fromarray(picture.pixels) for picture in pictures]
+        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
         self.inputs[number] = self.processor(images=images or None, text=text, return_tensors="pt")
         return self.inputs[number]
 
@@ -202,7 +202,7 @@ def test_pictures_and_options_it_can_not_take(
         shows.place([IMAGE], [picture(900, 4)])
     with pytest.raises(BadRequest, match="no option min_pixels"):
         shows.place([IMAGE], [picture(30, 40)], min_pixels=9)
-    with pytest.raises(BadRequest, match="no clips"):
+    with pytest.raises(BadRequest, match="no video"):
         shows.place([IMAGE], [clip(4, 30, 40)])
     for size in ((1, 1), (3, 7), (7, 3), (200, 1), (1, 200)):
         shows.place([IMAGE], [picture(*size)])

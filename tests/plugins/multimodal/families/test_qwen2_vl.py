@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Clip, Content
+from lsv.media.processor import Content, Video
 from lsv.request.prompt import Prompt
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
@@ -140,7 +140,7 @@ def test_pictures_are_prepared_as_transformers_does(checkpoint: Callable[..., Pa
 
 def test_clips_are_pairs_of_frames(checkpoint: Callable[..., Path], shower: Any, clip: Any) -> None:
     shows = shower(checkpoint("qwen2_vl"), "qwen2_vl")
-    made: Clip = clip(3, 32, 24)
+    made: Video = clip(3, 32, 24)
     media = shows.place([VIDEO], [made], min_pixels=768, max_pixels=1024).media[0]
     assert _read(media, "grid", np.int64).tolist() == [2, 6, 8]
     frames = np.concatenate((made.frames, made.frames[-1:])).transpose(0, 3, 1, 2) / 255

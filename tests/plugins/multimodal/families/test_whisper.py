@@ -13,7 +13,7 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.media.processor import Sound
+from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.testing.model import engine_config, load
@@ -32,14 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_hearing(tmp_path_factory.mktemp("whisper"), seconds=2)
 
 
-def sound(seed: int, seconds: float = 1.3) -> Sound:
+def sound(seed: int, seconds: float = 1.3) -> Audio:
     """A tone and some noise, the same for the same arguments."""
     noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
     tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
-    return Sound((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
+    return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
 
 
-PROMPTS: Sequence[tuple[Sequence[int], Sound]] = (
+PROMPTS: Sequence[tuple[Sequence[int], Audio]] = (
     ([START, ENGLISH, TRANSCRIBE, NO_MARKS], sound(1)),
     ([START, GERMAN, TRANSLATE], sound(2, 0.4)),
     ([BEFORE, *range(60, 95), START, ENGLISH, TRANSCRIBE], sound(3, 2.0)),
@@ -63,12 +63,12 @@ class Reference:
         self.model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
         self.extractor = WhisperFeatureExtractor.from_pretrained(folder)
 
-    def features(self, content: Sound) -> torch.Tensor:
+    def features(self, content: Audio) -> torch.Tensor:
         found = self.extractor(content.samples, sampling_rate=RATE, return_tensors="pt").input_features
         return found[0]  # type: ignore[no-any-return]
 
     @torch.inference_mode()
-    def embeddings(self, content: Sound) -> torch.Tensor:
+    def embeddings(self, content: Audio) -> torch.Tensor:
         return self.model.model.encoder(self.features(content)[None]).last_hidden_state[0]  # type: ignore[no-any-return]
 
     @torch.inference_mode()
@@ -116,7 +116,7 @@ def test_features_equal_transformers(bins: int, seconds: float, tmp_path: Path) 
 
 
 def test_silence_is_silence(tmp_path: Path) -> None:
-    made = WhisperProcessor(tmp_path, {}).process(Sound(np.zeros(RATE, np.float32), RATE), {})
+    made = WhisperProcessor(tmp_path, {}).process(Audio(np.zeros(RATE, np.float32), RATE), {})
     assert set(np.frombuffer(made.inputs["features"].data, np.float32)) == {np.float32(-1.5)}
 
 
@@ -193,7 +193,7 @@ def test_a_sound_that_breaks_the_encoder_fails_its_own_requests(
 
     monkeypatch.setattr(Tower, "begin", picky)
     made = engine(folder, max_model_len=LENGTH)
-    silent = shower(folder, "whisper").place([START], [Sound(np.zeros(RATE, np.float32), RATE)])
+    silent = shower(folder, "whisper").place([START], [Audio(np.zeros(RATE, np.float32), RATE)])
     client, errors = made.llm.llm_engine.client, []
     for number in range(2):
         client.add(RequestSpec(prompt=silent, sampling=SamplingParams(), request_id=f"silent {number}"))
@@ -224,7 +224,7 @@ def test_users_give_text_and_samples_or_embeddings(
             {"audio": [(sound(1).samples, RATE), (sound(2).samples, RATE)]},
             "exactly one item of media beside its prompt, and",
         ),
-        ({"audio": (sound(1, 2.1).samples, RATE)}, "the sound lasts 2.1 s, and the model hears 2 s at a time"),
+        ({"audio": (sound(1, 2.1).samples, RATE)}, "the audio lasts 2.1 s, and the model hears 2 s at a time"),
         ({"image": np.zeros((4, 4, 3), np.uint8)}, "image"),
         ({"audio": np.zeros((101, 64), np.float32)}, "the item has 101 embeddings, and the model attends to at most"),
     ],

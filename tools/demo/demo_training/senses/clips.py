@@ -8,7 +8,7 @@ import numpy as np
 
 from demo_training.senses.asked import Shown, Turn, article, said
 from demo_training.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
-from lsv.media.processor import Clip
+from lsv.media.processor import Video
 
 WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1), "not at all": (0, 0)}
 ASPECTS = (len(WAYS), len(SHAPES), len(COLOURS))
@@ -35,7 +35,7 @@ def clip(rng: Random, side: int, frames: int, seconds: float = 2.0) -> Shown:
     times = np.linspace(0, seconds, frames, dtype=np.float32)
     labels = tuple(list(names).index(name) for names, name in ((WAYS, way), (SHAPES, shape), (COLOURS, colour)))
     key = f"{shape} {colour} {way} {start_x:.1f} {start_y:.1f} {travel:.1f}"
-    return Shown("video", Clip(pixels, times), _ask(rng, shape, colour, way), key, labels)
+    return Shown("video", Video(pixels, times), _ask(rng, shape, colour, way), key, labels)
 
 
 def _start(rng: Random, travel: float, radius: float) -> float:

@@ -23,7 +23,7 @@ from demo_training.senses.asked import Shown, Turn
 from demo_training.senses.clips import clip
 from demo_training.senses.pictures import AMONG_SEVERAL, KNOWN, picture
 from demo_training.senses.sounds import sound
-from lsv.media.processor import Clip, Picture, Sound
+from lsv.media.processor import Audio, Image, Video
 from lsv.request.media import Modality
 
 SKILLS: dict[str, Modality] = {
@@ -92,20 +92,20 @@ def as_part(shown: Shown) -> dict[str, Any]:
 def as_file(shown: Shown) -> tuple[str, bytes]:
     """The name of a file format, and an item in it."""
     content = shown.content
-    if isinstance(content, Picture):
+    if isinstance(content, Image):
         return "png", png(content)
-    return ("mp4", mp4(content)) if isinstance(content, Clip) else ("wav", wav(content))
+    return ("mp4", mp4(content)) if isinstance(content, Video) else ("wav", wav(content))
 
 
-def png(content: Picture) -> bytes:
-    from PIL import Image
+def png(content: Image) -> bytes:
+    from PIL import Image as PilImage
 
     file = io.BytesIO()
-    Image.fromarray(content.pixels).save(file, "PNG")
+    PilImage.fromarray(content.pixels).save(file, "PNG")
     return file.getvalue()
 
 
-def wav(content: Sound) -> bytes:
+def wav(content: Audio) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
@@ -115,7 +115,7 @@ def wav(content: Sound) -> bytes:
     return file.getvalue()
 
 
-def mp4(content: Clip) -> bytes:
+def mp4(content: Video) -> bytes:
     import av
 
     file = io.BytesIO()

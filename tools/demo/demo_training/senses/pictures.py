@@ -11,7 +11,7 @@ import numpy as np
 
 from demo_training.senses.asked import Shown, Turn, article, counted, said
 from demo_training.senses.shapes import COLOURS, SHAPES, Thing, background, paint, tint
-from lsv.media.processor import Picture
+from lsv.media.processor import Image
 
 PLACES = (
     ("top left", "in the top left"), ("top", "at the top"), ("top right", "in the top right"),
@@ -65,7 +65,7 @@ def picture(rng: Random, side: int, wide: int | None = None, scenes: Scenes = SC
     pixels = np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
     key = " ".join(f"{thing.colour} {thing.shape} {field}" for field, thing in placed)
     ask = _ask_single if len(placed) == 1 else _ask_several
-    return Shown("image", Picture(pixels), ask(rng, placed), key, _labels(placed))
+    return Shown("image", Image(pixels), ask(rng, placed), key, _labels(placed))
 
 
 Placed = list[tuple[int, Thing]]

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from demo_training.senses.asked import Shown, Turn, counted, said
-from lsv.media.processor import Sound
+from lsv.media.processor import Audio
 
 PITCHES = {"low": (130.0, 400.0), "middle": (600.0, 1100.0), "high": (1700.0, 4000.0)}
 """Lowest and highest frequency in Hz."""
@@ -36,7 +36,7 @@ def sound(rng: Random, rate: int) -> Shown:
     samples *= rng.uniform(0.1, 0.9) / np.abs(samples).max()
     labels = count, list(PITCHES).index(pitch)
     key = f"{count} {hertz:.0f} {length:.2f} {gap:.2f}"
-    return Shown("audio", Sound(samples.astype(np.float32), rate), _ask(rng, count, pitch), key, labels)
+    return Shown("audio", Audio(samples.astype(np.float32), rate), _ask(rng, count, pitch), key, labels)
 
 
 def _wave(rng: Random, hertz: float, length: int, rate: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

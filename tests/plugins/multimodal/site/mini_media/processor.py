@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lsv.errors import BadRequest
-from lsv.media.processor import Clip, Content, Picture, Processed
+from lsv.media.processor import Content, Image, Processed, Video
 from lsv.request.media import Array
 from mini_media.placement import AUDIO, IMAGE, VIDEO
 
@@ -38,9 +38,9 @@ class Mini:
 
 
 def measured(content: Content) -> tuple[Any, int]:
-    if isinstance(content, Picture):
+    if isinstance(content, Image):
         return content.pixels.reshape(-1, 3).mean(0).round(), IMAGE
-    if isinstance(content, Clip):
+    if isinstance(content, Video):
         return content.frames[..., 0].reshape(len(content.frames), -1).mean(1).round(), VIDEO
     second = content.samples[: len(content.samples) // 8000 * 8000].reshape(-1, 8000)
     return (np.abs(second).max(1) * 100).round(), AUDIO
