@@ -12,7 +12,7 @@ from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
 from lsv_webui.api import Abilities, Api
 from lsv_webui.chat.answer import write
 from lsv_webui.chat.conversation import Chat, Message
-from lsv_webui.chat.wishes import NUMBERS
+from lsv_webui.chat.request_fields import NUMBERS
 
 pytestmark = pytest.mark.xdist_group("webui")
 

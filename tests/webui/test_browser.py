@@ -48,10 +48,10 @@ def _sees_an_answer_stream_in(page: Any, engine: Any) -> None:
 
 def _sees_the_dashboard_move(page: Any, engine: Any) -> None:
     page.get_by_role("tab", name="Dashboard").click()
-    page.wait_for_selector("#lsv-board polyline", state="attached")
+    page.wait_for_selector("#lsv-dashboard polyline", state="attached")
     engine.stats = engine.stats.__class__(running=5, waiting=2, kv_usage=0.5)
-    page.wait_for_function("document.querySelector('#lsv-board').innerText.includes('50.0')")
-    assert re.search(r"Running\s+5 requests\s+Waiting\s+2 requests", page.locator("#lsv-board").inner_text())
+    page.wait_for_function("document.querySelector('#lsv-dashboard').innerText.includes('50.0')")
+    assert re.search(r"Running\s+5 requests\s+Waiting\s+2 requests", page.locator("#lsv-dashboard").inner_text())
 
 
 def _is_told_of_a_dead_server(page: Any, url: str) -> None:

@@ -13,8 +13,8 @@ from lsv_webui.api import Model
 from lsv_webui.chat import media
 from lsv_webui.chat.conversation import Chat, Message, read_index, read_record
 from lsv_webui.chat.parts import content_part, request_messages, sent_kinds
+from lsv_webui.chat.request_fields import NUMBERS, RequestFields
 from lsv_webui.chat.view import entries
-from lsv_webui.chat.wishes import NUMBERS, Wishes
 
 
 def talk(*texts: str) -> Chat:
@@ -156,14 +156,16 @@ def test_errors_are_shown_as_text() -> None:
 
 def test_settings_become_fields() -> None:
     numbers = {"temperature": "0,5", "max_tokens": "20"}
-    wishes = Wishes.of(["m", None, "", '{"type": "object"}', *(numbers.get(number.field, "") for number in NUMBERS)])
-    fields = wishes.fields()
-    assert fields.pop("response_format")["json_schema"]["schema"] == {"type": "object"}
-    assert fields == {"model": "m", "temperature": 0.5, "max_tokens": 20}
+    fields = RequestFields.of(
+        ["m", None, "", '{"type": "object"}', *(numbers.get(number.field, "") for number in NUMBERS)]
+    )
+    found = fields.as_json()
+    assert found.pop("response_format")["json_schema"]["schema"] == {"type": "object"}
+    assert found == {"model": "m", "temperature": 0.5, "max_tokens": 20}
 
 
 def test_what_is_no_number_is_told() -> None:
     for text in ("warm", "1.5"):
         values = [text if number.field == "seed" else "" for number in NUMBERS]
         with pytest.raises(BadRequest, match=r"Seed under Settings must be a whole number"):
-            Wishes.of(["m", "", "", "", *values]).fields()
+            RequestFields.of(["m", "", "", "", *values]).as_json()

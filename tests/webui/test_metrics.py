@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv_webui.dashboard.board import draw, latencies, rates
+from lsv_webui.dashboard.cards import draw, latencies, rates
 from lsv_webui.dashboard.metrics import Histogram, Sample, read_metrics
 
 INF = float("inf")

@@ -62,13 +62,13 @@ def modalities(server: str) -> list[str]:
 def look_at_the_dashboard(page: Any) -> None:
     """So that it knows how things were before."""
     page.get_by_role("tab", name="Dashboard").click()
-    page.wait_for_selector("#lsv-board polyline", state="attached")
+    page.wait_for_selector("#lsv-dashboard polyline", state="attached")
     page.get_by_role("tab", name="Chat").click()
 
 
 def see_the_dashboard_moved(page: Any) -> None:
     page.get_by_role("tab", name="Dashboard").click()
-    page.wait_for_function("/written [1-9]/.test(document.querySelector('#lsv-board').innerText)")
+    page.wait_for_function("/written [1-9]/.test(document.querySelector('#lsv-dashboard').innerText)")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from typing import Any
 import gradio as gr
 
 from lsv_webui.api import Abilities
+from lsv_webui.chat.request_fields import NUMBERS, Number
 from lsv_webui.chat.view import QUIET
-from lsv_webui.chat.wishes import NUMBERS, Number
 
 _REMEMBERED = 3 + len(NUMBERS)
 _REMEMBER = "(...values) => [values.map(value => value ?? '')]"
 
 
 class Controls:
-    """The components of the settings; ``inputs`` is what handlers take, for ``Wishes.of``."""
+    """The components of the settings; ``inputs`` is what handlers take, for ``RequestFields.of``."""
 
     model: gr.Dropdown
     key: gr.Textbox

@@ -18,8 +18,8 @@ from lsv_webui.chat.answer import write
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.conversation import Chat, Message
 from lsv_webui.chat.parts import request_messages, sent_kinds
+from lsv_webui.chat.request_fields import RequestFields
 from lsv_webui.chat.view import QUIET, entries
-from lsv_webui.chat.wishes import Wishes
 from lsv_webui.theme import TUCK
 
 EXAMPLES = (
@@ -200,20 +200,20 @@ class ChatTab:
         """Answer the last question, drawing as it goes. The browser keeps the question at once, then the rest."""
         if not chat.messages or chat.messages[-1].role != "user":
             return
-        turn, wishes = self._turn(request), Wishes.of(values)
+        turn, fields = self._turn(request), RequestFields.of(values)
         try:
             yield entries(chat), chat, chat.record(), _listed(index, chat, first=True)
             # Files are read for it, so it has a thread of its own.
-            messages = await asyncio.to_thread(request_messages, chat, wishes.system)
-            if wishes.schema and not (await self._api.abilities(wishes.key or None)).structures:
-                wishes = wishes._replace(schema="")  # it was entered for another server; here its panel is not shown
-            body = {**wishes.fields(), "messages": messages}
+            messages = await asyncio.to_thread(request_messages, chat, fields.system)
+            if fields.schema and not (await self._api.abilities(fields.key or None)).structures:
+                fields = fields._replace(schema="")  # it was entered for another server; here its panel is not shown
+            body = {**fields.as_json(), "messages": messages}
             if kinds := sent_kinds(messages):
-                media.check(await self._api.model(wishes.model, wishes.key or None), kinds)
+                media.check(await self._api.model(fields.model, fields.key or None), kinds)
             message = Message(role="assistant")
             chat.messages.append(message)
             yield entries(chat), *[gr.skip()] * 3
-            async with aclosing(write(self._api, body, message, turn.stop, wishes.key or None)) as progress:
+            async with aclosing(write(self._api, body, message, turn.stop, fields.key or None)) as progress:
                 async for _ in progress:
                     if not turn.left:
                         kept = chat.record() if time.time() > chat.at + KEEP_SECONDS else gr.skip()

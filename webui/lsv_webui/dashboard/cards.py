@@ -1,4 +1,4 @@
-"""What the dashboard shows: cards of this moment, plots of the last minutes."""
+"""The dashboard's contents: cards for the present moment, plots of the last minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a visitor wishes for, as the fields of a request."""
+"""The settings of a visitor, as fields of a request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lsv.errors import BadRequest
 
 
 class Number(NamedTuple):
-    """A sampling field of the API; left empty it is the server's choice."""
+    """A sampling field of the API; left empty, the server chooses."""
 
     field: str
     label: str
     whole: bool = False
 
     def read(self, text: str) -> float | int:
-        """What was entered. Raises ``BadRequest``."""
+        """The number entered. Raises ``BadRequest``."""
         try:
             return int(text) if self.whole else float(text.replace(",", "."))
         except ValueError:
@@ -35,8 +35,8 @@ NUMBERS = (
 )
 
 
-class Wishes(NamedTuple):
-    """What a visitor has set, in the order of ``Controls.inputs``."""
+class RequestFields(NamedTuple):
+    """A visitor's settings, in the order of ``Controls.inputs``."""
 
     model: str | None
     key: str
@@ -45,13 +45,13 @@ class Wishes(NamedTuple):
     numbers: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Sequence[Any]) -> Wishes:
+    def of(cls, values: Sequence[Any]) -> RequestFields:
         model, *rest = values
         key, system, schema, *numbers = (text or "" for text in rest)
         return cls(model, key.strip(), system, schema, tuple(numbers))
 
-    def fields(self) -> dict[str, Any]:
-        """The fields of a request they come to. Raises ``BadRequest`` for what can't be read."""
+    def as_json(self) -> dict[str, Any]:
+        """The request fields; empty settings are left out. Raises ``BadRequest`` for a value that can't be parsed."""
         found: dict[str, Any] = {"model": self.model} if self.model else {}
         for number, text in zip(NUMBERS, self.numbers, strict=True):
             if text.strip():
