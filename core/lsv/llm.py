@@ -80,7 +80,7 @@ class LLM:
         from lsv.engine.loop import make_engine
         from lsv.resolve import resolve
 
-        # whoever asks is the one who waits
+        # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
         tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.load(config.tokenizer)
         self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
@@ -230,7 +230,7 @@ class LLM:
         self._open_engine().client.reset_prefix_cache()
 
     def close(self) -> None:
-        """Let go of the model and its memory. May be called again."""
+        """Free the model and its memory. May be called again."""
         client, self._client = getattr(self, "_client", None), None
         if client is not None:
             client.close()

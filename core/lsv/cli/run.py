@@ -36,10 +36,10 @@ def run(arguments: list[str], context: CommandContext) -> int:
         if not sys.stdin.isatty():
             print(_answer(llm, [], sys.stdin.read(), params, raw=settings["raw"]))
             return 0
-        return _converse(llm, params, raw=settings["raw"])
+        return _chat(llm, params, raw=settings["raw"])
 
 
-def _converse(llm: LLM, params: SamplingParams, *, raw: bool) -> int:
+def _chat(llm: LLM, params: SamplingParams, *, raw: bool) -> int:
     history: list[dict[str, str]] = []
     while True:
         try:

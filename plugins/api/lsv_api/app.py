@@ -134,7 +134,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     def document() -> bytes:
         needs_key = bool(options.api_keys)
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
-        described = [route for route in ROUTES if transcribes or not route.spoken]
+        described = [route for route in ROUTES if transcribes or not route.transcribes]
         return msgspec.json.encode(
             describe_api(described, version=__version__, root_path=options.root_path, needs_key=needs_key)
         )

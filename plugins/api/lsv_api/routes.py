@@ -11,32 +11,50 @@ from sanic.response import HTTPResponse
 from lsv_api.admin import status
 from lsv_api.http.context import Exchange
 from lsv_api.openai import chat, completions, embeddings, tokens
-from lsv_api.records import requests as asked
-from lsv_api.records import responses as given
+from lsv_api.records import requests, responses
 from lsv_api.speech import routes as speech
 
 Handler = Callable[[Exchange], Awaitable[HTTPResponse | None]]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One route. ``response`` None: no JSON. ``public``: without key. ``probe``: answered while draining.
-
-    ``verbose`` is a longer form of the response. ``form``: the request is one, else JSON. ``spoken``: described only
-    where a served model writes down what is said.
-    """
+    """One route."""
 
     method: Literal["GET", "POST"]
+    """GET routes also answer HEAD."""
+
     path: str
+    """The path, in Sanic's pattern language."""
+
     handler: Handler
+    """Answers it."""
+
     summary: str
+    """What it does, for the description of the API."""
+
     request: type | None = None
+    """Record of the body."""
+
     response: type | None = None
+    """Record of the answer; None: it is not JSON."""
+
     verbose: type | None = None
+    """Record of a longer form of the answer."""
+
     streams: type | None = None
+    """Record of the events of a streamed answer."""
+
     public: bool = False
+    """Whether it is open without a key."""
+
     probe: bool = False
+    """Whether it is answered while the server drains."""
+
     form: bool = False
-    spoken: bool = False
+    """Whether the body is a form; otherwise it is JSON."""
+
+    transcribes: bool = False
+    """Whether it is described only where a served model transcribes."""
 
 
 ROUTES = (
@@ -45,87 +63,87 @@ ROUTES = (
         path="/v1/chat/completions",
         handler=chat.create_chat_completion,
         summary="Answer a conversation",
-        request=asked.ChatRequest,
-        response=given.ChatResponse,
-        streams=given.ChatChunk,
+        request=requests.ChatRequest,
+        response=responses.ChatResponse,
+        streams=responses.ChatChunk,
     ),
     Route(
         method="POST",
         path="/v1/completions",
         handler=completions.create_completion,
         summary="Continue a text",
-        request=asked.CompletionRequest,
-        response=given.CompletionResponse,
-        streams=given.CompletionResponse,
+        request=requests.CompletionRequest,
+        response=responses.CompletionResponse,
+        streams=responses.CompletionResponse,
     ),
     Route(
         method="POST",
         path="/v1/embeddings",
         handler=embeddings.create_embeddings,
         summary="Turn texts into vectors",
-        request=asked.EmbeddingRequest,
-        response=given.EmbeddingResponse,
+        request=requests.EmbeddingRequest,
+        response=responses.EmbeddingResponse,
     ),
     Route(
         method="POST",
         path="/v1/audio/transcriptions",
         handler=speech.create_transcription,
         summary="Transcribe audio",
-        request=asked.SpeechRequest,
-        response=given.Transcription,
-        verbose=given.VerboseTranscription,
-        streams=given.TranscriptEvent,
+        request=requests.SpeechRequest,
+        response=responses.Transcription,
+        verbose=responses.VerboseTranscription,
+        streams=responses.TranscriptEvent,
         form=True,
-        spoken=True,
+        transcribes=True,
     ),
     Route(
         method="POST",
         path="/v1/audio/translations",
         handler=speech.create_translation,
-        summary="Translate audio to English text",
-        request=asked.SpeechRequest,
-        response=given.Transcription,
-        verbose=given.VerboseTranscription,
-        streams=given.TranscriptEvent,
+        summary="Translate audio into English text",
+        request=requests.SpeechRequest,
+        response=responses.Transcription,
+        verbose=responses.VerboseTranscription,
+        streams=responses.TranscriptEvent,
         form=True,
-        spoken=True,
+        transcribes=True,
     ),
     Route(
         method="GET",
         path="/v1/models",
         handler=status.list_models,
         summary="List the served models",
-        response=given.ModelList,
+        response=responses.ModelList,
     ),
     Route(
         method="GET",
         path="/v1/models/<name:path>",
         handler=status.show_model,
         summary="Show one model",
-        response=given.ModelCard,
+        response=responses.ModelCard,
     ),
     Route(
         method="POST",
         path="/tokenize",
         handler=tokens.tokenize,
         summary="Turn a text or a conversation into token ids",
-        request=asked.TokenizeRequest,
-        response=given.TokenizeResponse,
+        request=requests.TokenizeRequest,
+        response=responses.TokenizeResponse,
     ),
     Route(
         method="POST",
         path="/detokenize",
         handler=tokens.detokenize,
         summary="Turn token ids into text",
-        request=asked.DetokenizeRequest,
-        response=given.DetokenizeResponse,
+        request=requests.DetokenizeRequest,
+        response=responses.DetokenizeResponse,
     ),
     Route(
         method="GET",
         path="/live",
         handler=status.live,
         summary="200 as long as the process answers",
-        response=given.Alive,
+        response=responses.Alive,
         public=True,
         probe=True,
     ),
@@ -134,7 +152,7 @@ ROUTES = (
         path="/ready",
         handler=status.health,
         summary="200 when every model is ready, 503 with the progress before",
-        response=given.Health,
+        response=responses.Health,
         probe=True,
     ),
     Route(
@@ -142,7 +160,7 @@ ROUTES = (
         path="/health",
         handler=status.health,
         summary="The same as /ready",
-        response=given.Health,
+        response=responses.Health,
         probe=True,
     ),
     Route(
@@ -150,7 +168,7 @@ ROUTES = (
         path="/version",
         handler=status.show_version,
         summary="Version of the server, fingerprints of its engines",
-        response=given.Version,
+        response=responses.Version,
         probe=True,
     ),
     Route(

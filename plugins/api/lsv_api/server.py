@@ -152,8 +152,8 @@ class Server:
 
 
 def curl(address: str, options: ApiOptions, client: Client) -> str:
-    """A command that asks the server who it is, or what is said in a sound of the reader's; they also put in a key of
-    theirs where one is needed.
+    """A command to try the server with: a chat, or the transcription of an audio file of the reader's. Where a key is
+    needed, they fill in their own.
     """
     key = " -H 'Authorization: Bearer KEY'" if options.api_keys else ""
     if client.media is not None and client.media.transcriber is not None:

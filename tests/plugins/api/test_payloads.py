@@ -12,7 +12,7 @@ from lsv.errors import BadRequest
 from lsv.media.content_parts import InlinePart, Reference, read_part
 from lsv_api.http import payloads as payloads_module
 from lsv_api.http.bodies import decode_body
-from lsv_api.http.payloads import SHORTEST, take_out
+from lsv_api.http.payloads import SHORTEST, extract_payloads
 from lsv_api.records.requests import ChatRequest, TokenizeRequest
 
 LONG = "QUJD" * (SHORTEST // 4)
@@ -110,7 +110,7 @@ def test_faults_are_named_as_in_any_body(data: bytes, message: str) -> None:
 def test_what_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payloads_module, "token_hex", lambda _: "")
     data = body({"type": "image_url", "image_url": url()}, {"type": "image_url", "image_url": url(OTHER)})
-    thin, payloads = take_out(data)
+    thin, payloads = extract_payloads(data)
     assert payloads == {"@0@": LONG.encode(), "@1@": OTHER.encode()}
     assert thin == data.replace(LONG.encode(), b"@0@").replace(OTHER.encode(), b"@1@")
-    assert take_out(b"{}") == (b"{}", {})
+    assert extract_payloads(b"{}") == (b"{}", {})

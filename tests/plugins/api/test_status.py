@@ -45,8 +45,8 @@ async def test_openapi(start):
     ).json()
     assert document["openapi"].startswith("3.1")
     operations = [operation for path in document["paths"].values() for operation in path.values()]
-    # the model writes down nothing that is said
-    described = [route for route in ROUTES if not route.spoken]
+    # the model does not transcribe
+    described = [route for route in ROUTES if not route.transcribes]
     assert len(operations) == len(described)
     assert len({operation["operationId"] for operation in operations}) == len(described)
     assert document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"

@@ -1,4 +1,4 @@
-"""The log line and the count of each request. Prompts, answers and keys never come in here."""
+"""The log line and the count of each request; prompts, answers and keys are never logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lsv_api.http.context import Exchange
 log = logging.getLogger("lsv.api")
 
 CLIENT_GONE = 499
-"""Status under which a request is logged whose client left before the answer (a convention of proxies)."""
+"""The status logged for a request whose client left before the answer (a convention of proxies)."""
 
 
 def record(exchange: Exchange, route: str, status: int) -> None:

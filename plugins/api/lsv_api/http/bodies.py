@@ -16,7 +16,7 @@ from sanic.exceptions import PayloadTooLarge, SanicException
 
 from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.failures import BodyTimeout, Unsupported
-from lsv_api.http.payloads import put_back, take_out
+from lsv_api.http.payloads import extract_payloads, restore_payloads
 
 log = logging.getLogger("lsv.api")
 
@@ -57,7 +57,7 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "kv_transfer_params": _EMPTY,
     "vllm_xargs": _EMPTY,
 }
-"""Fields other servers honour and this one can't yet, with the values that ask for nothing."""
+"""Fields that other servers support and this one does not yet, with their neutral values."""
 
 IGNORED = frozenset(
     {
@@ -93,7 +93,7 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes:
 
 
 async def _discard(stream: Any) -> None:
-    """Read on for a moment: closing a connection on unread data would lose the answer on its way."""
+    """Read on for a moment: closing a connection with unread data would lose the answer."""
     stream.request_max_size = float("inf")
     with suppress(TimeoutError, SanicException):
         async with asyncio.timeout(DISCARD_SECONDS):
@@ -103,11 +103,11 @@ async def _discard(stream: Any) -> None:
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
     """A checked record of ``kind``; every fault of the body is a ``BadRequest`` that names the field."""
-    thin, payloads = take_out(data)
+    thin, payloads = extract_payloads(data)
     if payloads:
-        with suppress(BadRequest):  # it will be found again, in the body as it was sent
+        with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind)
-            if put_back(getattr(body, "messages", None) or (), payloads):
+            if restore_payloads(getattr(body, "messages", None) or (), payloads):
                 return body
     return _decode(data, kind)
 
@@ -118,11 +118,11 @@ def _decode(data: bytes, kind: type[Body]) -> Body:
     known = field_names(kind)
     for name, value in fields.items():
         if name not in known:
-            judge_unknown(name, value, known)
+            check_unknown(name, value, known)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise located(str(error)) from None
+        raise to_bad_request(str(error)) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
 
@@ -145,7 +145,7 @@ def _decode_object(data: bytes) -> dict[str, Any]:
 
 
 def _refuse_tools(fields: Mapping[str, Any]) -> None:
-    """Tools may stand in a request as long as the model is told not to call them."""
+    """A request may list tools as long as the model is told not to call them."""
     if fields.get("tools") and fields.get("tool_choice") != "none":
         raise Unsupported(
             'tools are not available on this server; leave them out or set tool_choice to "none"',
@@ -153,10 +153,10 @@ def _refuse_tools(fields: Mapping[str, Any]) -> None:
         )
 
 
-def judge_unknown(
+def check_unknown(
     name: str, value: Any, known: frozenset[str], unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE
 ) -> None:
-    """Refuse what would change the answer or looks like a typing error; let the rest pass, as OpenAI does."""
+    """Refuse fields that would change the answer or look misspelt; ignore the rest, as OpenAI does."""
     if name in IGNORED:
         return
     if name in unavailable:
@@ -169,7 +169,7 @@ def judge_unknown(
     log.warning("ignored unknown request field %r", name[:64])
 
 
-def located(error: str) -> BadRequest:
+def to_bad_request(error: str) -> BadRequest:
     """msgspec's "Expected `int`, got `str` - at `$.n`" as one of ours."""
     found = _LOCATED.match(error)
     what, where = (found["what"], found["where"]) if found else (error, None)

@@ -30,7 +30,7 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Traffic:
-    """Counts the requests in work, and knows whether new ones are welcome."""
+    """Counts running requests, and knows whether new ones are accepted."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -50,7 +50,7 @@ class Traffic:
                 self._idle.set()
 
     async def idle(self) -> None:
-        """Return when no request is in work."""
+        """Return when no request is running."""
         await self._idle.wait()
 
 

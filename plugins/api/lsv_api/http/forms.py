@@ -10,7 +10,7 @@ import msgspec
 from sanic.headers import parse_content_header
 
 from lsv.errors import BadRequest
-from lsv_api.http.bodies import field_names, judge_unknown, located
+from lsv_api.http.bodies import check_unknown, field_names, to_bad_request
 from lsv_api.records.requests import GenerationRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -41,7 +41,7 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": _OFF,
     "vllm_xargs": ("{}",),
 }
-"""As ``bodies.UNAVAILABLE``, in the words of forms; with what other routes take and a form's record does not."""
+"""As ``bodies.UNAVAILABLE``, spelt as in forms; also fields of other routes that forms do not have."""
 
 
 async def decode_form(data: bytes, content_type: str, kind: type[Body]) -> Body:
@@ -56,11 +56,11 @@ def _decode(data: bytes, content_type: str, kind: type[Body]) -> Body:
     known = field_names(kind)
     for name, value in fields.items():
         if name not in known:
-            judge_unknown(name, value, known, UNAVAILABLE)
+            check_unknown(name, value, known, UNAVAILABLE)
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise located(str(error)) from None
+        raise to_bad_request(str(error)) from None
 
 
 def _fields(data: bytes, content_type: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Pictures, sounds and clips of a request's body, taken out before its JSON is parsed and put back behind it.
+"""Media in a request's body, extracted before its JSON is parsed and put back afterwards.
 
-Parsing megabytes of base64 into a string that nobody reads holds up the answers of everybody else for milliseconds;
-finding where it ends does not.
+Parsing megabytes of base64 into a string that nobody reads blocks all other answers for milliseconds; finding where it
+ends does not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lsv.media.content_parts import ContentPart, InlinePart, InputAudio, MediaLi
 from lsv_api.records.requests import Message
 
 SHORTEST = 1 << 16
-"""Bytes of base64 from which it is worth it."""
+"""Bytes of base64 from which extracting them pays."""
 
 _HEAD = re.compile(rb'"(?:url|(?:image|audio|video)_url)"\s*:\s*"data:[^"\\,]*;base64,|"data"\s*:\s*"')
 
 
-def take_out(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+def extract_payloads(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """The body with a short name in place of each long payload, and the payloads by their names.
 
     A payload is a string's content, or the end of it: quotes inside of strings are escaped, so the next one ends it. A
@@ -42,7 +42,7 @@ def take_out(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     return b"".join([*pieces, body[kept:]]), payloads
 
 
-def put_back(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:
+def restore_payloads(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:
     """Give parts of messages their payloads. Returns whether all have been given: what looks like a part's payload may
     also stand where parsing would have left it as it is.
     """
@@ -56,7 +56,7 @@ def put_back(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:
 
 
 def _inline_text(part: ContentPart) -> str:
-    """What a part has in place of base64."""
+    """What a part holds in place of base64."""
     value = getattr(part, part.type, None) if part.type in part.__struct_fields__ else None
     if isinstance(value, InputAudio):
         return value.data

@@ -22,12 +22,19 @@ class EnvelopeFields(TypedDict):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The fields every object and every chunk of one answer repeats. ``created`` is in Unix seconds."""
+    """The fields that every object and every chunk of one answer repeats."""
 
     id: str
+    """The answer's id."""
+
     created: int
+    """When the request came, in Unix seconds."""
+
     model: str
+    """The name that answers carry."""
+
     fingerprint: str
+    """That of the engine's configuration."""
 
     @classmethod
     def of(cls, kind: str, served: Served, exchange: Exchange) -> Envelope:
@@ -44,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def check_stream(body: GenerationRequest) -> None:
-    """Refuse combinations that a stream can't honour, and stream options without a stream."""
+    """Refuse combinations that can't be streamed, and stream options without a stream."""
     if not body.stream:
         if body.stream_options is not None:
             raise BadRequest("stream_options needs stream to be true", param="stream_options")

@@ -59,7 +59,7 @@ def _params(body: CompletionRequest, served: Served) -> SamplingParams:
 
 
 def _prompt_only(body: CompletionRequest) -> bool:
-    """``echo`` with no new tokens asks for the prompt's log probabilities; one token is run and dropped."""
+    """``echo`` with no new tokens asks for the prompt's log probabilities; one token is generated and dropped."""
     return bool(body.echo) and body.max_tokens == 0 and not body.stream
 
 

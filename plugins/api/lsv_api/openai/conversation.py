@@ -1,4 +1,4 @@
-"""From chat messages to a prompt: check them, bring them into the form templates expect, render."""
+"""From chat messages to a prompt: check them, convert them to what templates expect, render."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: 
     """
     messages = template_messages(body.messages or [])
     shown = _references(body.messages or [], served)
-    _check_converses(served)
+    _check_chats(served)
     text = await _render(body, messages, served, api)
     ids = await encode_text(served.client.tokenizer, text, special=bool(body.add_special_tokens))
     if not ids:
@@ -98,12 +98,12 @@ def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
     return found
 
 
-def _check_converses(served: Served) -> None:
-    """Raises ``BadRequest`` for a model that transcribes and does no more."""
+def _check_chats(served: Served) -> None:
+    """Raises ``BadRequest`` for a model that only transcribes."""
     media = served.client.media
     if media is not None and media.transcriber is not None and not served.client.tokenizer.has_chat_template:
         raise BadRequest(
-            "messages: this model does not converse, it transcribes: send audio to /v1/audio/transcriptions",
+            "messages: this model does not chat, it transcribes: send audio to /v1/audio/transcriptions",
             param="messages",
         )
 

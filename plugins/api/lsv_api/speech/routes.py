@@ -84,7 +84,7 @@ def _speech_model(served: Served) -> SpeechModel:
     media.check([sound])
     if media.transcriber is None:
         raise BadRequest(
-            "this model takes audio in conversations but does not transcribe: send it to /v1/chat/completions",
+            "this model takes audio in chats but does not transcribe: send it to /v1/chat/completions",
             param="model",
         )
     return SpeechModel(media, media.transcriber)
@@ -129,7 +129,7 @@ async def _make_job(
 
 
 def _code(language: str | None, transcriber: Transcriber) -> str | None:
-    """The code of a language given by its code or English name; None where it is to be found out."""
+    """The code of a language given by its code or English name; None where it has to be detected."""
     if language is None:
         return next(iter(transcriber.languages)) if len(transcriber.languages) == 1 else None
     given = language.strip().lower()
@@ -240,13 +240,13 @@ def _usage(pieces: Sequence[Piece], tokens: int) -> SpeechUsage:
 
 
 def _compression(text: str) -> float:
-    """How many times shorter a text becomes: where words repeat themselves, a model has lost its way."""
+    """How many times shorter a text becomes: a high ratio shows that the model repeats itself."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
 
 
 def _rounded(seconds: float) -> float:
-    """To milliseconds: the sum of two binary fractions is none that people would write."""
+    """To milliseconds: sums of binary fractions have digits that nobody wants to read."""
     return round(seconds, 3)
 
 

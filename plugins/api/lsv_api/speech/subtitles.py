@@ -1,4 +1,4 @@
-"""Passages of speech with their times, as the OpenAI API and players of films know them."""
+"""Segments of speech as subtitles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def vtt(segments: Iterable[Segment]) -> str:
 
 
 def _line(segment: Segment) -> str:
-    """The text on one line, and without what would end a cue or begin its times."""
+    """The text on one line, without what would end a cue or look like its times."""
     return " ".join(segment.text.split()).replace("-->", "->")
 
 
