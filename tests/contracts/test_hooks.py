@@ -1,4 +1,4 @@
-"""Every hook is documented: its signature, and an example."""
+"""Every hook is documented (its signature, and an example), and somebody implements it."""
 
 import ast
 import re
@@ -39,3 +39,18 @@ def test_a_hook_is_documented(name: str) -> None:
 def test_no_section_without_a_hook() -> None:
     documented = set(re.findall(r"^### `(lsv_\w+)`", DOCS, re.MULTILINE))
     assert documented == set(hooks())
+
+
+def implemented() -> set[str]:
+    """Hooks that a module of the tree or of the plugin from outside implements."""
+    found = set()
+    for folder in ("core", "plugins", "webui", "tests/third_party"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef) and any("hookimpl" in ast.unparse(d) for d in node.decorator_list):
+                    found.add(node.name)
+    return found
+
+
+def test_every_hook_has_an_implementer() -> None:
+    assert set(hooks()) - implemented() == set()

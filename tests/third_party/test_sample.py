@@ -1,4 +1,4 @@
-"""A package from outside brings a model, a weight format, a command and a setting without touching lsv."""
+"""A package from outside brings a model, a weight format, a command, a setting and a route without touching lsv."""
 
 import json
 from collections.abc import Callable
@@ -116,3 +116,38 @@ def test_its_format_answers(sample: Path, run: Callable) -> None:
     done = run("-m", "lsv", "run", "--quantization", "sample-int8", "--prompt", "Who are you?", path=(sample,))
     assert done.returncode == 0, done.stderr
     assert "lsv-demo" in done.stdout
+
+
+ACCOUNTS = """
+import json, logging
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+logging.getLogger("lsv.sample").setLevel(logging.INFO)
+from lsv import LLM, SamplingParams
+from lsv_sample.usage import TOTALS
+with LLM("lsv-demo", platform="cpu", num_gpu_blocks_override=64) as llm:
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    outputs = llm.generate([[5, 6], [7]], [params, params.replace(n=2)], use_tqdm=False)
+llm.close()
+print(json.dumps(TOTALS))
+"""
+
+STARTED, STOPPED = "sample: the engine of lsv-demo has started", "sample: the engine of lsv-demo has stopped"
+
+
+@pytest.mark.timeout(300)
+def test_it_hears_of_every_engine_and_request_once(sample: Path, run: Callable) -> None:
+    done = run("-c", ACCOUNTS, path=(sample,), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {"requests": 2, "prompt_tokens": 3, "tokens": 9}
+    lines = done.stderr.splitlines()
+    assert [lines.count(STARTED), lines.count(STOPPED)] == [1, 1]
+    assert lines.index(STARTED) < lines.index(STOPPED)
+
+
+@pytest.mark.timeout(300)
+def test_it_serves_a_route_of_its_own(sample: Path, serve: Callable) -> None:
+    with serve("lsv-demo", path=(sample,)) as server:
+        body = {"prompt": [5, 6], "max_tokens": 3, "ignore_eos": True, "n": 2}
+        assert server.ask("/v1/completions", body)["usage"]["completion_tokens"] == 6
+        assert server.ask("/usage") == {"requests": 1, "prompt_tokens": 2, "tokens": 6}
+    assert [server.log.count(STARTED), server.log.count(STOPPED)] == [1, 1]

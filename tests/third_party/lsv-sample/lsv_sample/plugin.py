@@ -1,12 +1,17 @@
-"""Manifest: a model architecture, a weight format, a command and a setting."""
+"""Manifest: a model architecture, a weight format, a command, a setting, and accounts of what is used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from lsv import hookimpl
 from lsv.offers import CommandOffer, ModelOffer, QuantizerOffer
 from lsv.settings import Setting
+
+if TYPE_CHECKING:
+    from lsv.config import EngineConfig
+    from lsv.request.outputs import RequestRecord
 
 api = 1
 
@@ -29,3 +34,31 @@ def lsv_commands() -> Iterable[CommandOffer]:
 @hookimpl
 def lsv_settings() -> Iterable[Setting]:
     yield Setting(name="sample.greeting", default="hello", env=("SAMPLE_GREETING",), help="what lsv greet says")
+
+
+@hookimpl
+def lsv_engine_started(config: EngineConfig) -> None:
+    from lsv_sample import usage
+
+    usage.engine_started(config)
+
+
+@hookimpl
+def lsv_engine_stopped(config: EngineConfig) -> None:
+    from lsv_sample import usage
+
+    usage.engine_stopped(config)
+
+
+@hookimpl
+def lsv_request_finished(record: RequestRecord) -> None:
+    from lsv_sample import usage
+
+    usage.add(record)
+
+
+@hookimpl(optionalhook=True)
+def lsv_api_app_created(app: Any, client: Any) -> None:
+    from lsv_sample import usage
+
+    usage.add_route(app)
