@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from machine import measure_limits
 
-from lsv.attention import AttentionLayer, BatchLayout, token_bytes
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_cpu import native
@@ -72,7 +72,7 @@ class Step:
         self.layers = [replace(layer, index=i, place=i) for i in range(count)]
         group = KVGroup(0, "full", tuple(range(count)), size)
         blocks = -(-case.context // BLOCK)
-        self.cache = backend.allocate([group], self.layers, case.batch * blocks, BLOCK, kv_dtype, device)
+        self.cache = backend.allocate(CacheSpec([group], self.layers, case.batch * blocks, BLOCK, kv_dtype), device)
         fill(self.cache, self.layers)
         table = np.random.default_rng(0).permutation(case.batch * blocks).astype(np.int32).reshape(case.batch, -1)
         query, context = (np.full(case.batch, n, np.int32) for n in (case.query, case.context))

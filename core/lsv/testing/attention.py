@@ -1,6 +1,6 @@
 """Conformance of attention backends: what any backend must compute, whatever its layout and its kernels.
 
-@pytest.mark.parametrize("case", attention_cases(MyAttention.block_sizes, ("bfloat16",)), ids=str)
+@pytest.mark.parametrize("case", attention_cases(OFFER.block_sizes, ("bfloat16",)), ids=str)
 def test_attention(case, device):
     check_attention(MyAttention(), device, case)
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, token_bytes
+from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv.testing.attention_cases import (
@@ -112,7 +112,7 @@ class _Cached:
         self.group = KVGroup(0, layer.kind, (0, 1), self.token_bytes, layer.window, layer.source)
         pages = 2 + max(int(request.blocks.max()) for request in requests)
         layers = [replace(layer, index=0, place=0), layer]
-        self.cache = backend.allocate([self.group], layers, pages, case.block_size, case.cache_dtype, device)
+        self.cache = backend.allocate(CacheSpec([self.group], layers, pages, case.block_size, case.cache_dtype), device)
         for one in layers:
             self._spoil(one, pages, device, case.torch_dtype)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import row_starts
+from lsv.kv.spec import KVGroup
 
 if TYPE_CHECKING:
     from lsv.platform import Device
@@ -35,38 +35,23 @@ class DensePlan:
     tables: tuple[torch.Tensor, ...]
 
 
-class DenseAttention:
-    """Serves every ``AttentionLayer``; each has pages of its own, so groups can't disturb each other."""
+class DenseAttention(PagedBackend):
+    """Every layer has pages of its own, so groups can't disturb each other. Without a device they are on the host."""
 
-    block_sizes: tuple[int, ...] = (16, 1, 2, 4, 8, 32, 64, 128, 256)
-
-    def supports(self, layer: AttentionLayer) -> str | None:
-        return None
-
-    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
-        return spec.token_bytes * block_size
-
-    def allocate(
-        self,
-        groups: Sequence[KVGroup],
-        layers: Sequence[AttentionLayer],
-        pages: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: Device | None,
-    ) -> DenseCache:
+    def make_cache(self, spec: CacheSpec, device: Device | None) -> DenseCache:
         where = "cpu" if device is None else device.torch_device
 
         def make(layer: AttentionLayer) -> torch.Tensor:
             # NaN where nothing was written: a read past the context shows
-            shape = (pages, block_size, layer.kv_heads, layer.head_dim)
-            return torch.full(shape, torch.nan, dtype=dtype, device=where)
+            shape = (spec.pages, spec.block_size, layer.kv_heads, layer.head_dim)
+            return torch.full(shape, torch.nan, dtype=spec.dtype, device=where)
 
-        return DenseCache({ly.index: make(ly) for ly in layers}, {ly.index: make(ly) for ly in layers}, block_size)
+        keys, values = ({layer.index: make(layer) for layer in spec.layers} for _ in range(2))
+        return DenseCache(keys, values, spec.block_size)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: DensePlan | None = None) -> DensePlan:
-        tables = tuple(torch.from_numpy(row.astype("int64")) for row in batch.tables[group.index])
-        starts = np.arange(len(tables)) * batch.span if batch.span else np.cumsum(batch.query) - batch.query
+        tables = tuple(torch.from_numpy(row.astype("int64")) for row in self.table_of(batch, group))
+        starts = row_starts(batch)[:-1]
         return DensePlan(tuple(starts.tolist()), tuple(batch.query.tolist()), tuple(batch.context.tolist()), tables)
 
     def attend(

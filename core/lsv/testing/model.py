@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lsv.attention import AttentionBackend, BatchLayout
+from lsv.attention import AttentionBackend, BatchLayout, CacheSpec
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
 from lsv.nn.model import run, write_item
@@ -63,7 +63,9 @@ class Sequences:
         self.backend = backend or DenseAttention()
         dtype = kv_dtype or next(declared.model.parameters()).dtype
         device: Any = None
-        self.cache = self.backend.allocate(declared.groups, declared.layers, pages, block_size, dtype, device)
+        self.cache = self.backend.allocate(
+            CacheSpec(declared.groups, declared.layers, pages, block_size, dtype), device
+        )
         self.free = list(range(1, pages))
         random.Random(0).shuffle(self.free)
         self.ids: dict[int, list[int]] = {}

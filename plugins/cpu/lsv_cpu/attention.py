@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, Int32s
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import row_starts
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_cpu import native, reference
 from lsv_cpu.cache import KVCache, make_cache
@@ -93,7 +94,7 @@ class _Known:
     held: tuple[torch.Tensor | None, torch.Tensor | None]
 
 
-class CpuAttention:
+class CpuAttention(PagedBackend):
     """Paged attention over one pool of pages, in the step's dtype or 8 bits. ``library`` None chooses what is selected
     for the process.
 
@@ -101,43 +102,26 @@ class CpuAttention:
     ``window`` is taken to both sides.
     """
 
-    block_sizes: tuple[int, ...] = (32, 16, 64, 128)
-
     def __init__(self, library: ctypes.CDLL | None = None) -> None:
         self._library = library or native.library()
         self._known: dict[int, _Known] = {}
         self._cache: tuple[KVCache, _Cache] | None = None
 
     def supports(self, layer: AttentionLayer) -> str | None:
-        if layer.heads % layer.kv_heads:
-            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
         if layer.head_dim > MAX_HEAD_DIM:
             return f"head size {layer.head_dim} is over {MAX_HEAD_DIM}"
-        return None
+        return super().supports(layer)
 
-    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
-        return spec.token_bytes * block_size
-
-    def allocate(
-        self,
-        groups: Sequence[KVGroup],
-        layers: Sequence[AttentionLayer],
-        pages: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: Device,
-    ) -> KVCache:
-        return make_cache(groups, layers, pages, block_size, dtype)
+    def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
+        return make_cache(spec)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: CpuAttentionPlan | None = None) -> CpuAttentionPlan:
         """``into`` is not used: the arrays are small, and nothing here replays a graph."""
         if self._library is not None:
             self._library.lsv_wake_team()  # a step begins: parked threads wake up while the host prepares it
-        starts = np.zeros(len(batch.query) + 1, np.int32)
-        np.cumsum(batch.query, out=starts[1:])
+        starts = row_starts(batch)
         context = np.ascontiguousarray(batch.context, np.int32)
-        table = batch.tables[group.index] if batch.tables else np.zeros((len(context), 0), np.int32)
-        table = np.ascontiguousarray(table, np.int32)
+        table = np.ascontiguousarray(self.table_of(batch, group), np.int32)
         record = _Plan(len(context), table.shape[1], starts.ctypes.data, context.ctypes.data, table.ctypes.data)
         return CpuAttentionPlan(starts, context, table, record)
 

@@ -7,13 +7,12 @@ two codes. Behind them int8 has the scales of all keys, then of all values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer, token_bytes
-from lsv.kv.spec import KVGroup
+from lsv.attention import AttentionLayer, CacheSpec, Place
 from lsv_cpu.arena import Arena
 from lsv_cpu.codes import FORMS
 
@@ -30,7 +29,7 @@ class KVCache:
     pages: torch.Tensor
     dtype: torch.dtype
     block_size: int
-    offsets: Mapping[tuple[int, int], int]
+    offsets: Mapping[Place, int]
 
     @property
     def pair(self) -> int:
@@ -72,19 +71,10 @@ class KVCache:
         return self.pages[:, start : start + size].unflatten(1, (layer.kv_heads, -1))
 
 
-def make_cache(
-    groups: Sequence[KVGroup], layers: Sequence[AttentionLayer], pages: int, block_size: int, dtype: torch.dtype
-) -> KVCache:
+def make_cache(spec: CacheSpec) -> KVCache:
     """The memory is not touched: pages cost nothing before they are written."""
-    offsets: dict[tuple[int, int], int] = {}
-    largest = 0
-    for group in groups:
-        size = 0
-        own = {layer.place: layer for layer in layers if layer.group == group.index}
-        for place in range(len(group.layers)):
-            offsets[group.index, place] = size // dtype.itemsize
-            size += token_bytes(own[place], dtype) * block_size
-        largest = max(largest, size)
-    memory = Arena().take(pages * largest + _SLACK)[:-_SLACK]
-    stored = torch.uint8 if dtype in FORMS else dtype
-    return KVCache(memory.view(stored).view(pages, -1), dtype, block_size, offsets)
+    begins, largest = spec.offsets()
+    memory = Arena().take(spec.pages * largest + _SLACK)[:-_SLACK]
+    stored = torch.uint8 if spec.dtype in FORMS else spec.dtype
+    offsets = {place: begin // spec.dtype.itemsize for place, begin in begins.items()}
+    return KVCache(memory.view(stored).view(spec.pages, -1), spec.dtype, spec.block_size, offsets)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.kv.spec import KVGroup
 from lsv.testing.dense_attention import DenseAttention, attend_dense
 
@@ -90,7 +90,7 @@ def layout(query, context, tables):
 
 def test_a_paged_cache_gives_what_a_whole_row_gives():
     one, backend, group = layer(window=6), DenseAttention(), KVGroup(0, "window", (0,), 64, 6)
-    cache = backend.allocate((group,), (one,), 16, 4, torch.float32, None)
+    cache = backend.allocate(CacheSpec((group,), (one,), 16, 4, torch.float32), None)
     rows = [row(11, 11), row(5, 5)]
     tables = [[9, 2, 5], [7, 1, 0]]
     steps = [([6, 0], [6, 0]), ([3, 4], [9, 4]), ([2, 1], [11, 5])]

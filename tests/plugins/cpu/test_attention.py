@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
-from lsv_cpu import native
+from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.machine import Machine
 
 DTYPES = ("bfloat16", "float32", "float16")
-CASES = attention_cases(CpuAttention.block_sizes, DTYPES)
+(OFFER,) = plugin.lsv_attention()
+CASES = attention_cases(OFFER.block_sizes, DTYPES)
 KV_DTYPES = ("float8_e4m3fn", "float8_e5m2", "int8")
 QUANTISED = attention_cases(
-    CpuAttention.block_sizes,
+    OFFER.block_sizes,
     DTYPES,
     head_dims=(64, 33, 128),
     ratios=(7, 1, 4),
@@ -93,7 +94,7 @@ def test_native_code_and_python_agree_on_where_keys_and_values_lie(
     """What native code wrote, in two steps of odd lengths, reads the same in plain torch."""
     layer, group = AttentionLayer(0, 4, 2, head_dim, 0.1), KVGroup(0, "full", (0,), 8 * head_dim)
     fast, plain = backend("auto"), backend("torch")
-    cache = fast.allocate([group], [layer], 4, 16, dtype, device)
+    cache = fast.allocate(CacheSpec([group], [layer], 4, 16, dtype), device)
     table = (np.array([[2, 0, 3]], np.int32),)
     q, k, v = (torch.randn(38, heads, head_dim).to(dtype) for heads in (4, 2, 2))
     for start, stop in ((0, 17), (17, 38)):
@@ -178,7 +179,7 @@ def test_layers_and_groups_share_a_pool_without_touching_each_other(device: Devi
         AttentionLayer(2, 2, 2, 80, 1.0, window=8, group=1),
     ]
     groups = [KVGroup(0, "full", (0, 1), 0), KVGroup(1, "window", (2,), 0, 8)]
-    cache = attention.allocate(groups, layers, 5, 16, torch.float32, device)
+    cache = attention.allocate(CacheSpec(groups, layers, 5, 16, torch.float32), device)
     tables = (np.array([[3, 1]], np.int32), np.array([[2, 4]], np.int32))
     layout = BatchLayout(np.array([20], np.int32), np.array([20], np.int32), tables)
     wrote = {}
@@ -209,7 +210,7 @@ def attend_in_chunks(
     )
     group = KVGroup(0, "full", (0,), 8 * layer.kv_heads * layer.head_dim)
     pages = -(-length // block_size)
-    cache = attention.allocate([group], [layer], pages + 1, block_size, dtype, device)
+    cache = attention.allocate(CacheSpec([group], [layer], pages + 1, block_size, dtype), device)
     table = np.arange(pages, 0, -1, dtype=np.int32)[None]
     out = torch.empty(0)
     for start, stop in ((0, length - queries), (length - queries, length)):

@@ -12,7 +12,7 @@ import torch
 
 import lsv_models.plugin
 from lsv import LLM, SamplingParams
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.capabilities import Capabilities
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
@@ -72,7 +72,7 @@ def test_native_code_writes_what_torch_writes(isa: str, dtype: torch.dtype, devi
     written = []
     for kind in (isa, "torch"):
         attention = backend(kind)
-        cache = attention.allocate([GROUP], [LAYER], 2, 32, dtype, device)
+        cache = attention.allocate(CacheSpec([GROUP], [LAYER], 2, 32, dtype), device)
         attend(attention, cache, torch.zeros_like(k), k, k.flip(0))
         written.append(numbers(cache))
     for found, wanted in zip(*written, strict=True):
@@ -87,7 +87,7 @@ def test_every_code_is_read_as_the_number_it_stands_for(
 ) -> None:
     """The output of a token that sees itself alone is its value."""
     attention = backend(isa)
-    cache = attention.allocate([GROUP], [LAYER], 2, 32, dtype, device)
+    cache = attention.allocate(CacheSpec([GROUP], [LAYER], 2, 32, dtype), device)
     cache.pages.zero_()
     codes = torch.arange(256, dtype=torch.uint8)
     cache.values(LAYER)[1, :, 0, :, 0] = codes
@@ -203,6 +203,6 @@ def test_the_same_memory_holds_more_blocks(checkpoint: str) -> None:
 def test_a_layer_with_other_scales_has_another_record(device: Device) -> None:
     """So a reloaded checkpoint's scales count."""
     attention = backend("auto")
-    cache = attention.allocate([GROUP], [LAYER], 2, 32, torch.float8_e4m3fn, device)
+    cache = attention.allocate(CacheSpec([GROUP], [LAYER], 2, 32, torch.float8_e4m3fn), device)
     before = attention.layer_record(LAYER, cache).key_scale
     assert (before, attention.layer_record(replace(LAYER, key_scale=3.0), cache).key_scale) == (0.5, 3.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, Int32s
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
 from lsv.devices.recording import Recording
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
@@ -109,7 +109,7 @@ def test_a_graph_of_one_batch_serves_others_of_its_shape(
     """What is captured for one batch is replayed for another, after its plan was refilled in place."""
     layer, group = one_layer(**feature), KVGroup(0, "full", (0,), 0, feature.get("window"))  # type: ignore[arg-type]
     attention = FlatAttention(fake_ops(), fused=True)
-    cache = attention.allocate([group], [layer], 9, 16, dtype, device)
+    cache = attention.allocate(CacheSpec([group], [layer], 9, 16, dtype), device)
     for store in (*cache.keys, *cache.values):
         store.copy_(torch.randn(store.shape))
     first, second = STEPS[kind]
@@ -136,7 +136,7 @@ def test_torch_compiles_a_step_as_one_graph(
 ) -> None:
     layer, group = one_layer(**feature), KVGroup(0, "full", (0,), 0, feature.get("window"))  # type: ignore[arg-type]
     attention = FlatAttention(fake_ops(), fused=True)
-    cache = attention.allocate([group], [layer], 9, 16, dtype, device)
+    cache = attention.allocate(CacheSpec([group], [layer], 9, 16, dtype), device)
     step = STEPS[kind][1]
     q, k, v = (torch.randn(step.tokens, heads, 16) for heads in (4, 2, 2))
     plan = attention.plan(step, group)
@@ -150,7 +150,7 @@ def test_torch_compiles_a_step_as_one_graph(
 def test_a_row_with_nan_harms_no_other(device: Device) -> None:
     layer, group = one_layer(), KVGroup(0, "full", (0,), 0)
     attention = FlatAttention(fake_ops())
-    cache = attention.allocate([group], [layer], 9, 16, torch.float32, device)
+    cache = attention.allocate(CacheSpec([group], [layer], 9, 16, torch.float32), device)
     q, k, v = (torch.randn(3, heads, 16) for heads in (4, 2, 2))
     plan = attention.plan(STEPS["tokens"][1], group)
     wanted = attention.attend(q, k, v, layer, cache, plan)
@@ -164,7 +164,7 @@ def test_prompts_go_through_the_fused_kernel_where_it_has_what_they_ask(device: 
     plain, capped = one_layer(), one_layer(soft_cap=2.0)
     ops, group = fake_ops(), KVGroup(0, "full", (0,), 0)
     attention = FlatAttention(ops, fused=True)
-    cache = attention.allocate([group], [plain], 9, 16, torch.float32, device)
+    cache = attention.allocate(CacheSpec([group], [plain], 9, 16, torch.float32), device)
     for number, kind in enumerate(("prompts", "prompts with context"), start=1):
         step = STEPS[kind][1]
         q, k, v = (torch.randn(step.tokens, heads, 16) for heads in (4, 2, 2))
@@ -184,7 +184,7 @@ def test_layers_and_groups_share_pages_without_touching_each_other(device: Devic
         AttentionLayer(2, 2, 2, 80, 1.0, window=8, group=1),
     ]
     groups = [KVGroup(0, "full", (0, 1), 0), KVGroup(1, "window", (2,), 0, 8)]
-    cache = attention.allocate(groups, layers, 5, 16, torch.float32, device)
+    cache = attention.allocate(CacheSpec(groups, layers, 5, 16, torch.float32), device)
     tables = (np.array([[3, 1]], np.int32), np.array([[2, 4]], np.int32))
     layout = BatchLayout(np.array([20], np.int32), np.array([20], np.int32), tables, span=24)
     wrote = {}

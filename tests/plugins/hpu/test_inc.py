@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.attention import AttentionLayer
+from lsv.attention import AttentionLayer, CacheSpec
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.nn.linear import Column
@@ -243,7 +243,8 @@ def test_scales_of_the_cache(folder: Path) -> None:
     measured(folder / "g2/inc_output_hooks_maxabs_0_1.json")
     one, group = AttentionLayer(0, 2, 2, 16, 1.0, key_scale=0.5, value_scale=0.25), KVGroup(0, "full", (0,), 0)
     made = calibration(folder)
-    cache = make_cache([group], [one], 2, 16, torch.float8_e4m3fn, torch.device("cpu"), fake_ops(), made)
+    spec = CacheSpec([group], [one], 2, 16, torch.float8_e4m3fn)
+    cache = make_cache(spec, torch.device("cpu"), fake_ops(), made)
     keys, values = cache.scales[0]
     assert (float(keys.scale), float(values.scale)) == (16.0, 0.25)
     k, slots = torch.full((2, 2, 16), 16.0 * 26), torch.tensor([16, 17])

@@ -21,7 +21,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from lsv.attention import AttentionLayer, BatchLayout, token_bytes
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.kv.spec import KVGroup
 from lsv_triton import device_table
 from lsv_triton.attention.backend import TritonAttention
@@ -52,7 +52,7 @@ def compile_case(place: Any, launches: str, dtype: str, head_dim: str, ratio: st
     layer = AttentionLayer(0, kv_heads * int(ratio), kv_heads, dim, 0.1, **FEATURES[feature])
     group = KVGroup(0, "full", (0,), token_bytes(layer, stored))
     backend = TritonAttention()
-    cache = backend.allocate([group], [layer], 2, BLOCK, stored, place)
+    cache = backend.allocate(CacheSpec([group], [layer], 2, BLOCK, stored), place)
     every = launches == "all"
     for query, blocks in itertools.product(([1, 1], [5, 1]), (32, 1)) if every else [([1, 1], 32)]:
         layout = BatchLayout(np.array(query, np.int32), np.array([9, 9], np.int32), (np.zeros((2, blocks), np.int32),))

@@ -9,10 +9,12 @@ import pytest
 from lsv.attention import AttentionLayer
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv_triton import plugin
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention.torch_backend import TorchAttention
 
 DTYPES = ("bfloat16", "float32", "float16")
+BLOCK_SIZES = next(offer.block_sizes for offer in plugin.lsv_attention() if offer.name == "torch-paged")
 
 
 def cases(block_sizes: Sequence[int]) -> list[AttentionCase]:
@@ -33,7 +35,7 @@ def test_conforms(case: AttentionCase, host: Device) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(TorchAttention.block_sizes), ids=str)
+@pytest.mark.parametrize("case", cases(BLOCK_SIZES), ids=str)
 def test_conforms_with_every_block_size(case: AttentionCase, host: Device) -> None:
     check_attention(TorchAttention(), host, case)
 

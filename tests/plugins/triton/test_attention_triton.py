@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, token_bytes
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import PagedPlan
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
@@ -17,8 +19,6 @@ from lsv_triton.attention import backend as attention
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention import write_kernel
 from lsv_triton.attention.backend import TritonAttention
-from lsv_triton.attention.paged import PagedAttention
-from lsv_triton.attention.plan import PagedPlan
 from lsv_triton.attention.torch_backend import TorchAttention
 from lsv_triton.device_table import Launch
 
@@ -50,14 +50,14 @@ class Cached:
     """A backend with a cache whose every byte is 255: NaN in all floats, and in the scales of integers."""
 
     def __init__(
-        self, backend: PagedAttention, case: AttentionCase, place: Device, *, kv_heads: int = 2, pages: int = 64
+        self, backend: PagedBackend, case: AttentionCase, place: Device, *, kv_heads: int = 2, pages: int = 64
     ) -> None:
         self.backend, self.case = backend, case
         self.layer = layer_of(case, place, kv_heads)
         dtype = getattr(torch, case.dtype if case.kv_dtype == "auto" else case.kv_dtype)
         self.group = KVGroup(0, "full", (0, 1), token_bytes(self.layer, dtype), self.layer.window)
         layers = [replace(self.layer, index=0, place=0), self.layer]
-        self.cache = backend.allocate([self.group], layers, pages, case.block_size, dtype, place)
+        self.cache = backend.allocate(CacheSpec([self.group], layers, pages, case.block_size, dtype), place)
         self.cache.pages.fill_(255)
 
     def step(
@@ -201,7 +201,7 @@ def test_segments_in_programs_of_their_own_change_no_bit(place: Device, monkeypa
 
 
 @pytest.mark.parametrize("backend", [TritonAttention, TorchAttention])
-def test_a_plan_that_is_refilled_serves_as_a_new_one(backend: type[PagedAttention], place: Device) -> None:
+def test_a_plan_that_is_refilled_serves_as_a_new_one(backend: type[PagedBackend], place: Device) -> None:
     """Its tensors stay where they are, which a captured step relies on."""
     rows = rows_of(CASE, place, [20, 30, 18, 31])
     one, other = Cached(backend(), CASE, place), Cached(backend(), CASE, place)

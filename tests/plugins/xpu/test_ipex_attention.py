@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
-from lsv_xpu import libraries
+from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.ipex import FakeIpex
 from lsv_xpu.ipex.attention import IpexAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
 FEATURES = ("plain", "window", "soft_cap", "window+soft_cap")
+BLOCK_SIZES = next(offer.block_sizes for offer in plugin.lsv_attention() if offer.name == "ipex-paged")
 FEW = attention_cases(
     (32, 16), ("bfloat16", "float16", "float32"), head_dims=(64, 80), ratios=(4, 1), features=FEATURES
 )
-MANY = attention_cases(
-    IpexAttention.block_sizes, ("bfloat16", "float16", "float32"), ratios=(7, 1, 4, 2, 8), features=FEATURES
-)
+MANY = attention_cases(BLOCK_SIZES, ("bfloat16", "float16", "float32"), ratios=(7, 1, 4, 2, 8), features=FEATURES)
 CODED = attention_cases(
     (16,), ("bfloat16",), head_dims=(64,), ratios=(4,), features=("plain", "soft_cap"), kv_dtypes=("float8_e5m2",)
 )
@@ -71,12 +70,12 @@ def test_what_it_refuses(device: Device) -> None:
     group = KVGroup(0, "full", (0,), 512)
     for dtype in (torch.int8, torch.float8_e4m3fn):
         with pytest.raises(ConfigError, match="no KV cache of torch"):
-            backend.allocate([group], [LAYER], 4, 16, dtype, device)
+            backend.allocate(CacheSpec([group], [LAYER], 4, 16, dtype), device)
 
 
 def test_a_cache_of_codes_is_for_bfloat16(device: Device) -> None:
     backend, group = IpexAttention(find_library("fake")), KVGroup(0, "full", (0,), 256)
-    cache = backend.allocate([group], [LAYER], 4, 16, torch.float8_e5m2, device)
+    cache = backend.allocate(CacheSpec([group], [LAYER], 4, 16, torch.float8_e5m2), device)
     ones = np.ones(1, np.int32)
     plan = backend.plan(BatchLayout(ones, ones, (np.ones((1, 1), np.int32),)), group)
     q = torch.zeros(1, 4, 64, dtype=torch.float16)
@@ -92,7 +91,7 @@ def test_decoding_and_prompts_take_different_ops(device: Device) -> None:
     ):
         library = find_library("fake")
         backend, group = IpexAttention(library), KVGroup(0, "full", (0,), 512, layer.window)
-        cache = backend.allocate([group], [layer], 4, 16, torch.bfloat16, device)
+        cache = backend.allocate(CacheSpec([group], [layer], 4, 16, torch.bfloat16), device)
         ones, q = np.ones(2, np.int32), torch.randn(2, 4, 64).bfloat16()
         plan = backend.plan(BatchLayout(ones, ones, (np.array([[1], [2]], np.int32),)), group)
         backend.attend(q, q[:, :2], q[:, :2], layer, cache, plan)
@@ -101,7 +100,7 @@ def test_decoding_and_prompts_take_different_ops(device: Device) -> None:
 
 def test_a_plan_is_written_in_place(device: Device) -> None:
     backend, group = IpexAttention(find_library("fake")), KVGroup(0, "full", (0,), 512)
-    backend.allocate([group], [LAYER], 4, 16, torch.bfloat16, device)
+    backend.allocate(CacheSpec([group], [LAYER], 4, 16, torch.bfloat16), device)
     ones = np.ones(2, np.int32)
     warm = backend.plan(BatchLayout(ones, ones, (np.zeros((2, 2), np.int32),)), group)
     place, slots = warm.numbers.data_ptr(), warm.slots.data_ptr()

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
+from lsv_xpu import plugin
 from lsv_xpu.emulation.checks import BadCall
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 from lsv_xpu.vllm.attention import FlashAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
+BLOCK_SIZES = next(offer.block_sizes for offer in plugin.lsv_attention() if offer.name == "xpu-flash")
 CASES = attention_cases(
-    FlashAttention.block_sizes,
+    BLOCK_SIZES,
     ("bfloat16", "float16"),
     head_dims=(64, 96, 128),
     ratios=(7, 1, 4),
@@ -64,13 +66,13 @@ def test_what_it_refuses(library: FakeVllmKernels) -> None:
 def test_a_cache_it_has_no_kernels_for_is_refused(dtype: torch.dtype, library: FakeVllmKernels, device: Device) -> None:
     group = KVGroup(0, "full", (0,), 512)
     with pytest.raises(ConfigError, match="no KV cache of torch"):
-        FlashAttention(library).allocate([group], [LAYER], 4, 16, dtype, device)  # type: ignore[arg-type]
+        FlashAttention(library).allocate(CacheSpec([group], [LAYER], 4, 16, dtype), device)  # type: ignore[arg-type]
 
 
 def test_a_plan_is_written_in_place(library: FakeVllmKernels, device: Device) -> None:
     """A captured step replays with the next batch's numbers in the tensors it was captured with."""
     backend, group = FlashAttention(library), KVGroup(0, "full", (0,), 512)  # type: ignore[arg-type]
-    cache = backend.allocate([group], [LAYER], 6, 16, torch.bfloat16, device)
+    cache = backend.allocate(CacheSpec([group], [LAYER], 6, 16, torch.bfloat16), device)
     ones = np.ones(2, np.int32)
     warm = backend.plan(BatchLayout(ones, ones, (np.zeros((2, 1), np.int32),), blocks=3), group)
     assert warm.longest_context == 48, "the bound of the padded shape, not of the batch"
@@ -100,7 +102,7 @@ def test_groups_of_different_layers_share_pages(library: FakeVllmKernels, device
     """A page of one group has no bytes of another page, whichever group that belongs to."""
     small = replace(LAYER, index=1, kv_heads=1, group=1, place=0)
     groups = [KVGroup(0, "full", (0,), 512), KVGroup(1, "window", (1,), 256, 32)]
-    cache = FlashAttention(library).allocate(groups, [LAYER, small], 4, 16, torch.bfloat16, device)  # type: ignore[arg-type]
+    cache = FlashAttention(library).allocate(CacheSpec(groups, [LAYER, small], 4, 16, torch.bfloat16), device)  # type: ignore[arg-type]
     for tensor in cache.of(LAYER):
         tensor[1] = 1.0
     for tensor in cache.of(small):
@@ -112,7 +114,7 @@ def test_groups_of_different_layers_share_pages(library: FakeVllmKernels, device
 def test_the_pages_of_equal_layers_lie_in_one_piece(library: FakeVllmKernels, device: Device) -> None:
     layers = [LAYER, replace(LAYER, index=1, place=1)]
     group = KVGroup(0, "full", (0, 1), 512)
-    cache = FlashAttention(library).allocate([group], layers, 4, 16, torch.bfloat16, device)  # type: ignore[arg-type]
+    cache = FlashAttention(library).allocate(CacheSpec([group], layers, 4, 16, torch.bfloat16), device)  # type: ignore[arg-type]
     assert all(tensor.is_contiguous() for layer in layers for tensor in cache.of(layer))
 
 

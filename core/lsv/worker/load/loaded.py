@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from lsv.attention import AttentionBackend
+from lsv.attention import AttentionBackend, CacheSpec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
@@ -57,7 +57,8 @@ def load(
     fit = measure_fit(fit, bound, config, device, communicator)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     dtype, pages = cache_dtype(config.kv_dtype, model_dtype(config.dtype)), fit.num_blocks + 1
-    cache = bound.backend.allocate(declared.groups, declared.layers, pages, config.block_size, dtype, device)
+    spec = CacheSpec(declared.groups, declared.layers, pages, config.block_size, dtype)
+    cache = bound.backend.allocate(spec, device)
     return Loaded(declared, bound.backend, cache, fit)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.paged import PagedBackend
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_hpu import selection
 from lsv_hpu.attention.cache import FlatCache, make_cache
@@ -56,48 +56,27 @@ class Prompts:
 FlatPlan = SingleTokens | Prompts
 
 
-class FlatAttention:
+class FlatAttention(PagedBackend):
     """Flat paged attention for single tokens, Intel's fused kernel for prompts. ``ops`` None chooses what is selected
     for the process.
 
     Not row-invariant: products over all blocks of a batch add up in an order of the device's choice.
     """
 
-    block_sizes: tuple[int, ...] = (128, 16, 32, 64, 256)
-
     def __init__(self, ops: VendorOps | None = None, *, fused: bool | None = None) -> None:
         self._given, self._fused = ops, selection.fused_prompts() if fused is None else fused
-        self._device, self._block = torch.device("cpu"), self.block_sizes[0]
 
     @property
     def _ops(self) -> VendorOps:
         return self._given or selection.ops()
 
-    def supports(self, layer: AttentionLayer) -> str | None:
-        if layer.heads % layer.kv_heads:
-            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
-        return None
-
-    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
-        return spec.token_bytes * block_size
-
-    def allocate(
-        self,
-        groups: Sequence[KVGroup],
-        layers: Sequence[AttentionLayer],
-        pages: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: Device,
-    ) -> FlatCache:
-        self._device, self._block = device.torch_device, block_size
-        return make_cache(groups, layers, pages, block_size, dtype, self._device, self._ops, selection.calibration())
+    def make_cache(self, spec: CacheSpec, device: Device) -> FlatCache:
+        return make_cache(spec, device.torch_device, self._ops, selection.calibration())
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: FlatPlan | None = None) -> FlatPlan:
         """Shapes follow from rows, span and ``batch.blocks``, or from what the batch needs where that is more."""
         assert batch.span > 0, "hpu-flat takes padded batches"
-        given = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
-        table = given.astype(np.int64)
+        table = self.table_of(batch, group).astype(np.int64)
         if batch.span == 1 and table.shape[1]:
             return self._plan_single_tokens(batch, table, group, into)
         return self._plan_prompts(batch, table, into, across=group.kind == "cross")
@@ -107,9 +86,9 @@ class FlatAttention:
     ) -> SingleTokens:
         slots, alive = self._places(batch, table)
         last = batch.context.astype(np.int64) - 1
-        rows, columns = np.nonzero(table[:, : -(-int(batch.context.max()) // self._block)])
-        apart = last[rows] - columns * self._block
-        behind = np.inf if group.window is None else group.window + self._block - 1
+        rows, columns = np.nonzero(table[:, : -(-int(batch.context.max()) // self.block_size)])
+        apart = last[rows] - columns * self.block_size
+        behind = np.inf if group.window is None else group.window + self.block_size - 1
         seen = (apart >= 0) & (apart < behind)
         rows, columns, apart = rows[seen], columns[seen], apart[seen]
         count = max(len(rows), batch.blocks)
@@ -121,7 +100,7 @@ class FlatAttention:
             "distance": _padded(apart, count, -1),
         }
         tensors = self._tensors(lists, into)
-        order = torch.arange(len(table), device=self._device)
+        order = torch.arange(len(table), device=tensors["rows"].device)
         mapping = (tensors["rows"][:, None] == order).float()
         if isinstance(into, SingleTokens):
             mapping = into.mapping.copy_(mapping)
@@ -130,7 +109,6 @@ class FlatAttention:
     def _plan_prompts(self, batch: BatchLayout, table: Int64s, into: FlatPlan | None, *, across: bool) -> Prompts:
         slots, alive = self._places(batch, table)
         context, query = batch.context.astype(np.int64), batch.query.astype(np.int64)
-        before = max(batch.blocks, -(-int((context - query).max()) // self._block))
         lists = {
             "slots": slots,
             "alive": alive,
@@ -138,11 +116,13 @@ class FlatAttention:
             "lengths": batch.query.astype(np.int32),
             "context": context,
         }
-        if (before > 0 or across) and table.shape[1]:
-            width = before + -(-batch.span // self._block)
-            wide = np.zeros((len(table), width), np.int64)
-            wide[:, : table.shape[1]] = table[:, :width]
-            lists["pages"] = wide.reshape(-1)
+        if table.shape[1]:
+            before = max(batch.blocks, -(-int((context - query).max()) // self.block_size))
+            if before > 0 or across:
+                width = before + -(-batch.span // self.block_size)
+                wide = np.zeros((len(table), width), np.int64)
+                wide[:, : table.shape[1]] = table[:, :width]
+                lists["pages"] = wide.reshape(-1)
         tensors = self._tensors(lists, into)
         return Prompts(batch.span, **{"pages": None, **tensors})  # type: ignore[arg-type]
 
@@ -153,16 +133,17 @@ class FlatAttention:
         if not table.shape[1]:
             return np.zeros(batch.tokens, np.int64), alive.reshape(-1)
         position = np.maximum((batch.context - batch.query)[:, None] + place, 0)
-        column = np.minimum(position // self._block, table.shape[1] - 1)
+        column = np.minimum(position // self.block_size, table.shape[1] - 1)
         pages = np.take_along_axis(table, column, axis=1)
         alive &= pages > 0
-        slots = np.where(alive, pages * self._block + position % self._block, 0)
+        slots = np.where(alive, pages * self.block_size + position % self.block_size, 0)
         return slots.reshape(-1), alive.reshape(-1)
 
     def _tensors(self, lists: dict[str, npt.NDArray[np.generic]], into: FlatPlan | None) -> dict[str, torch.Tensor]:
         found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in lists.items()}
         if into is None:
-            return {name: tensor.to(self._device) for name, tensor in found.items()}
+            where = self.torch_device
+            return {name: tensor.to(where) for name, tensor in found.items()}
         return {name: getattr(into, name).copy_(tensor) for name, tensor in found.items()}
 
     def attend(
@@ -225,7 +206,7 @@ class FlatAttention:
     def _sight_of_cache(self, plan: Prompts) -> Sight:
         """Pages are in the order of positions; nothing is in the null page."""
         assert plan.pages is not None
-        pages = plan.pages.view(len(plan.starts), -1).repeat_interleave(self._block, 1)
+        pages = plan.pages.view(len(plan.starts), -1).repeat_interleave(self.block_size, 1)
         position = torch.arange(pages.shape[1], device=pages.device)
         there = (position < plan.context[:, None]) & (pages > 0)
         return Sight(plan.starts, position.expand_as(pages).masked_fill(~there, -1))
@@ -236,6 +217,6 @@ def _zero_padding(x: torch.Tensor, plan: FlatPlan) -> torch.Tensor:
 
 
 def _padded(values: Int64s, count: int, filler: int) -> Int64s:
-    out = np.full(count, filler, np.int64)
-    out[: len(values)] = values
+    out = np.empty(count, np.int64)
+    out[: len(values)], out[len(values) :] = values, filler
     return out

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer
-from lsv.kv.spec import KVGroup
+from lsv.attention import AttentionLayer, CacheSpec
 from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import VendorOps
 
@@ -98,36 +97,26 @@ def put_rows(rows: torch.Tensor, slots: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def make_cache(
-    groups: Sequence[KVGroup],
-    layers: Sequence[AttentionLayer],
-    pages: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    ops: VendorOps,
-    calibration: Calibration | None = None,
+    spec: CacheSpec, device: torch.device, ops: VendorOps, calibration: Calibration | None = None
 ) -> FlatCache:
     """A cache of zeros: lists are filled up with the null page, to which nothing but zeros is ever written."""
-    own = {(layer.group, layer.place): layer for layer in layers}
     widths: dict[int, int] = {}
-    for group in groups:
-        for place in range(len(group.layers)):
-            layer = own[group.index, place]
-            widths[place] = max(widths.get(place, 0), layer.kv_heads * layer.head_dim)
+    for (_, place), layer in spec.placed().items():
+        widths[place] = max(widths.get(place, 0), layer.kv_heads * layer.head_dim)
 
     def make() -> tuple[torch.Tensor, ...]:
-        shapes = ((pages * block_size, widths[place]) for place in sorted(widths))
-        return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
+        shapes = ((spec.pages * spec.block_size, widths[place]) for place in sorted(widths))
+        return tuple(torch.zeros(shape, dtype=spec.dtype, device=device) for shape in shapes)
 
     def scales(value: float) -> Scales:
         scale = torch.tensor(value, dtype=torch.float32, device=device)
         return Scales(scale, scale.reciprocal())
 
-    coded = layers if dtype.itemsize == 1 else ()
+    coded = spec.layers if spec.dtype.itemsize == 1 else ()
     by_layer = {layer.index: tuple(map(scales, _units(layer, calibration))) for layer in coded}
     measuring = calibration if calibration is not None and calibration.measuring else None
-    peaks = {layer.index: measuring.watch_cache(layer.index, device) for layer in layers} if measuring else {}
-    return FlatCache(make(), make(), block_size, by_layer, ops, peaks)  # type: ignore[arg-type]
+    peaks = {layer.index: measuring.watch_cache(layer.index, device) for layer in spec.layers} if measuring else {}
+    return FlatCache(make(), make(), spec.block_size, by_layer, ops, peaks)  # type: ignore[arg-type]
 
 
 def _units(layer: AttentionLayer, calibration: Calibration | None) -> tuple[float, float]:

@@ -9,12 +9,13 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.attention import AttentionLayer
-from lsv_triton.attention.cache import KVCache
+from lsv.attention import AttentionLayer, CacheSpec
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import PagedPlan
+from lsv.platform import Device
+from lsv_triton.attention.cache import KVCache, make_cache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, PLAIN
 from lsv_triton.attention.kernels import attend_tiles, merge_segments
-from lsv_triton.attention.paged import PagedAttention
-from lsv_triton.attention.plan import PagedPlan
 from lsv_triton.attention.write_kernel import FORMS, write
 from lsv_triton.device_table import launch
 
@@ -26,7 +27,7 @@ if triton.knobs.runtime.interpret:  # the interpreter knows no other floats than
     _DOTS = dict.fromkeys(_DOTS, tl.float32)
 
 
-class TritonAttention(PagedAttention):
+class TritonAttention(PagedBackend):
     """Row-invariant: a token's result depends on its request's tokens only, decoded or in a prompt of any chunk.
 
     Grids follow from shapes alone, so that every step can be captured and replayed.
@@ -36,6 +37,9 @@ class TritonAttention(PagedAttention):
         if layer.head_dim > MAX_HEAD_DIM:
             return f"head size {layer.head_dim} is over {MAX_HEAD_DIM}"
         return super().supports(layer)
+
+    def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
+        return make_cache(spec, device.torch_device)
 
     def attend(
         self,

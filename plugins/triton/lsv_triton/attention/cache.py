@@ -6,13 +6,12 @@ int8 the scales of both [kv_heads, block]. A head's keys lie in one piece, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer, token_bytes
-from lsv.kv.spec import KVGroup
+from lsv.attention import AttentionLayer, CacheSpec, Place
 
 CODES: Mapping[torch.dtype, torch.dtype] = {
     torch.float8_e4m3fn: torch.uint8,
@@ -41,38 +40,26 @@ class KVCache:
     pages: torch.Tensor
     dtype: torch.dtype
     block_size: int
-    layers: Mapping[tuple[int, int], LayerCache]
+    layers: Mapping[Place, LayerCache]
 
     def of(self, layer: AttentionLayer) -> LayerCache:
         return self.layers[layer.group, layer.place]
 
 
-def make_cache(
-    groups: Sequence[KVGroup],
-    layers: Sequence[AttentionLayer],
-    pages: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> KVCache:
+def make_cache(spec: CacheSpec, device: torch.device) -> KVCache:
     """A cache whose pages are as large as those of the largest group. What is in them is not defined."""
-    own = {(layer.group, layer.place): layer for layer in layers}
-    places = [[(group.index, place) for place in range(len(group.layers))] for group in groups]
-    sizes = {at: token_bytes(own[at], dtype) * block_size for group in places for at in group}
-    memory = torch.empty(
-        pages, max(sum(sizes[at] for at in group) for group in places), dtype=torch.uint8, device=device
-    )
-    views: dict[tuple[int, int], LayerCache] = {}
-    for group in places:
-        start = 0
-        for at in group:
-            views[at] = _views(memory[:, start : start + sizes[at]], own[at], block_size, dtype)
-            start += sizes[at]
-    return KVCache(memory, dtype, block_size, views)
+    begins, largest = spec.offsets()
+    memory = torch.empty(spec.pages, largest, dtype=torch.uint8, device=device)
+    views = {
+        place: _views(memory[:, begins[place] : begins[place] + spec.block_bytes(layer)], layer, spec)
+        for place, layer in spec.placed().items()
+    }
+    return KVCache(memory, spec.dtype, spec.block_size, views)
 
 
-def _views(memory: torch.Tensor, layer: AttentionLayer, block_size: int, dtype: torch.dtype) -> LayerCache:
+def _views(memory: torch.Tensor, layer: AttentionLayer, spec: CacheSpec) -> LayerCache:
     """The parts of ``memory`` uint8 [pages, bytes of the layer's block]."""
+    block_size, dtype = spec.block_size, spec.dtype
     half = layer.kv_heads * block_size * layer.head_dim * dtype.itemsize
     keys, values, rest = memory.tensor_split((half, 2 * half), dim=1)
     shape = (layer.kv_heads, block_size, layer.head_dim)

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer
-from lsv_triton.attention.cache import CODES, KVCache
+from lsv.attention import AttentionLayer, CacheSpec
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import PagedPlan
+from lsv.platform import Device
+from lsv_triton.attention.cache import CODES, KVCache, make_cache
 from lsv_triton.attention.codes import decode, encode
-from lsv_triton.attention.paged import PagedAttention
-from lsv_triton.attention.plan import PagedPlan
 
 _QUERIES = 64  # tokens of a tile
 _FLOATS = 1 << 24  # scores, or keys, that are held at a time
@@ -22,8 +23,11 @@ _FLOATS = 1 << 24  # scores, or keys, that are held at a time
 Int64s = npt.NDArray[np.int64]
 
 
-class TorchAttention(PagedAttention):
+class TorchAttention(PagedBackend):
     """All arithmetic is float32. Steps in which every row has one token can be captured and replayed."""
+
+    def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
+        return make_cache(spec, device.torch_device)
 
     def attend(
         self,

@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 
 from lsv.attention import AttentionLayer
+from lsv.attention.plan import PagedPlan
 from lsv_triton.attention.cache import KVCache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, INT8, PLAIN, code, integer
 from lsv_triton.attention.codes import LARGEST_INTEGER, SMALLEST_SCALE
-from lsv_triton.attention.plan import PagedPlan
 from lsv_triton.device_table import launch
 
 FORMS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2, torch.int8: INT8}

@@ -2,80 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.cache import PagedCache, make_cache
+from lsv.attention.paged import PagedBackend
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
-from lsv_xpu.paged_cache import PagedCache, make_cache
-from lsv_xpu.step_plan import StepPlan, make_plan, refill
+from lsv_xpu.step_plan import StepPlan, make_plan
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _PAGE = 16
 """Tokens of a page that stands in for a cache where there is none."""
 
 
-class IpexAttention:
+class IpexAttention(PagedBackend):
     """A step of one token a row goes to the op for single queries, any other to flash attention in chunks.
 
     Where flash attention reads pages with tokens first it serves both: single queries would want another cache. IPEX
     reads no scales of a cache of 8-bit floats, so they are worked into what it is given and gives back.
     """
 
-    block_sizes: tuple[int, ...] = (64, 32, 16, 128)
-
     def __init__(self, library: Ipex | None = None) -> None:
         self._library: Ipex = library or libraries.obtain(libraries.IPEX)
-        self._device, self._block_size = torch.device("cpu"), self.block_sizes[0]
         self._kv_heads: dict[tuple[int, int], torch.Tensor] = {}
 
     def supports(self, layer: AttentionLayer) -> str | None:
-        if layer.heads % layer.kv_heads:
-            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
         if layer.alibi is not None:
             return "IPEX has no ALiBi for prompts"
         if layer.sinks is not None:
             return "IPEX 2.8 has no sinks"
-        return None
+        return super().supports(layer)
 
-    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
-        return spec.token_bytes * block_size
-
-    def allocate(
-        self,
-        groups: Sequence[KVGroup],
-        layers: Sequence[AttentionLayer],
-        pages: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: Device,
-    ) -> PagedCache:
-        """Raises ``ConfigError`` for a dtype that IPEX has no cache of."""
-        if dtype not in (*_FLOATS, torch.float8_e5m2):
+    def make_cache(self, spec: CacheSpec, device: Device) -> PagedCache:
+        if spec.dtype not in (*_FLOATS, torch.float8_e5m2):
             raise ConfigError(
-                f"attention backend ipex-paged has no KV cache of {dtype}: "
+                f"attention backend ipex-paged has no KV cache of {spec.dtype}: "
                 "choose --kv-cache-dtype auto or, with a model in bfloat16, fp8_e5m2"
             )
-        self._device, self._block_size = device.torch_device, block_size
-        for layer in layers:  # now, and not when a step is captured
-            self._heads_of(layer, self._device)
-        return make_cache(
-            groups, layers, pages, block_size, dtype, device.torch_device, heads_first=not self._library.tokens_first
-        )
+        for layer in spec.layers:  # now, and not when a step is captured
+            self._heads_of(layer, device.torch_device)
+        return make_cache(spec, device.torch_device, heads_first=not self._library.tokens_first)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
-        table = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
+        table = self.table_of(batch, group)
         if not table.size:
-            return _plan_pages(batch, self._device)
-        if into is not None:
-            return refill(into, batch, table, self._block_size, group.window)
-        return make_plan(batch, table, self._block_size, self._device, group.window)
+            return self._plan_pages(batch)
+        return make_plan(batch, table, self.block_size, self.device, group.window, into)
+
+    def _plan_pages(self, batch: BatchLayout) -> StepPlan:
+        """A plan for a step without a cache, whose rows get pages one after another."""
+        width = -(-int(batch.context.max()) // _PAGE)
+        table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
+        return make_plan(BatchLayout(batch.query, batch.context, ()), table, _PAGE, self.device)
 
     def attend(
         self,
@@ -192,13 +175,6 @@ class IpexAttention:
         """Empty pages for the tokens of a step without a cache."""
         shape = (_PAGE, layer.kv_heads) if self._library.tokens_first else (layer.kv_heads, _PAGE)
         return torch.zeros(plan.tables.numel(), *shape, layer.head_dim, dtype=dtype, device=device)
-
-
-def _plan_pages(batch: BatchLayout, device: torch.device) -> StepPlan:
-    """A plan for a step without a cache, whose rows get pages one after another."""
-    width = -(-int(batch.context.max()) // _PAGE)
-    table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
-    return make_plan(BatchLayout(batch.query, batch.context, ()), table, _PAGE, device)
 
 
 def _divided(x: torch.Tensor, scale: float) -> torch.Tensor:

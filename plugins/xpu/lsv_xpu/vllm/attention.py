@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.cache import PagedCache, make_cache
+from lsv.attention.paged import PagedBackend
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup, KVSpec
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_xpu import libraries
-from lsv_xpu.paged_cache import PagedCache, make_cache
-from lsv_xpu.step_plan import StepPlan, make_plan, refill
+from lsv_xpu.step_plan import StepPlan, make_plan
 from lsv_xpu.vllm.calls import VllmKernels
 
 HEAD_DIMS = (64, 96, 128, 192, 256, 512)
@@ -24,57 +24,36 @@ CODES: Mapping[torch.dtype, str] = {torch.float8_e4m3fn: "fp8_e4m3", torch.float
 _FLOATS = (torch.float16, torch.bfloat16)
 
 
-class FlashAttention:
+class FlashAttention(PagedBackend):
     """Rows of any mix in one call a layer. Nothing is promised of a row's bits in other company: the library chooses
     its splits by the longest row.
     """
 
-    block_sizes: tuple[int, ...] = (64, 32, 16)
-
     def __init__(self, library: VllmKernels | None = None) -> None:
         self._library: VllmKernels = library or libraries.obtain(libraries.VLLM)
-        self._device, self._block_size = torch.device("cpu"), self.block_sizes[0]
         self._scales: dict[float, torch.Tensor] = {}
 
     def supports(self, layer: AttentionLayer) -> str | None:
-        if layer.heads % layer.kv_heads:
-            return f"{layer.heads} query heads are no multiple of {layer.kv_heads} KV heads"
         if layer.head_dim not in HEAD_DIMS:
             return f"head size {layer.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
         if layer.soft_cap is not None:
             return "vllm_xpu_kernels takes a soft cap and ignores it"
         if layer.alibi is not None:
             return "vllm_xpu_kernels takes ALiBi slopes and ignores them"
-        return None
+        return super().supports(layer)
 
-    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
-        return spec.token_bytes * block_size
-
-    def allocate(
-        self,
-        groups: Sequence[KVGroup],
-        layers: Sequence[AttentionLayer],
-        pages: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: Device,
-    ) -> PagedCache:
-        """Raises ``ConfigError`` for a dtype that the library has no kernels for."""
-        if dtype not in (*_FLOATS, *CODES):
+    def make_cache(self, spec: CacheSpec, device: Device) -> PagedCache:
+        if spec.dtype not in (*_FLOATS, *CODES):
             raise ConfigError(
-                f"attention backend xpu-flash has no KV cache of {dtype}: "
+                f"attention backend xpu-flash has no KV cache of {spec.dtype}: "
                 "choose float16 or bfloat16, with a cache of the same or of 8-bit floats, or another backend"
             )
-        self._device, self._block_size = device.torch_device, block_size
-        for layer in layers:  # now, and not when a step is captured
+        for layer in spec.layers:  # now, and not when a step is captured
             self._scale(layer.key_scale), self._scale(layer.value_scale)
-        return make_cache(groups, layers, pages, block_size, dtype, device.torch_device, heads_first=False)
+        return make_cache(spec, device.torch_device)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
-        table = batch.tables[group.index] if batch.tables else np.zeros((len(batch.query), 0), np.int32)
-        if into is not None:
-            return refill(into, batch, table, self._block_size, group.window)
-        return make_plan(batch, table, self._block_size, self._device, group.window)
+        return make_plan(batch, self.table_of(batch, group), self.block_size, self.device, group.window, into)
 
     def attend(
         self,
@@ -131,7 +110,7 @@ class FlashAttention:
     def _scale(self, scale: float) -> torch.Tensor:
         """float32 [1] on the device, with a storage of its own."""
         if scale not in self._scales:
-            self._scales[scale] = torch.tensor([scale], dtype=torch.float32, device=self._device)
+            self._scales[scale] = torch.tensor([scale], dtype=torch.float32, device=self.torch_device)
         return self._scales[scale]
 
 

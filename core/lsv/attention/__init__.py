@@ -1,0 +1,204 @@
+"""The seam to attention: a backend owns the layout of the KV cache, plans once per step and attends once per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.kv.spec import KVGroup, KVKind, KVSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from lsv.platform import Device
+
+Int32s = npt.NDArray[np.int32]
+
+Place = tuple[int, int]
+"""Where a layer's cache is: the index of its KV group, and its position among the layers of that group."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """One attention layer on one rank."""
+
+    index: int
+    """Its number among the attention layers of the model."""
+
+    heads: int
+    """Query heads of this rank, a multiple of ``kv_heads``."""
+
+    kv_heads: int
+    head_dim: int
+
+    scale: float
+    """What products of queries and keys are multiplied by."""
+
+    causal: bool = True
+    """Whether a query sees no later token than itself."""
+
+    window: int | None = None
+    """How many tokens a query sees, itself included; where ``causal`` is False, as many on the other side."""
+
+    soft_cap: float | None = None
+    """Bounds scores: ``cap * tanh(score / cap)``."""
+
+    sinks: torch.Tensor | None = None
+    """[heads]: one more logit per head, which takes part in the softmax and carries no value."""
+
+    alibi: torch.Tensor | None = None
+    """[heads]: slopes of a penalty on the distance between query and key, in either direction."""
+
+    group: int = 0
+    """Index of the KV group, and so of the block table."""
+
+    place: int = 0
+    """Position among the layers of the group."""
+
+    key_scale: float = 1.0
+    """A cache of 8-bit floats holds K in units of this."""
+
+    value_scale: float = 1.0
+    """A cache of 8-bit floats holds V in units of this."""
+
+    source: int | None = None
+    """A layer that has one is a cross-attention layer: it attends to the row's media item instead of its tokens, and an
+    item has at most this many embeddings.
+    """
+
+    @property
+    def kind(self) -> KVKind:
+        """The kind of its KV group."""
+        return "cross" if self.source is not None else "full" if self.window is None else "window"
+
+
+def token_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
+    """Bytes of one token's K and V in a cache of ``dtype``. Integers have a float32 scale per token and head, each of K
+    and V.
+    """
+    scale = 0 if dtype.is_floating_point else 4
+    return 2 * layer.kv_heads * (layer.head_dim * dtype.itemsize + scale)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """The KV cache that a backend is to allocate."""
+
+    groups: Sequence[KVGroup]
+    """Each has a block table of its own; all of them draw pages from one pool."""
+
+    layers: Sequence[AttentionLayer]
+    """The layers of this rank, with their places in the groups."""
+
+    pages: int
+    """Pages of the pool, the null page among them."""
+
+    block_size: int
+    """Tokens of a page."""
+
+    dtype: torch.dtype
+    """What K and V are stored as."""
+
+    def placed(self) -> dict[Place, AttentionLayer]:
+        """The layers by place, group by group."""
+        found = {(layer.group, layer.place): layer for layer in self.layers}
+        order = ((group.index, place) for group in self.groups for place in range(len(group.layers)))
+        return {place: found[place] for place in order}
+
+    def block_bytes(self, layer: AttentionLayer) -> int:
+        """Bytes of a block of this layer, its K and V."""
+        return token_bytes(layer, self.dtype) * self.block_size
+
+    def offsets(self) -> tuple[Mapping[Place, int], int]:
+        """For pages that hold a block of every layer of the group that owns them, one after another: where in a page
+        each layer's block begins, and how large the largest page is. Both in bytes.
+        """
+        begins: dict[Place, int] = {}
+        used = dict.fromkeys((group.index for group in self.groups), 0)
+        for (group, place), layer in self.placed().items():
+            begins[group, place] = used[group]
+            used[group] += self.block_bytes(layer)
+        return begins, max(used.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """The rows of a step, and where the tokens of each lie in the token dimension.
+
+    In the flat layout the tokens of the rows follow one another. In the padded one every row has ``span`` places, with
+    its tokens in the first of them. Padding rows, which only fill up a step, have one token, at position 0 of the null
+    page.
+    """
+
+    query: Int32s
+    """[rows]: new tokens of each row."""
+
+    context: Int32s
+    """[rows]: tokens of each row, the new ones included: the last one is at position ``context - 1``. For a group of
+    kind "cross" the length of the row's item. Tokens have no positions in an item, so there may be more of them.
+    """
+
+    tables: tuple[Int32s, ...]
+    """[rows, blocks] for each KV group: the block tables, 0 behind a row's last block. Empty without a cache."""
+
+    span: int = 0
+    """Places of each row in the padded layout; 0 for the flat one."""
+
+    blocks: int = 0
+    """What lists of blocks are padded to, counted as ``Shape.blocks`` counts; 0 for no padding."""
+
+    @property
+    def tokens(self) -> int:
+        """Places in the token dimension, padding included."""
+        return len(self.query) * self.span if self.span else int(self.query.sum())
+
+
+class AttentionBackend(Protocol):
+    """Attention over a paged cache. The types of the cache and of the plan are the backend's own.
+
+    ``lsv.attention.paged.PagedBackend`` is a base to start from.
+    """
+
+    def supports(self, layer: AttentionLayer) -> str | None:
+        """None, or why this backend can't serve the layer."""
+        ...
+
+    def page_bytes(self, spec: KVSpec, block_size: int) -> int:
+        """Bytes of one layer's block. Nothing is allocated for the answer."""
+        ...
+
+    def allocate(self, spec: CacheSpec, device: Device) -> Any:
+        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of."""
+        ...
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:
+        """What the layers of one group share in this step.
+
+        ``into`` is an earlier plan of the same shape. Its tensors are overwritten in place, which a captured step
+        relies on; a backend on whose device nothing is captured may ignore it.
+        """
+        ...
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: Any | None,
+        plan: Any,
+    ) -> torch.Tensor:
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads, head_dim].
+
+        Writes k and v to the cache first. With ``k=None`` it only reads; with ``cache=None`` tokens attend to the
+        tokens of their row in this step alone.
+        """
+        ...
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Any) -> None:
+        """Write k and v [T, kv_heads, head_dim] to the cache, as ``attend`` does, without attending."""
+        ...
