@@ -120,7 +120,7 @@ class Attention(Bindable):
     def _op(self) -> str:
         """Another op for what kernels do not know: positions along several axes, or in the embedding."""
         if self.rope is None:
-            return f"{self.op}.unturned"
+            return f"{self.op}.no_rope"
         return self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
