@@ -115,7 +115,7 @@ def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Atten
     if layer.soft_cap is not None:
         scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
     if layer.alibi is not None:
-        scores = scores + layer.alibi.float()[:, None, None] * _distance(len(q), len(k), q.device)
+        scores = scores - layer.alibi.float()[:, None, None] * _distance(len(q), len(k), q.device).abs()
     scores = scores.masked_fill(~visible, -torch.inf)
     if layer.sinks is not None:
         sinks = layer.sinks.float()[:, None, None].expand(-1, len(q), 1)
@@ -137,5 +137,5 @@ def _visible(query: int, context: int, layer: AttentionLayer, device: torch.devi
     if layer.causal:
         visible &= distance <= 0
     if layer.window is not None:
-        visible &= distance > -layer.window
+        visible &= distance.abs() < layer.window
     return visible

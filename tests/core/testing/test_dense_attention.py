@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.kv.spec import KVGroup
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.dense_attention import DenseAttention, attend_dense
 
 DIM = 8
@@ -82,6 +83,14 @@ def test_sinks_take_weight_and_carry_no_value():
 
     found = attend_dense(q, k, v, layer(sinks=sinks))
     torch.testing.assert_close(found, by_hand(q, k, v, weights), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", attention_cases((4, 16), ("float32", "bfloat16"), head_dims=(64, 33)), ids=str)
+def test_it_conforms(case: AttentionCase):
+    class Host:
+        torch_device = torch.device("cpu")
+
+    check_attention(DenseAttention(), Host(), case)
 
 
 def layout(query, context, tables):

@@ -1,0 +1,157 @@
+"""The base of attention backends: one with ``attend`` and ``write`` alone conforms; what plans and caches hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.cache import PagedCache
+from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import PagedPlan, make_plan, row_starts
+from lsv.kv.spec import KVGroup, KVSpec
+from lsv.platform import Device
+from lsv.testing.attention import AttentionCase, check_attention
+from lsv.testing.dense_attention import attend_dense
+
+LAYER = AttentionLayer(0, 4, 2, 64, 0.125)
+GROUP = KVGroup(0, "full", (0,), 1024)
+
+
+class SmallBackend(PagedBackend):
+    """As short as a backend can be."""
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: AttentionLayer,
+        cache: PagedCache | None,
+        plan: PagedPlan,
+    ) -> torch.Tensor:
+        if cache is not None and k is not None and v is not None:
+            self.write(k, v, layer, cache, plan)
+        rows = []
+        for row, queries in enumerate(q.split(plan.starts.diff().tolist())):
+            if cache is None:
+                assert k is not None
+                assert v is not None
+                seen = slice(int(plan.starts[row]), int(plan.starts[row + 1]))
+                keys, values = k[seen], v[seen]
+            else:
+                length = int(plan.context[row])
+                table = plan.tables[row, : -(-length // self.block_size)]
+                keys, values = (pages[table].flatten(0, 1)[:length] for pages in cache.of(layer))
+            rows.append(attend_dense(queries, keys, values, layer))
+        return torch.cat(rows)
+
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: PagedCache, plan: PagedPlan
+    ) -> None:
+        for pages, new in zip(cache.of(layer), (k, v), strict=True):
+            pages[plan.slots // self.block_size, plan.slots % self.block_size] = new
+
+
+@pytest.fixture
+def device() -> Device:
+    class Host:
+        torch_device, pinned = torch.device("cpu"), False
+
+    return Host()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("feature", ["plain", "window", "window+sinks", "alibi"])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_a_backend_is_attend_and_write(feature: str, block_size: int, device: Device) -> None:
+    check_attention(SmallBackend(), device, AttentionCase("float32", 64, 2, block_size, feature))
+
+
+def test_a_backend_that_writes_elsewhere_is_caught(device: Device) -> None:
+    class Shifted(SmallBackend):
+        def write(self, k: Any, v: Any, layer: AttentionLayer, cache: PagedCache, plan: PagedPlan) -> None:
+            super().write(k.roll(1, 0), v, layer, cache, plan)
+
+    with pytest.raises(AssertionError, match="step 1"):
+        check_attention(Shifted(), device, AttentionCase("float32", 64, 2, 16, "plain"))
+
+
+def test_query_heads_must_be_a_multiple_of_kv_heads() -> None:
+    backend = SmallBackend()
+    assert backend.supports(LAYER) is None
+    assert "3 query heads are not a multiple of 2 KV heads" in (backend.supports(replace(LAYER, heads=3)) or "")
+    assert backend.page_bytes(KVSpec(0, "full", 1024), 16) == 1024 * 16
+
+
+def layout(query: list[int], context: list[int], *tables: list[list[int]], **changes: int) -> BatchLayout:
+    numbers = (np.array(part, np.int32) for part in (query, context))
+    return BatchLayout(*numbers, tuple(np.array(table, np.int32) for table in tables), **changes)
+
+
+def test_a_plan_says_where_every_token_goes() -> None:
+    batch = layout([3, 1], [5, 9], [[7, 2, 0], [4, 3, 1]])
+    plan = make_plan(batch, batch.tables[0], 4, None)
+    assert plan.starts.tolist() == [0, 3, 4]
+    assert plan.context.tolist() == [5, 9]
+    assert plan.tables.tolist() == [[7, 2, 0], [4, 3, 1]]
+    assert plan.slots.tolist() == [7 * 4 + 2, 7 * 4 + 3, 2 * 4, 1 * 4]
+    assert (plan.rows, plan.decoding) == (2, False)
+    assert (plan.host_starts.tolist(), plan.host_context.tolist()) == ([0, 3, 4], [5, 9])
+    assert {part.dtype for part in (plan.starts, plan.context, plan.tables, plan.slots)} == {torch.int32}
+
+
+def test_tokens_before_an_item_begins_go_where_it_begins() -> None:
+    batch = layout([4], [2], [[5]])
+    assert make_plan(batch, batch.tables[0], 4, None).slots.tolist() == [20, 20, 20, 21]
+
+
+def test_a_plan_is_refilled_in_place_by_a_batch_of_its_shape() -> None:
+    first = layout([1, 1], [2, 1], [[3], [0]], blocks=4)
+    second = layout([1, 1], [5, 9], [[7, 2, 0], [4, 3, 1]], blocks=4)
+    plan = make_plan(first, first.tables[0], 4, None)
+    tensors = (plan.starts, plan.context, plan.tables, plan.slots)
+    again = make_plan(second, second.tables[0], 4, None, into=plan)
+    assert again is plan
+    assert (plan.starts, plan.context, plan.tables, plan.slots) == tensors
+    assert plan.tables.tolist() == [[7, 2, 0, 0], [4, 3, 1, 0]]
+    assert plan.slots.tolist() == [2 * 4, 1 * 4]
+    assert plan.host_context.tolist() == [5, 9]
+    wider = replace(second, blocks=5)
+    with pytest.raises(AssertionError, match="another shape"):
+        make_plan(wider, wider.tables[0], 4, None, into=plan)
+
+
+def test_rows_of_a_padded_batch_begin_every_span() -> None:
+    assert row_starts(layout([3, 1, 2], [3, 1, 2])).tolist() == [0, 3, 4, 6]
+    assert row_starts(layout([3, 1, 2], [3, 1, 2], span=4)).tolist() == [0, 4, 8, 12]
+
+
+def test_there_are_no_blocks_before_there_is_a_cache(device: Device) -> None:
+    """Memory is measured without one, with tables of a block size that nobody told the backend."""
+    backend, batch = SmallBackend(), layout([40], [40], [[1]])
+    plan = backend.plan(batch, GROUP)
+    assert plan.tables.shape == (1, 0)
+    assert plan.slots.tolist() == [0] * 40
+    backend.allocate(CacheSpec([GROUP], [LAYER], 4, 64, torch.float32), device)
+    assert backend.plan(batch, GROUP).tables.tolist() == [[1]]
+
+
+SMALL = replace(LAYER, index=2, kv_heads=1, group=1)
+GROUPS = (KVGroup(0, "full", (0, 1), 1024), KVGroup(1, "window", (2,), 512, 32))
+LAYERS = (LAYER, replace(LAYER, index=1, place=1), SMALL)
+
+
+@pytest.mark.parametrize(("dtype", "one"), [(torch.float32, 1024), (torch.float8_e5m2, 256), (torch.int8, 272)])
+def test_blocks_of_a_group_lie_one_after_another_in_a_page(dtype: torch.dtype, one: int) -> None:
+    spec = CacheSpec(GROUPS, LAYERS[::-1], 4, 16, dtype)
+    assert list(spec.placed()) == [(0, 0), (0, 1), (1, 0)]
+    assert spec.offsets() == ({(0, 0): 0, (0, 1): 16 * one, (1, 0): 0}, 32 * one)
+
+
+def test_integers_have_no_room_in_a_cache_without_scales(device: Device) -> None:
+    with pytest.raises(AssertionError, match="scales of integers"):
+        SmallBackend().allocate(CacheSpec(GROUPS, LAYERS, 4, 16, torch.int8), device)
