@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from lsv.capabilities import DeviceInfo, Layout
 from lsv.config import EngineConfig
 from lsv.request.media import Modality
+
+Stage = Literal["constraints", "processors"]
+"""Where in the sampling chain a logits processor stands; see ``LogitsProcessorOffer``."""
 
 
 class OpSpec(msgspec.Struct, frozen=True):
@@ -125,6 +128,21 @@ class MediaOffer(msgspec.Struct, frozen=True):
     """Names a ``(config, catalog, options) -> MediaService``, made where ``lsv serve`` runs; light to import."""
     offline: str
     """Names a ``(config, catalog, options) -> OfflineMedia``, made by ``LLM`` at the first prompt with media."""
+
+
+class LogitsProcessorOffer(msgspec.Struct, frozen=True):
+    """Code that changes the logits of requests that ask for it, in ``SamplingParams.logits_processors``."""
+
+    name: str
+    """What requests ask for it by; of two processors of one stage, the first by name goes first."""
+    load: str
+    """Names an ``lsv.nn.logits_processor.LogitsProcessor``, a ``(config, vocab_size, device)``."""
+    stage: Stage = "processors"
+    """``"constraints"`` go first of all: before allowed ids, bad words, bias and penalties. ``"processors"`` see the
+    logits that these leave, before temperature, top-k, top-p and min-p."""
+    arguments: str | None = None
+    """Names the msgspec type that a request's arguments are read as, in the client and in the worker, so it is light;
+    None takes what msgspec can send, unchecked."""
 
 
 class PolicyOffer(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A package from outside brings a model, a weight format, a command, a setting and a route without touching lsv."""
+"""A package from outside brings models, formats, logits processors, commands and routes without touching lsv."""
 
 import json
 from collections.abc import Callable
@@ -17,6 +17,7 @@ def test_it_is_listed(sample: Path, run: Callable) -> None:
     assert by_name["sample"]["offers"] == {
         "model": ["sample"],
         "quantiser": ["sample-int8"],
+        "logits processor": ["sample-forbid"],
         "command": ["greet"],
         "setting": ["sample.greeting"],
     }
@@ -101,6 +102,51 @@ def test_its_model_and_its_weight_format(sample: Path, run: Callable, tmp_path: 
         "linears": 9,
         "dtypes": ["torch.uint8"],
     }
+
+
+PROCESSOR = """
+import json
+import torch
+from lsv import LLM, SamplingParams
+from lsv.errors import BadRequest
+from lsv.testing.logits import check_logits_processor
+from lsv_sample.forbid import Forbid
+from lsv_sample.plugin import Forbidden
+
+llm = LLM(platform="cpu")
+def answer(*asked):
+    params = [SamplingParams(temperature=0.0, max_tokens=20, logits_processors=one) for one in asked]
+    outputs = llm.generate(["Who are you?"] * len(asked), params, use_tqdm=False)
+    return [list(one.outputs[0].token_ids) for one in outputs]
+
+(plain,) = answer({})
+forbid = {"sample-forbid": {"token": plain[2]}}
+together = answer({}, forbid, {})
+(alone,) = answer(forbid)
+refused = []
+for asked in ({"sample-forbit": {}}, {"sample-forbid": {"token": "x"}}):
+    try:
+        answer(asked)
+    except BadRequest as error:
+        refused.append(error.message)
+check_logits_processor(Forbid(llm.config, 50, torch.device("cpu")), [Forbidden(3), Forbidden(4)])
+print(json.dumps({"plain": plain, "together": together, "alone": alone, "refused": refused}))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_its_logits_processor(sample: Path, run: Callable) -> None:
+    """It changes the answer that asks for it, and no other of its batch."""
+    done = run("-c", PROCESSOR, path=(sample,), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    plain, alone = found["plain"], found["alone"]
+    assert found["together"] == [plain, alone, plain]
+    assert alone[:2] == plain[:2]
+    assert plain[2] not in alone
+    unknown, unfit = found["refused"]
+    assert "no logits processor 'sample-forbit'; did you mean sample-forbid?" in unknown
+    assert unfit == "logits_processors: sample-forbid: Expected `int`, got `str` - at `$.token`"
 
 
 def test_it_passes_its_conformance_without_being_installed(run: Callable) -> None:

@@ -12,6 +12,7 @@ from lsv.engine.messages import Submit, Update
 from lsv.engine.stream import OutputStream
 from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
+from lsv.plugins.logits_processors import check_processors
 from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -45,9 +46,16 @@ class ClientBase:
         """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
         self._callbacks.append(callback)
 
+    def _admit(self, request: RequestSpec) -> RequestSpec:
+        admitted = self.admission.admit(request)
+        params = admitted.sampling
+        if params is not None and params.logits_processors and self._plugins is not None:
+            check_processors(self._plugins.catalog, params.logits_processors)
+        return admitted
+
     def _open(self, request: RequestSpec, now: float) -> OutputStream:
         """A stream whose ``submits`` the engine must get. Raises ``BadRequest``."""
-        admitted = self.admission.admit(request)
+        admitted = self._admit(request)
         assert admitted.sampling is not None, "a pooling request has no answers"
         ids = [next(self._ids) for _ in range(admitted.sampling.candidates)]
         submits = make_submits(ids, admitted, self.tokenizer)
@@ -55,7 +63,7 @@ class ClientBase:
 
     def _open_pooling(self, request: RequestSpec) -> Submit:
         """The message for one vector. Raises ``BadRequest``."""
-        (submit,) = make_submits([next(self._ids)], self.admission.admit(request), self.tokenizer)
+        (submit,) = make_submits([next(self._ids)], self._admit(request), self.tokenizer)
         return submit
 
     def _report(self, record: RequestRecord) -> None:

@@ -86,7 +86,7 @@ class Choose(Bindable):
         tokens = torch.zeros(len(choices), dtype=torch.int64, device=logits.device)
         _fail(logits, tokens, sample_ops.finite(logits), NOT_FINITE)
         if len(edits) or choices["only"].any():
-            _edit(logits, choices, edits)
+            edit_logits(logits, choices, edits)
             _fail(logits, tokens, logits.amax(dim=-1) > float("-inf"), NO_TOKEN_LEFT)
         chosen = sample_ops.greedy(logits)
         drawing = np.flatnonzero(choices["rate"])
@@ -140,8 +140,8 @@ def _fail(logits: Tensor, tokens: Tensor, sound: Tensor, why: int) -> None:
     logits.masked_fill_(~sound.unsqueeze(-1), 0.0)
 
 
-def _edit(logits: Tensor, choices: Choices, edits: Edits) -> None:
-    """Apply the edits, kind by kind and in place."""
+def edit_logits(logits: Tensor, choices: Choices, edits: Edits) -> None:
+    """Apply the edits to ``logits`` float32 [rows, vocabulary], kind by kind. In place."""
     row_of = np.repeat(np.arange(len(choices)), choices["edits"])
 
     def pairs(kind: Kind) -> tuple[Tensor, ...]:

@@ -17,6 +17,7 @@ from lsv.offers import (
     ExecutorOffer,
     FrontendOffer,
     KernelOffer,
+    LogitsProcessorOffer,
     MediaOffer,
     ModelAlias,
     ModelOffer,
@@ -85,6 +86,12 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
 @spec
 def lsv_media() -> Iterable[MediaOffer]:
     """What fetches and decodes the media of requests."""
+    return ()
+
+
+@spec
+def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
+    """Code that changes the logits of requests that ask for it."""
     return ()
 
 

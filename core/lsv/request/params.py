@@ -57,6 +57,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     Checked on construction: a value out of range raises ``BadRequest`` naming the field.
     ``temperature`` 0 is greedy; ``top_k`` -1 or 0 keeps all tokens; ``seed`` None draws from the engine's seed.
+    ``logits_processors`` are the names of logits processors that plugins offer, with the arguments of each.
     ``rules`` are the model's family's, and no wish of a user's.
     """
 
@@ -85,6 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: int | None = None
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
+    logits_processors: Mapping[str, Any] = {}
     rules: TokenRules | None = None
 
     def __post_init__(self) -> None:
@@ -175,6 +177,12 @@ def _check_rules(params: SamplingParams) -> None:
         raise BadRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
     if params.allowed_token_ids is not None and params.rules is not None:
         raise BadRequest("allowed_token_ids and the rules of a family exclude each other", param="allowed_token_ids")
+    if not isinstance(params.logits_processors, Mapping):
+        raise BadRequest(
+            "logits_processors must map the names of logits processors to their arguments, "
+            f"got {params.logits_processors!r:.100}",
+            param="logits_processors",
+        )
     if len(params.logit_bias) > MAX_LOGIT_BIAS:
         raise BadRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", param="logit_bias")
     for token, bias in params.logit_bias.items():

@@ -1,8 +1,9 @@
 """From logits to tokens: one pass over the batch, in which a row's result depends on its own request alone.
 
-Order: finite check, raw log probabilities, allowed ids, rules, bad words, min_tokens, bias, penalties, top-k,
-temperature, top-p, min-p, draw. Here requests become numbers; what is done with them are the ops of
-``lsv.nn.sampling``.
+Order: finite check, raw log probabilities, logits processors of stage "constraints", allowed ids, bad words,
+min_tokens, bias, penalties, logits processors of stage "processors", top-k, temperature, top-p, min-p, draw. Here
+requests' parameters become ``CHOICE`` and ``EDIT`` records, which the ops of ``lsv.nn.sampling`` carry out. Rows that
+have logits processors are edited apart from the others, by the ops' reference, and then drawn by the same op.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lsv.scheduler.plan import Logprobs
 from lsv.worker.constraints import edits_of
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import describe
+from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
 
 NOT_FINITE = (
@@ -31,7 +33,17 @@ NO_TOKEN_LEFT = (
     "no token may be drawn: allowed_token_ids, bad_words and min_tokens together forbid every one; relax one of them"
 )
 
-_REASONS = {sampling.NOT_FINITE: NOT_FINITE, sampling.NO_TOKEN_LEFT: NO_TOKEN_LEFT}
+PROCESSOR_FAILED = "a logits processor failed, or made NaN or infinity of the logits: the engine's log says which"
+
+_PROCESSOR_FAILED = -3
+"""In the place of a token, beside those of ``lsv.nn.sampling``."""
+_REASONS = {
+    sampling.NOT_FINITE: NOT_FINITE,
+    sampling.NO_TOKEN_LEFT: NO_TOKEN_LEFT,
+    _PROCESSOR_FAILED: PROCESSOR_FAILED,
+}
+_FORBIDDEN = torch.finfo(torch.float32).min
+"""What stands for minus infinity where an op gets logits that are to be finite: far too unlikely to be drawn."""
 _PLAIN = Sampling()
 _SEED_MASK = (1 << 64) - 1
 
@@ -61,8 +73,45 @@ def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops
     ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that there
     is no token, and why.
     """
-    tokens: Tensor = ops.choose(logits, *choices_of(slots, lengths, logits.shape))
+    choices, edits = choices_of(slots, lengths, logits.shape)
+    processed = [row for row, slot in enumerate(slots) if slot.processing]
+    if processed:
+        tokens = _choose_processed(logits, choices, edits, processed, slots, ops)
+    else:
+        tokens = ops.choose(logits, choices, edits)
     return tokens[: len(slots)]
+
+
+def _choose_processed(
+    logits: Tensor, choices: Choices, edits: Edits, rows: Sequence[int], slots: Sequence[Slot], ops: Sampling
+) -> Tensor:
+    """``ops.choose`` where ``rows`` have logits processors: of these, it first says only whether they are finite."""
+    mine = np.zeros(len(choices), np.bool_)
+    mine[rows] = True
+    own = mine.repeat(choices["edits"])
+    apart, own_edits = choices[rows], edits[own]
+    choices[rows] = np.zeros((), CHOICE)
+    tokens: Tensor = ops.choose(logits, choices, edits[~own])
+    which = torch.tensor(rows, device=logits.device)
+    # rows that are not finite have failed already, and no processor must stumble over them
+    some = logits.index_select(0, which).float().nan_to_num_(0.0, 0.0, 0.0)
+    found = _process(some, [slots[row].processing for row in rows], apart, own_edits, ops)
+    tokens[which] = torch.where(tokens[which] < 0, tokens[which], found)
+    return tokens
+
+
+def _process(
+    logits: Tensor, requests: Sequence[Sequence[Processing]], choices: Choices, edits: Edits, ops: Sampling
+) -> Tensor:
+    """The tokens int64 [rows] of finite ``logits`` float32 [rows, vocabulary] that all have processors; used up."""
+    process_logits(logits, requests, "constraints")
+    if len(edits) or choices["only"].any():
+        sampling.edit_logits(logits, choices, edits)
+    process_logits(logits, requests, "processors")
+    choices["only"] = choices["edits"] = 0
+    tokens: Tensor = ops.choose(logits.clamp_(min=_FORBIDDEN), choices, NO_EDITS)
+    chosen = logits.gather(-1, tokens.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return tokens.masked_fill_(tokens < 0, _PROCESSOR_FAILED).masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT)
 
 
 def why_failed(tokens: Sequence[int]) -> dict[int, str]:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lsv.errors import LsvError
 from lsv.kv.spec import KVGroup
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
+from lsv.worker.processing import Processing, Processors, end_processing
 from lsv.worker.rules import Ruling
 
 Int32s = npt.NDArray[np.int32]
@@ -75,10 +77,11 @@ class TokenCounts:
 
 
 class Slot:
-    """One request's stay in the worker. ``fault`` says why it can't be computed; a ``plain`` one has none and
-    yields sampled tokens only. A ``constrained`` one may change its logits by the tokens it has so far. ``ruling`` is
-    what its family's rules come to, where it obeys any. ``item`` is how many embeddings its tokens attend to across, 0
-    for none.
+    """One request's stay in the worker.
+
+    ``fault`` says why it can't be computed; a ``plain`` one has none and yields sampled tokens only. A ``constrained``
+    one may change its logits by the tokens it has so far; ``processing`` is what logits processors do for it. ``item``
+    is how many embeddings its tokens attend to across, 0 for none. ``ruling`` is what its family's rules come to.
     """
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
@@ -95,6 +98,7 @@ class Slot:
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
         rules = None if begin.params is None else begin.params.rules
         self.ruling = None if rules is None else Ruling(rules, vocab_size)
+        self.processing: tuple[Processing, ...] = ()
         self.constrained = begin.params is not None and _is_constrained(begin, begin.params)
 
     def spoil(self, fault: str) -> None:
@@ -152,6 +156,7 @@ def _is_constrained(begin: Begin, params: SamplingParams) -> bool:
         or begin.bad_words
         or params.min_tokens
         or params.logit_bias
+        or params.logits_processors
     )
 
 
@@ -199,7 +204,14 @@ class Slots:
     """All slots of a worker, changed by plans alone; ``shown`` of them have media."""
 
     def __init__(
-        self, *, capacity: int, groups: Sequence[KVGroup], block_size: int, blocks: int, vocab_size: int
+        self,
+        *,
+        capacity: int,
+        groups: Sequence[KVGroup],
+        block_size: int,
+        blocks: int,
+        vocab_size: int,
+        processors: Processors,
     ) -> None:
         self.tables = tuple(
             BlockTables(capacity, blocks)
@@ -210,6 +222,7 @@ class Slots:
         self.shown = 0
         self._slots: dict[int, Slot] = {}
         self._vocab_size = vocab_size
+        self._processors = processors
 
     def of(self, rows: Rows) -> list[Slot]:
         """The slot of each row."""
@@ -223,18 +236,30 @@ class Slots:
 
     def apply(self, plan: StepPlan) -> None:
         """Take in who leaves, who comes and which blocks they got, in this order."""
-        for slot in plan.end:
-            self.shown -= bool(self._slots.pop(slot).begin.media)
+        for number in plan.end:
+            slot = self._slots.pop(number)
+            self.shown -= bool(slot.begin.media)
+            end_processing(slot.processing)
         self._begin(plan.begin)
         self._extend(plan.blocks)
 
     def _begin(self, entering: Iterable[Begin]) -> None:
         for begin in entering:
             assert begin.slot not in self._slots, f"slot {begin.slot} is taken"
-            self._slots[begin.slot] = Slot(begin, self._vocab_size)
+            slot = self._slots[begin.slot] = Slot(begin, self._vocab_size)
+            self._begin_processing(slot)
             self.shown += bool(begin.media)
             for table in self.tables:
                 table.clear(begin.slot)
+
+    def _begin_processing(self, slot: Slot) -> None:
+        params = slot.begin.params
+        if params is None or not params.logits_processors or slot.fault is not None:
+            return
+        try:
+            slot.processing = self._processors.begin(params.logits_processors, slot)
+        except LsvError as error:
+            slot.spoil(error.message)
 
     def _extend(self, grown: Iterable[Grown]) -> None:
         for change in grown:

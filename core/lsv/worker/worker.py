@@ -21,6 +21,7 @@ from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.loaded import load
+from lsv.worker.processing import Processors
 from lsv.worker.readout import Readout, choose
 from lsv.worker.slots import Slot, Slots
 from lsv.worker.steps import Steps, no_media
@@ -81,6 +82,7 @@ class Worker:
             block_size=config.block_size,
             blocks=limits.max_blocks,
             vocab_size=declared.vocab_size,
+            processors=Processors(self._catalog, config, declared.vocab_size, device.torch_device),
         )
         policy = device.shapes(limits)
         self._steps = Steps(

@@ -14,7 +14,8 @@ from lsv.engine.inline_client import InlineClient
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
 from lsv.engine.stream import OutputStream
-from lsv.errors import EngineDied, Overloaded, RequestFailed
+from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
+from lsv.offers import LogitsProcessorOffer
 from lsv.plugins import Plugins
 from lsv.processes import wire
 from lsv.processes.wire import FrameReader, encode_frame
@@ -197,6 +198,27 @@ def test_ids_that_end_an_answer():
 
 def test_bad_words_with_and_without_a_space():
     assert encode_bad_words(["ab", "ab"], TOKENIZER)[0] == ids("ab")
+
+
+def test_logits_processors_are_asked_for_by_known_names():
+    @hookimpl
+    def lsv_logits_processors() -> list[LogitsProcessorOffer]:
+        some = "lsv.request.params:PoolingParams"
+        return [
+            LogitsProcessorOffer("one", "nowhere:One"),
+            LogitsProcessorOffer("two", "nowhere:Two", arguments=some),
+        ]
+
+    client = inline(plugins_of(some=SimpleNamespace(api=1, lsv_logits_processors=lsv_logits_processors)))
+    for asked, message in (
+        ({"tow": 1}, r"there is no logits processor 'tow'; did you mean two\? \(known: one, two\)"),
+        ({"two": {"normalize": 1}}, r"two: Expected `bool`, got `int` - at `\$.normalize`"),
+    ):
+        with pytest.raises(BadRequest, match=message) as refused:
+            client.add(make_spec((1, 2), SamplingParams(logits_processors=asked), request_id="a"))
+        assert refused.value.param == "logits_processors"
+    params = SamplingParams(logits_processors={"one": object, "two": PoolingParams()})
+    client.add(make_spec((1, 2), params, request_id="a"))
 
 
 def test_plugins_hear_of_every_request():

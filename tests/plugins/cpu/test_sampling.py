@@ -145,6 +145,21 @@ def test_a_row_whose_tokens_are_all_forbidden_fails_alone(team: int) -> None:
     assert tokens[1] >= 0
 
 
+def test_the_lowest_number_is_as_good_as_forbidden(team: int) -> None:
+    """So logits processors hand on what they have forbidden: an infinity would fail the row."""
+    chance = random.Random(19)
+    rows = choices(*(random_row(chance) for _ in range(24)))
+    logits = random_logits(24, 3000, 6, torch.float32)
+    tokens = [chance.sample(range(3000), 2500) for _ in rows]
+    edits = np.array([(token, Kind.FORBID, 0.0, 0.0) for some in tokens for token in some], EDIT)
+    edited = rows.copy()
+    edited["edits"] = 2500
+    expected = native().forward(logits, edited, edits)
+    for row, some in zip(logits, tokens, strict=True):
+        row[some] = torch.finfo(torch.float32).min
+    assert check(logits, rows).tolist() == expected.tolist()
+
+
 def test_ties_go_to_the_lowest_id(team: int) -> None:
     logits = torch.full((3, 5000), -7.0)
     logits[0, [4999, 1024, 1025]] = 3.0

@@ -174,6 +174,21 @@ def test_a_row_whose_tokens_are_all_forbidden_fails_alone(device: torch.device) 
     assert tokens[1] >= 0
 
 
+def test_the_lowest_number_is_as_good_as_forbidden(device: torch.device) -> None:
+    """So logits processors hand on what they have forbidden: an infinity would fail the row."""
+    chance = random.Random(19)
+    rows = choices(random_rows(chance, 8))
+    logits = random_logits(8, 1100, 6, torch.float32)
+    tokens = [chance.sample(range(1100), 900) for _ in rows]
+    edits = np.array([(token, Kind.FORBID, 0.0, 0.0) for some in tokens for token in some], EDIT)
+    edited = rows.copy()
+    edited["edits"] = 900
+    expected = check(logits.to(device), edited, edits)
+    for row, some in zip(logits, tokens, strict=True):
+        row[some] = torch.finfo(torch.float32).min
+    assert check(logits.to(device), rows) == expected
+
+
 def test_ties_go_to_the_lowest_id(device: torch.device) -> None:
     logits = torch.full((3, 3000), -7.0)
     logits[0, [2999, 1024, 1025]] = 3.0

@@ -1,12 +1,14 @@
-"""Manifest: a model architecture, a weight format, a command, a setting, and accounts of what is used."""
+"""Manifest: a model architecture, a weight format, a logits processor, a command, a setting, and event hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lsv import hookimpl
-from lsv.offers import CommandOffer, ModelOffer, QuantizerOffer
+from lsv.offers import CommandOffer, LogitsProcessorOffer, ModelOffer, QuantizerOffer
 from lsv.settings import Setting
 
 if TYPE_CHECKING:
@@ -24,6 +26,17 @@ def lsv_models() -> Iterable[ModelOffer]:
 @hookimpl
 def lsv_quantizers() -> Iterable[QuantizerOffer]:
     yield QuantizerOffer("sample-int8", "lsv_sample.quantizer:make", online=True)
+
+
+class Forbidden(msgspec.Struct, frozen=True):
+    """What a request asks of the logits processor."""
+
+    token: int
+
+
+@hookimpl
+def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
+    yield LogitsProcessorOffer("sample-forbid", "lsv_sample.forbid:Forbid", arguments="lsv_sample.plugin:Forbidden")
 
 
 @hookimpl
