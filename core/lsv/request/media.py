@@ -1,4 +1,4 @@
-"""Images, audio and video of a prompt, on their way from whoever prepared them to the encoder."""
+"""Images, audio and video of a prompt, on their way from preprocessing to the encoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 Modality = Literal["image", "audio", "video"]
 
 EMBEDDINGS = "embeddings"
-"""The input that holds an item's embeddings where the caller has made them: the encoder is not asked then."""
+"""The name of the input that holds an item's embeddings, if the caller computed them: the encoder is skipped then."""
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -25,19 +25,19 @@ class Array(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on.
-
-    ``inputs`` are what the model's encoder takes, by name. ``hash`` (32 bytes) names the embeddings: it covers
-    the content, how it was prepared and for which model. A ``cross`` item has no place in the prompt: the layers of
-    kind "cross" attend to its ``count`` embeddings from every token, and ``start`` is 0.
-    """
+    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on."""
 
     hash: bytes
+    """32 bytes that name the embeddings: they cover the content, how it was prepared and for which model."""
     modality: Modality
     start: int
+    """Index of its first token in the prompt; 0 for a ``cross`` item."""
     count: int
+    """How many embeddings it has."""
     inputs: Mapping[str, Array] = {}
+    """What the model's encoder takes, by name."""
     cross: bool = False
+    """Whether it has no place in the prompt: the cross-attention layers attend to it from every token."""
 
     @property
     def stop(self) -> int:

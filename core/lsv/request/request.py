@@ -28,7 +28,7 @@ class Status(enum.StrEnum):
 
 
 Need = Literal["grammar", "media", "adapter", "kv"]
-"""What a request can be waiting for before it may be scheduled."""
+"""What a request can need before it may be admitted. Seam for grammars and adapters; nothing sets any yet."""
 
 
 class Request:

@@ -10,12 +10,12 @@ from lsv.capabilities import Padding
 
 
 class StepCosts(msgspec.Struct, frozen=True):
-    """What a policy knows of a step's cost: it may hold ``max_tokens`` in all, and with no more than
-    ``quick_tokens`` of prompts it stays within the limit on the time between tokens, if there is one.
-    """
+    """What a policy knows of a step's cost."""
 
     max_tokens: int
+    """Tokens that the step can hold in all."""
     quick_tokens: int
+    """Prompt tokens with which it stays within the limit on the time between tokens, if there is one."""
 
 
 class StepBudget:
@@ -30,7 +30,7 @@ class StepBudget:
 
     def chunk(self, wanted: int) -> int:
         """How many of ``wanted`` prompt tokens the step can take; all or none where prompts are not chunked."""
-        # A prompt that has to be taken whole would never start under a policy's smaller bound.
+        # A prompt that must be taken whole could never start if a policy's smaller bound applied.
         left = self.tokens if self._whole else min(self.tokens, self.prompt)
         return wanted if wanted <= left else 0 if self._whole else left
 
@@ -40,10 +40,10 @@ class StepBudget:
 
 
 class PaddedBudget(StepBudget):
-    """For steps of prompts that are padded: all rows to the longest, and both to the sizes of ``padding``.
+    """For steps of prompts that are padded: all rows to the longest one, and both numbers to the sizes of ``padding``.
 
-    A prompt is cut where a padded form is full, so that no chunk but its last one holds padding for its own sake. One
-    that no padded form can hold goes alone, as it is.
+    A prompt is cut where a padded shape is full, so that only its last chunk is padded on its own account. A prompt
+    that no padded shape can hold is computed alone, as it is.
     """
 
     __slots__ = ("_longest", "_padding", "_rows", "_size")
@@ -57,7 +57,7 @@ class PaddedBudget(StepBudget):
         count = super().chunk(wanted)
         rows = _fitting(self._padding.rows, self._rows + 1)
         most = 0 if rows is None else _largest(self._padding.queries, self._size // rows)
-        if not most or most < self._longest:  # another row makes the step too large, or no form is small enough
+        if not most or most < self._longest:  # no padded shape can take another row
             return 0 if self._rows else count
         if count == wanted <= most:
             return count

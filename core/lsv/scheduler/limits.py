@@ -1,4 +1,4 @@
-"""The bounds a scheduler stays inside, all known before the first request."""
+"""The bounds within which a scheduler works, all known before the first request."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from lsv.capabilities import Padding
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """``max_num_seqs`` requests run at a time and a step holds at most ``max_num_batched_tokens`` tokens.
-
-    ``max_model_len`` bounds prompt and output together; ``max_queue`` the requests that wait; ``depth`` the plans in
-    flight. Without ``chunked_prefill`` a prompt is computed in one step; without ``mixed_batches`` a step holds prompt
-    tokens or decoding rows, never both. A request that was preempted ``max_preemptions`` times
-    comes back only when all blocks it can ever need are free, and keeps them. ``max_itl`` is the time in seconds that
-    a step with decoding rows should stay under; None is no limit. ``padding`` says what steps of prompts are padded to:
-    they then count as much as their padded form. The worker keeps embeddings of media for ``encoder_tokens`` tokens,
-    and computes them in ``encoder_parts`` pieces.
-    """
+    """All sizes are in tokens unless they say otherwise."""
 
     max_num_seqs: int
+    """Requests that run at a time."""
     max_num_batched_tokens: int
+    """Tokens of a step."""
     max_model_len: int
+    """Prompt and output of a request together."""
     max_queue: int = 4096
+    """Requests that wait at a time."""
     depth: int = 1
+    """Plans in flight at a time."""
     chunked_prefill: bool = True
+    """Without it, a prompt is computed in one step."""
     mixed_batches: bool = True
+    """Without it, a step holds prompt tokens or decoding rows, never both."""
     max_preemptions: int = 3
+    """A request that was preempted so often comes back only when it can reserve all blocks it can ever need."""
     max_itl: float | None = None
+    """Seconds that a step with decoding rows should stay under; None is no limit."""
     padding: Padding | None = None
+    """What steps of prompts are padded to, if they are: they then count by their padded shape."""
     encoder_tokens: int = 0
+    """Embeddings of media that the worker keeps at a time."""
     encoder_parts: int = 1
+    """Pieces into which encoding an item is cut."""
 
     @property
     def tokens_in_flight(self) -> int:
-        """Most tokens of one request that are planned and not settled."""
+        """The most tokens of one request that can be planned and not settled."""
         return self.depth * self.max_num_batched_tokens

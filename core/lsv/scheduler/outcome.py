@@ -1,4 +1,4 @@
-"""What the scheduler has to tell: news of a request, and the state of the whole."""
+"""What the scheduler reports: news of a request, and the state of the whole."""
 
 from __future__ import annotations
 
@@ -9,35 +9,42 @@ from lsv.scheduler.plan import Logprobs
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """News of one request. ``finish`` is None while it goes on.
-
-    ``tokens`` are the new ids, the last of which may have ended the answer: ``stop`` is then that id if the user
-    asked for it, None for eos. ``prompt_logprobs`` continue where the last ones ended. ``vector`` is float32, little
-    endian. ``error`` says why a request ended with ERROR.
-    """
+    """News of one request."""
 
     request: Request
     tokens: tuple[int, ...] = ()
+    """The new ids; the last one may have ended the answer."""
     logprobs: Logprobs | None = None
+    """Of ``tokens``, if asked for."""
     prompt_logprobs: Logprobs | None = None
+    """Of the prompt, if asked for, from where the previous ones ended."""
     vector: bytes | None = None
+    """What a pooling request gives: float32, little endian."""
     finish: FinishReason | None = None
+    """None while the request goes on."""
     stop: int | None = None
+    """The id that ended the answer, if the user named it as a stop; None for eos."""
     error: str | None = None
+    """Why the request ended with ERROR."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a scheduler. ``kv_usage`` is a share (0 … 1); from ``preemptions`` on numbers only grow.
-
-    ``prefix_queries`` and ``prefix_hits`` count prompt tokens that were looked up and found, once per request.
-    """
+    """The state of a scheduler."""
 
     running: int
+    """Requests that hold a slot."""
     waiting: int
+    """Requests that don't."""
     kv_usage: float
+    """Share of the cache's blocks in use, 0 … 1."""
+
+    # Totals since the start
+
     preemptions: int
     prefix_queries: int
+    """Prompt tokens that were looked up in the prefix cache, once per request."""
     prefix_hits: int
+    """Prompt tokens that were found there."""
     prompt_tokens: int
     generation_tokens: int
 

@@ -1,4 +1,4 @@
-"""The only messages between scheduler and worker: what a step shall do, and what it did.
+"""The only messages between scheduler and worker: what a step is to do, and what it did.
 
 Both are plain records, so the scheduler is tested with a fake worker and the worker with hand-written plans.
 """
@@ -15,56 +15,65 @@ from lsv.request.params import PoolingParams, SamplingParams
 
 
 class Kind(enum.StrEnum):
-    """What a step holds. IDLE is legal: ranks step together even when some have nothing to do."""
+    """What a step holds."""
 
     MIXED = "mixed"
+    """Rows of prompts and decoding rows."""
     PREFILL = "prefill"
+    """Rows of prompts only."""
     DECODE = "decode"
+    """Decoding rows only."""
     ENCODE = "encode"
+    """No rows: the step only encodes media."""
     POOL = "pool"
+    """Seam, not planned yet: a step of pooling requests, which needs no sampling."""
     IDLE = "idle"
+    """Seam, not planned yet: with data or expert parallelism, ranks step together even if some have nothing to do."""
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """A request enters a worker slot. Sent once per stay; the worker keeps the tokens from here on.
-
-    ``ids`` holds the prompt and, after a preemption, the output so far; the first ``prompt`` of them are the
-    prompt. ``seed`` is resolved (never None) and ``stop_ids`` are all ids that end the answer (``min_tokens`` masks
-    them).
-    """
+    """A request enters a worker slot. Sent once per stay; the worker keeps the tokens from then on."""
 
     slot: int
     ids: tuple[int, ...]
+    """The prompt and, after a preemption, the output so far."""
     prompt: int
+    """How many of ``ids`` are the prompt."""
     params: SamplingParams | None = None
+    """None for a pooling request."""
     pooling: PoolingParams | None = None
+    """None for a request that samples."""
     seed: int = 0
+    """Of the request's random draws; resolved, whether or not the user gave one."""
     stop_ids: tuple[int, ...] = ()
+    """All ids that end the answer; ``min_tokens`` masks them."""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that must not be sampled."""
     adapter: int | None = None
+    """Seam for LoRA, always None so far: the adapter's slot in the worker."""
     media: tuple[Media, ...] = ()
+    """In the order of their places in the prompt."""
     positions: Positions | None = None
+    """Where the prompt's tokens are along several rotary axes; None if that is their index."""
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The step's work by columns, one entry a row: tokens ``start … start+count-1`` of ``slot`` are computed.
-
-    ``drafts`` is the number of speculated tokens among them; ``wants_logits`` says that the last position samples
-    (or, for a pooling request, yields its vector).
-    """
+    """The step's work by columns, one entry per row: tokens ``start … start+count-1`` of ``slot`` are computed."""
 
     slot: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     count: tuple[int, ...] = ()
     drafts: tuple[int, ...] = ()
+    """How many of the row's tokens are speculated. Seam for speculation: empty, since no row has any so far."""
     wants_logits: tuple[bool, ...] = ()
+    """Whether the last position samples (or, for a pooling request, yields its vector)."""
 
     def __len__(self) -> int:
         return len(self.slot)
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """Block ids appended to a slot's block table in one KV group."""
+    """Blocks appended to a slot's block table in one KV group."""
 
     slot: int
     group: int
@@ -72,20 +81,23 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 class Encode(msgspec.Struct, frozen=True):
-    """Parts ``first … last-1`` of the encoder's work on item ``place`` of a slot's media.
+    """Some of the parts into which the encoder's work on a media item is cut.
 
-    What cross layers keep of an item is written to the slot's blocks after its last part; where that was done for
-    another slot, ``first`` and ``last`` are both the number of parts.
+    The item's cross-attention KV, if the model has any, is written to the slot's blocks after the last part. Where the
+    item was encoded for another slot, ``first`` and ``last`` are both the number of parts, and it is only written.
     """
 
     slot: int
     place: int
+    """The item's index in ``Begin.media`` of the slot."""
     first: int
+    """The first part to compute."""
     last: int
+    """One more than the last part to compute."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A block copied between cache tiers."""
+    """A block copied between tiers of the KV cache. Seam for a cache beyond the device; not planned yet."""
 
     source: int
     target: int
@@ -93,55 +105,69 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step. The worker handles ``end`` first, then ``begin``, then ``blocks``, then ``forget`` and ``encode``; then
-    it computes ``rows``. ``forget`` are hashes of embeddings that are not needed any more.
+    """One step.
+
+    The worker handles ``end`` first, then ``begin``, ``blocks``, ``forget`` and ``encode``, and then computes ``rows``.
     """
 
     step: int
+    """Counts up from 0; results come in the same order."""
     kind: Kind
     begin: tuple[Begin, ...] = ()
+    """Requests that enter slots."""
     end: tuple[int, ...] = ()
+    """Slots that are free again."""
     rows: Rows = Rows()
+    """Which tokens are computed."""
     blocks: tuple[Grown, ...] = ()
+    """Block tables that have grown."""
     moves: tuple[Move, ...] = ()
+    """Seam for tiers of the KV cache: blocks to copy; always empty so far."""
     forget: tuple[bytes, ...] = ()
+    """Hashes of media whose embeddings are not needed any more."""
     encode: tuple[Encode, ...] = ()
+    """Media to encode."""
     masked: bool = False
+    """Seam for grammars: masks follow, and sampling waits for them; always False so far."""
 
     @property
     def tokens(self) -> int:
+        """How many tokens are computed."""
         return sum(self.rows.count)
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """Log probabilities of some positions: per position the ids, their log probabilities and the ids' ranks (1 = best).
+    """Log probabilities at some positions.
 
-    The chosen (or, for a prompt, the actual) token stands first, the most likely ones follow in order.
+    At each position the chosen (or, for a prompt, the actual) token comes first, then the most likely ones in order.
     """
 
     ids: tuple[tuple[int, ...], ...]
     values: tuple[tuple[float, ...], ...]
+    """The log probabilities of ``ids``."""
     ranks: tuple[tuple[int, ...], ...]
+    """The ranks of ``ids`` in the whole vocabulary; 1 is the most likely token."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a step did, row by row in the plan's order.
-
-    ``tokens[r]`` are the ids accepted for row r (empty when it did not sample); ``kept[r]`` the number of
-    positions of the row whose KV stands (``computed = start + kept``). The mappings are keyed by row.
-    ``prompt_logprobs[r]`` covers the positions ``start+1 … start+count`` that lie inside the prompt.
-    ``vectors[r]`` is float32, little endian. ``failed[r]`` says why a row failed; only that request ends.
-    ``nonfinite`` of those failed because their logits were not finite. ``unwarmed`` says that the step had a form that
-    the platform had not prepared, though it prepares steps of this kind.
-    """
+    """What a step did, row by row in the plan's order. The mappings are keyed by row."""
 
     step: int
     seconds: float
+    """How long the step took in the worker."""
     tokens: tuple[tuple[int, ...], ...] = ()
+    """The ids accepted for each row; empty when it did not sample."""
     kept: tuple[int, ...] = ()
+    """How many positions of each row have valid KV: ``computed = start + kept``."""
     logprobs: Mapping[int, Logprobs] = {}
+    """Of the sampled tokens, where the request asked for them."""
     prompt_logprobs: Mapping[int, Logprobs] = {}
+    """Of those of the positions ``start+1 … start+count`` that are inside the prompt."""
     vectors: Mapping[int, bytes] = {}
+    """What pooling gave: float32, little endian."""
     failed: Mapping[int, str] = {}
+    """Why a row failed; only its request ends."""
     nonfinite: int = 0
+    """How many rows of ``failed`` did so because their logits were not finite."""
     unwarmed: bool = False
+    """Whether the step had a shape that the platform had not prepared, though it prepares steps of this kind."""
