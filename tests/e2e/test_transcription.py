@@ -193,8 +193,8 @@ def test_curl_sends_forms(server: Server, tmp_path: Path) -> None:
 def test_what_is_refused(client: openai.OpenAI) -> None:
     sound = wav(samples(1))
     for file, options, message in (
-        (("sound.wav", b"RIFF not at all"), {}, "file: the sound is damaged"),
-        (("sound.wav", sound[1][:44]), {}, "file: the sound is empty"),
+        (("sound.wav", b"RIFF not at all"), {}, "file: the audio is damaged"),
+        (("sound.wav", sound[1][:44]), {}, "file: the audio is empty"),
         (sound, {"language": "xx"}, "does not know 'xx'; it knows de, en"),
         (sound, {"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "word is not available"),
         (sound, {"prompt": "x" * 50, "extra_body": {"max_completion_tokens": 60}}, "maximum context length"),
