@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 
-from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s
+from lsv.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits, Int64s
 from lsv.offers import OpSpec
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
@@ -70,7 +72,29 @@ def _library() -> ctypes.CDLL:
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    for name, record in (("choice", CHOICE), ("edit", EDIT)):
+        function = getattr(library, f"lsv_{name}_layout")
+        function.argtypes, function.restype = [], ctypes.c_char_p
+        check_layout(name, record, function().decode())
     return library
+
+
+def check_layout(name: str, record: np.dtype[Any], found: str) -> None:
+    """Raise ``AssertionError`` unless native code finds the fields of a record where numpy has them."""
+    expected = layout_of(record)
+    if found != expected:
+        raise AssertionError(
+            f"struct {name.title()} of native/sample.cpp is not {name.upper()} of lsv/nn/sampling.py: "
+            f'it is "{found}", expected "{expected}"'
+        )
+
+
+def layout_of(record: np.dtype[Any]) -> str:
+    """The fields of a record in their order, with type and offset, and its size: ``rate:f4@0 only:i4@4 8``."""
+    assert record.fields is not None
+    fields = ((name, *record.fields[name][:2]) for name in record.names or ())
+    texts = (f"{name}:{dtype.kind}{dtype.itemsize}@{offset}" for name, dtype, offset in fields)
+    return " ".join([*texts, str(record.itemsize)])
 
 
 def _dense(logits: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,9 @@
 #include "sample.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "epilogue.h"
@@ -156,12 +159,40 @@ int64_t choose(Member& me, const T* x, int64_t size, const Choice& choice, const
   return choose_known(me, work.spare, size, choice, best, work);
 }
 
+// A field as numpy writes it: f4@0 is a float of 4 bytes at the beginning.
+template <class T> std::string field(const char* name, size_t offset) {
+  const char* kind = std::is_floating_point<T>::value ? "f" : std::is_signed<T>::value ? "i" : "u";
+  return std::string(name) + ":" + kind + std::to_string(sizeof(T)) + "@" + std::to_string(offset) + " ";
+}
+
+#define FIELD(record, name) field<decltype(record::name)>(#name, offsetof(record, name))
+
+std::string layout_of_choice() {
+  return FIELD(Choice, rate) + FIELD(Choice, only) + FIELD(Choice, edits) + FIELD(Choice, top_k) + FIELD(Choice, top_p)
+      + FIELD(Choice, min_p) + FIELD(Choice, seed) + FIELD(Choice, position) + std::to_string(sizeof(Choice));
+}
+
+std::string layout_of_edit() {
+  return FIELD(Edit, token) + FIELD(Edit, kind) + FIELD(Edit, first) + FIELD(Edit, second) + std::to_string(sizeof(Edit));
+}
+
 }  // namespace
 }  // namespace lsv
 
 using namespace lsv;
 
 extern "C" {
+
+// The fields of a record in their order, with type and offset, and its size: what Python's records are checked against.
+const char* lsv_choice_layout() {
+  static const std::string layout = layout_of_choice();
+  return layout.c_str();
+}
+
+const char* lsv_edit_layout() {
+  static const std::string layout = layout_of_edit();
+  return layout.c_str();
+}
 
 // logits [rows][size], rows `stride` apart; choices [rows], the edits of one row after those of the other -> tokens.
 void lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
