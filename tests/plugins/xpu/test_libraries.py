@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
 
+from lsv.devices.emulation import StrictFake
 from lsv.errors import ConfigError
+from lsv.offers import load_object
 from lsv_xpu import libraries, plugin
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation.platform import emulated_info
@@ -87,3 +90,45 @@ def test_emulation_has_the_fakes_it_is_asked_for_and_nothing_else(choice: str) -
 def test_calls_that_a_capture_takes_as_a_whole() -> None:
     libraries.emulate("vllm")
     assert "flash_attn_varlen_func" in {name for _, name in libraries.opaque_calls()}
+
+
+def calls_of(owner: type) -> dict[str, inspect.Signature]:
+    """The public methods of a class that answers a library's calls, except those that every fake has."""
+    methods = inspect.getmembers(owner, inspect.isfunction)
+    return {
+        name: inspect.signature(method)
+        for name, method in methods
+        if not name.startswith("_") and not hasattr(StrictFake, name)
+    }
+
+
+Signatures = tuple[inspect.Signature | None, inspect.Signature | None]
+
+
+def differences(real: type, fake: type) -> dict[str, Signatures]:
+    """Calls that one of the two lacks, or that take other arguments."""
+    wanted, found = calls_of(real), calls_of(fake)
+    both = {name: (wanted.get(name), found.get(name)) for name in sorted(wanted.keys() | found.keys())}
+    return {name: signatures for name, signatures in both.items() if signatures[0] != signatures[1]}
+
+
+@pytest.mark.parametrize("name", libraries.LIBRARIES)
+def test_a_fake_takes_the_calls_of_what_it_stands_for(name: str) -> None:
+    library = libraries.LIBRARIES[name]
+    real, fake = load_object(library.load), load_object(library.fake)
+    assert calls_of(real)
+    assert differences(real, fake) == {}
+    assert set(fake.opaque) <= calls_of(real).keys()
+
+
+def test_a_fake_with_other_arguments_is_caught() -> None:
+    class Real:
+        def norm(self, x: int, *, eps: float) -> None: ...
+        def mul(self, x: int) -> None: ...
+
+    class Fake(StrictFake):
+        def norm(self, x: int, eps: float) -> None: ...
+        def add(self, x: int) -> None: ...
+
+    assert list(differences(Real, Fake)) == ["add", "mul", "norm"]
+    assert differences(Real, Real) == {}
