@@ -8,24 +8,24 @@ from collections.abc import Iterable
 from lsv.scheduler.plan import Rows
 
 _LEAST = 8
-"""The smallest chunk: a prompt must get on even where the limit can't be kept."""
+"""The smallest chunk: a prompt must make progress even if the limit can't be kept."""
 _FIRST = 32
-"""The chunk while nothing is known of prompts."""
+"""The chunk while nothing is known of what prompts cost."""
 _TILE = 16
 """Large chunks are a multiple of this many tokens, the rows of a matrix tile; small ones of a quarter of it."""
 _MARGIN = 0.85
-"""The share of the limit that a step is planned for, since steps stray from what they cost."""
+"""The share of the limit that a step is planned for, since the times of equal steps vary."""
 _FAR = 16384
-"""Tokens of context at which a prompt token takes about twice as long as at the beginning: a first guess, which
-matters where contexts change at a bound; otherwise what the latest steps took stands for all else."""
+"""Tokens of context at which a prompt token takes about twice as long as at the beginning. A rough guess, which only
+matters when contexts change abruptly: otherwise the times of the latest steps account for it."""
 
 
 class Pace:
     """How many prompt tokens fit into a step with decoding rows that should take at most ``limit`` seconds.
 
     Prompt tokens make a step longer by ``max(0, tokens - free) * cost``: computing the ``free`` ones takes no longer
-    than reading the weights. What is free follows the latest steps with both kinds of rows, so that the next chunk is
-    the last one, corrected by what its step missed the limit by, and that is how all that is wrong here heals.
+    than reading the weights. What is free follows the latest steps with both kinds of rows. So the next chunk is the
+    last one, corrected by how far its step was from the limit, and errors of this model correct themselves.
 
     Where steps are not mixed, prompts always have a step to themselves, and that may take what decoding leaves.
     """
@@ -38,7 +38,7 @@ class Pace:
 
     @property
     def too_slow(self) -> float | None:
-        """Seconds that decoding alone takes, where that is over the limit time and again."""
+        """Seconds that decoding alone takes, if that is over the limit in all of the latest steps; else None."""
         steps = self._alone
         return _median(steps) if len(steps) == steps.maxlen and min(steps) > self._limit else None
 
@@ -67,8 +67,8 @@ class Pace:
     def _cost(self) -> float:
         """Seconds by which one more token makes a step longer.
 
-        That is at most what tokens take on average where they have a step to themselves, or where the step's time is
-        laid on them, and at least what they take on average beside decoding rows.
+        That is at most what tokens take on average in steps of their own, or in shared steps if all time is attributed
+        to them, and at least what they take on average beside decoding rows.
         """
         alone = self._decoding()
         shared = [(alone + longer) / tokens for tokens, longer in self._beside]
@@ -80,11 +80,11 @@ class Pace:
 
 
 def _median(values: Iterable[float]) -> float:
-    """The upper one of the two in the middle where there are two."""
+    """The upper of the two middle values if there are two."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def _weigh(chunks: Iterable[tuple[int, int]]) -> float:
-    """The prompt tokens of (start, count), counted for more the more context they attend to."""
+    """The prompt tokens of all (start, count), weighted by how much context they attend to."""
     return sum(count * (1 + (start + count / 2) / _FAR) for start, count in chunks)

@@ -8,18 +8,18 @@ from lsv.request.request import Request
 from lsv.scheduler.budget import StepCosts
 
 Key = tuple[float, ...]
-"""Lower goes first; equal keys go in the order of arrival at the scheduler."""
+"""Lower goes first; equal keys go in the order in which the scheduler got them."""
 
 
 class Policy(Protocol):
-    """Asked when a request enters the queue and once a step."""
+    """Asked when a request is queued, and once per step."""
 
     def key(self, request: Request, now: float) -> Key:
-        """The request's place among others, for admission and, reversed, for preemption."""
+        """The request's place in line: the first is admitted first, the last preempted first."""
         ...
 
     def budget(self, running: int, costs: StepCosts) -> int:
-        """Most prompt tokens of a step beside ``running`` requests."""
+        """The most prompt tokens of a step, with ``running`` requests in the batch."""
         ...
 
 
@@ -34,7 +34,7 @@ class Fcfs:
 
 
 class Priority(Fcfs):
-    """Lower ``priority`` first, among equals first come, first served."""
+    """Lower ``priority`` first; among equals, first come, first served."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.arrival)

@@ -22,7 +22,7 @@ FULL = (KVGroup(0, "full", (0,), 1),)
 
 
 class Rig:
-    """Plans, submits and settles like an engine; keeps all plans and each request's news. Checks after every call."""
+    """Plans, submits and settles like an engine, checks the scheduler after every call, and keeps plans and news."""
 
     def __init__(
         self,
@@ -90,5 +90,5 @@ class Rig:
         raise AssertionError(f"not finished after {most} steps: {self.scheduler.counts}")
 
     def tokens(self, id: int) -> list[int]:
-        """All tokens that were told of a request."""
+        """All tokens that were reported for a request."""
         return [token for outcome in self.news[id] for token in outcome.tokens]

@@ -1,4 +1,4 @@
-"""A worker that computes nothing and checks everything: each plan against what a real worker would need."""
+"""A worker that computes nothing and checks each plan against what a real worker would need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = tuple["FakeSlot", int, int, bool]
 
 
 class FakeSlot:
-    """One request's stay: its tokens, the state after each, its block tables."""
+    """A request in a slot: its tokens, the state after each of them, its block tables."""
 
     def __init__(self, begin: Begin, stay: int, groups: int) -> None:
         self.begin = begin
@@ -41,11 +41,11 @@ class FakeSlot:
 
 
 class FakeWorker:
-    """An ``Executor`` over ``fake_tokens``. Results wait until they are collected, up to ``limits.depth`` of them.
+    """An ``Executor`` over ``fake_tokens``. Up to ``limits.depth`` results wait until they are collected.
 
-    Each position of each block keeps the state of the sequence that wrote it, so a plan that lets a request read what
-    is not its own prefix fails an assertion, as does one that exceeds ``limits``, skips or repeats tokens, or writes
-    a block which a plan in flight uses for another request.
+    Each position of each block keeps the state of the sequence that wrote it. So a plan fails an assertion if it lets a
+    request read anything but its own prefix, exceeds ``limits``, skips or repeats tokens, or writes a block that a plan
+    in flight uses for another request.
     """
 
     def __init__(self, limits: Limits, groups: Sequence[KVGroup], num_blocks: int, block_size: int) -> None:
@@ -57,11 +57,11 @@ class FakeWorker:
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._content: list[dict[int, list[int | None]]] = [{} for _ in groups]
-        self._items: dict[int, tuple[int, bytes, int]] = {}  # by block: the group, the item and the place in it
+        self._items: dict[int, tuple[int, bytes, int]] = {}  # by block: the group, the item's hash and the place in it
         self._results: deque[StepResult] = deque()
         self._named: deque[dict[int, set[int]]] = deque()
         self._stays = 0
-        self._encoded: dict[bytes, tuple[int, int]] = {}  # parts that are done, and tokens
+        self._encoded: dict[bytes, tuple[int, int]] = {}  # by hash: parts that are done, and tokens
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         progress("weights", 1, 1)
@@ -76,7 +76,7 @@ class FakeWorker:
         )
 
     def submit(self, plan: StepPlan) -> None:
-        """Run a plan as a device would, in order; its result is there when it is collected."""
+        """Run a plan in the order in which a worker would; its result waits to be collected."""
         assert len(self._results) < self.depth, "too many plans in flight"
         self._change_slots(plan)
         self._encode(plan)
@@ -95,7 +95,7 @@ class FakeWorker:
         return self._results.popleft()
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        assert not self._results, "orders are for when nothing is in flight"
+        assert not self._results, "an order came while steps are in flight"
 
     def stop(self) -> None:
         self.slots.clear()
@@ -150,7 +150,7 @@ class FakeWorker:
 
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows = plan.rows
-        assert set(rows.drafts) <= {0}, "nothing drafts here"
+        assert not any(rows.drafts), "no drafts are verified here"
         return [
             (self.slots[slot], start, count, wants)
             for slot, start, count, wants in zip(rows.slot, rows.start, rows.count, rows.wants_logits, strict=True)
@@ -210,7 +210,7 @@ class FakeWorker:
         slot.computed = start + count
 
     def _own(self, group: int, block: int, stay: int, named: dict[int, set[int]]) -> list[int | None]:
-        """The content of a block that one group's request may write now."""
+        """The content of a block that the request of this stay may write in this group."""
         assert block != NULL_BLOCK, "the null block is written"
         for plan in (*self._named, named):
             assert plan.get(block, {stay}) <= {stay}, f"block {block} is written while another request uses it"
