@@ -113,7 +113,7 @@ class Engine(Generic[Owner]):
         known = [self._ids[owner, id] for id in ids if (owner, id) in self._ids]
         if not known:
             return
-        for outcome in self._started.abort(known, self._now()):
+        for outcome in self._started.abort(known):
             _, message = self._forget(outcome.request)
             log.debug("req=%s aborted after %d tokens", message.spec.request_id, len(outcome.request.output))
 
@@ -126,7 +126,7 @@ class Engine(Generic[Owner]):
         number = self._ids.get((owner, message.id))
         if number is None:
             return
-        outcome = self._started.finish(number, message.keep, message.reason, self._now())
+        outcome = self._started.finish(number, message.keep, message.reason)
         if outcome is not None:
             self._forget(outcome.request)
 
@@ -210,7 +210,7 @@ class Engine(Generic[Owner]):
     def _fail_all(self, error: EngineDied) -> None:
         log.error("the engine can't go on: %s", error.message)
         self.failure = error
-        self._started.fail_all(error.message, self._now())
+        self._started.fail_all(error.message)
         self._requests.clear()
         self._ids.clear()
         self._updates.clear()

@@ -2,7 +2,7 @@
 
 A request has tokens, and a count of computed ones that chases it. A step holds whatever computes them: chunks of
 prompts and decoding rows side by side; there is no mode in which only one of them goes on. Up to ``Limits.depth`` plans
-may be in flight; time is an argument everywhere.
+may be in flight. Where time matters, it is an argument: the scheduler has no clock.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class Scheduler:
         """A waiting request got something it needs. Seam for grammars and adapters: nothing sets needs yet."""
         self._waiting.satisfy(id, need)
 
-    def abort(self, ids: Iterable[int], now: float) -> tuple[Outcome, ...]:
+    def abort(self, ids: Iterable[int]) -> tuple[Outcome, ...]:
         """Abort requests in any state; unknown ids are ignored."""
         known = [self._jobs[id] for id in ids if id in self._jobs]
         outcomes = tuple(self._end(Outcome(job.request, finish=FinishReason.ABORT), job) for job in known)
         self._running.release_blocks()
         return outcomes
 
-    def finish(self, id: int, keep: int, reason: FinishReason, now: float) -> Outcome | None:
+    def finish(self, id: int, keep: int, reason: FinishReason) -> Outcome | None:
         """End a request after ``keep`` output tokens, as its client found out; None if it has ended already."""
         job = self._jobs.get(id)
         if job is None:
@@ -130,9 +130,9 @@ class Scheduler:
         late: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             late.append(heapq.heappop(self._deadlines)[1])
-        return self.abort(late, now)
+        return self.abort(late)
 
-    def fail_all(self, message: str, now: float) -> tuple[Outcome, ...]:
+    def fail_all(self, message: str) -> tuple[Outcome, ...]:
         """The workers are gone: every request ends with ``message``, and nothing is in flight or cached any more."""
         self._in_flight.clear()
         for job in self._running:

@@ -54,7 +54,7 @@ def test_blocks_and_slot_stay_until_the_last_row_in_flight_has_settled(depth):
     rig.ask(1, range(5), max_tokens=15)
     for _ in range(depth):
         rig.plan()
-    (outcome,) = rig.scheduler.abort([1], rig.clock())
+    (outcome,) = rig.scheduler.abort([1])
     assert outcome.finish is FinishReason.ABORT
     for _ in range(depth):
         rig.scheduler.check()
@@ -69,7 +69,7 @@ def test_aborted_blocks_are_not_given_to_others_while_in_flight():
     rig = rig_of(2, num_blocks=4)
     rig.ask(1, range(12), max_tokens=4)
     rig.plan()
-    rig.note(rig.scheduler.abort([1], rig.clock()))
+    rig.note(rig.scheduler.abort([1]))
     rig.ask(2, range(50, 62), max_tokens=4)
     assert rig.plan() is None
     rig.settle()
@@ -94,7 +94,7 @@ def test_nobody_is_preempted_for_blocks_that_are_on_their_way_back():
     while rig.kv.unreserved:
         rig.step()
     rig.plan()
-    rig.note(rig.scheduler.abort([2], rig.clock()))
+    rig.note(rig.scheduler.abort([2]))
     rig.run()
     assert rig.scheduler.counts.preemptions == 0
     assert len(rig.tokens(1)) == 12
@@ -106,7 +106,7 @@ def test_client_finish_while_rows_are_in_flight(depth):
     request = rig.ask(1, range(5), max_tokens=40)
     for _ in range(3):
         rig.step()
-    assert rig.scheduler.finish(1, 1, FinishReason.STOP, rig.clock()) is not None
+    assert rig.scheduler.finish(1, 1, FinishReason.STOP) is not None
     while rig.scheduler.in_flight:
         rig.settle()
     assert len(request.output) == 1

@@ -215,7 +215,7 @@ def test_aborting_in_the_middle_of_encoding_leaves_the_rest_to_others(depth: int
     ask(rig, 1, sound("b"))
     rig.step()
     other = ask(rig, 2, sound("b"))
-    rig.note(rig.scheduler.abort([1], rig.clock()))
+    rig.note(rig.scheduler.abort([1]))
     rig.run()
     assert pieces(rig) == [(0, PARTS), (0, 1), (1, 2), (2, 3)]
     assert other.output == expected_output(other, rig.scheduler.longest)

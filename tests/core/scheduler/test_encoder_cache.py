@@ -156,7 +156,7 @@ def test_random_populations(seed: int, depth: int) -> None:
             id, size, media = coming.pop()
             requests.append(ask(rig, id, size, *media, output=rng.randint(1, 12)))
         if requests and rng.random() < 0.1:
-            rig.note(rig.scheduler.abort([rng.choice(requests).id], rig.clock()))
+            rig.note(rig.scheduler.abort([rng.choice(requests).id]))
 
     while coming or rig.scheduler.has_work or rig.scheduler.in_flight:
         rig.run(arrive)

@@ -68,11 +68,11 @@ class Population:
         one = self.rng.choice(alive)
         if one.output and self.rng.random() < 0.5:
             self.cut[one.id] = self.rng.randint(1, len(one.output))
-            outcome = self.rig.scheduler.finish(one.id, self.cut[one.id], FinishReason.STOP, self.rig.clock())
+            outcome = self.rig.scheduler.finish(one.id, self.cut[one.id], FinishReason.STOP)
             assert outcome is not None
             self.rig.note([outcome])
         else:
-            self.rig.note(self.rig.scheduler.abort([one.id], self.rig.clock()))
+            self.rig.note(self.rig.scheduler.abort([one.id]))
 
     def run(self) -> None:
         while self.coming or self.rig.scheduler.has_work or self.rig.scheduler.in_flight:

@@ -170,9 +170,9 @@ def test_client_ends_an_answer_at_a_stop_string():
     request = rig.ask(1, range(5), max_tokens=50)
     for _ in range(4):
         rig.step()
-    outcome = rig.scheduler.finish(1, 2, FinishReason.STOP, rig.clock())
+    outcome = rig.scheduler.finish(1, 2, FinishReason.STOP)
     assert (outcome.finish, outcome.tokens, len(request.output)) == (FinishReason.STOP, (), 2)
-    assert rig.scheduler.finish(1, 2, FinishReason.STOP, rig.clock()) is None
+    assert rig.scheduler.finish(1, 2, FinishReason.STOP) is None
     rig.scheduler.check()
     assert rig.kv.usage == 0
 
@@ -243,7 +243,7 @@ def test_deadline_aborts_wherever_the_request_is():
 
 
 def test_aborting_what_is_unknown_is_nothing():
-    assert Rig().scheduler.abort([7], 0.0) == ()
+    assert Rig().scheduler.abort([7]) == ()
 
 
 # The waiting room
@@ -395,7 +395,7 @@ def test_waiter_goes_on_when_the_one_that_computes_is_aborted():
     rig.ask(1, range(20), max_tokens=2)
     waiter = rig.ask(2, range(20), max_tokens=2)
     rig.step()
-    rig.note(rig.scheduler.abort([1], rig.clock()))
+    rig.note(rig.scheduler.abort([1]))
     rig.run()
     assert waiter.cached == 8
     assert_as_expected(rig, waiter)
@@ -432,7 +432,7 @@ def test_death_of_the_workers_ends_everything():
     rig.ask(1, range(20))
     rig.ask(2, range(20))
     rig.plan()
-    outcomes = rig.scheduler.fail_all("gone", rig.clock())
+    outcomes = rig.scheduler.fail_all("gone")
     rig.scheduler.check()
     assert [(news.finish, news.error) for news in outcomes] == [(FinishReason.ERROR, "gone")] * 2
     assert (rig.scheduler.has_work, rig.scheduler.in_flight, rig.kv.usage) == (False, 0, 0)
