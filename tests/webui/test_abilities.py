@@ -60,14 +60,14 @@ def test_pictures_sounds_and_clips_are_sent(able, pages, visit, files) -> None:
 def test_inputs_are_those_the_model_takes(able, pages, visit) -> None:
     page = visit(pages.url(able.url))
     file, microphone = page.locator("#lsv-box input[type=file]"), page.locator("#lsv-box .microphone-button")
-    page.get_by_text("senses takes text, pictures, sounds and videos").wait_for()
+    page.get_by_text("senses takes text, images, audio and videos").wait_for()
     assert file.get_attribute("accept") == "image/*, audio/*, video/*"
     assert microphone.count() == 1
     choose(page, "eyes")
-    page.get_by_text("eyes takes text and pictures, but no sounds or videos").wait_for()
+    page.get_by_text("eyes takes text and images, but no audio or videos").wait_for()
     assert file.get_attribute("accept") == "image/*"
     assert microphone.count() == 0
-    assert "attach a picture." in page.locator(".lsv-greeting").inner_text()
+    assert "attach an image." in page.locator(".lsv-greeting").inner_text()
     choose(page, "words")
     page.get_by_text("words takes text only").wait_for()
     assert file.count() == microphone.count() == 0
@@ -84,8 +84,8 @@ def test_what_a_model_does_not_take_is_refused_before_it_is_sent(able, pages, vi
     page.locator("#lsv-hint", has_text="eyes").wait_for()
     ask(page, "What is this?")
     page.wait_for_selector(".lsv-error")
-    assert "eyes takes text and pictures, but no sounds" in page.locator(".lsv-error").inner_text()
-    assert "Choose a model that takes sounds" in page.locator(".lsv-error").inner_text()
+    assert "eyes takes text and images, but no audio" in page.locator(".lsv-error").inner_text()
+    assert "Choose a model that takes audio" in page.locator(".lsv-error").inner_text()
     assert able.body == {}
     assert page.locator("#lsv-chats label.selected").inner_text() == "What is this?"
     ask(page, "Never mind")
@@ -98,7 +98,7 @@ def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
     page = visit(pages.url(able.url))
     page.get_by_role("tab", name="Transcribe").click()
     page.get_by_role("button", name="Transcribe").click()
-    page.get_by_text("Choose or record a sound first.").wait_for()
+    page.get_by_text("Choose or record audio first.").wait_for()
     page.set_input_files("#lsv-transcription input[type=file]", files[1])
     page.wait_for_selector("#lsv-transcription #waveform")
     page.get_by_label("Language").fill("en")
@@ -108,7 +108,7 @@ def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
     name, content = able.form.pop("file")
     assert (Path(name).suffix, content[:4]) == (".wav", b"RIFF")
     assert able.form == {"response_format": "json", "language": "en", "model": "senses", "stream": "true"}
-    page.get_by_label("With times").check()
+    page.get_by_label("With timestamps").check()
     page.get_by_role("button", name="Transcribe").click()
     page.wait_for_function(WORDS_SO_FAR.format("v.includes('0:01.5 – 0:02.8  then')"))
     page.get_by_label("SRT").check()

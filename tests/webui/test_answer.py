@@ -51,7 +51,7 @@ async def test_an_empty_answer_says_so(api) -> None:
 
 async def test_a_cut_answer_says_so(api) -> None:
     message = await answered(Api(api.url), {**BODY, "max_tokens": 3})
-    assert message.note.endswith("cut at the longest length")
+    assert message.note.endswith("cut off at the length limit")
 
 
 async def test_stopping_aborts_the_request(api) -> None:

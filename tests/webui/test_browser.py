@@ -163,7 +163,7 @@ def test_settings_are_sent_and_survive_a_reload_with_the_conversation(api, pages
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Longest answer").fill("4")
     ask(page, "Hello")
-    assert "cut at the longest length" in note(page)
+    assert "cut off at the length limit" in note(page)
     request = api.engine.requests[-1]
     prompt, params = request.prompt.ids, request.sampling
     assert bytes(token for token in prompt if token < 256).startswith(b"<system>Be brief.")

@@ -96,8 +96,8 @@ def test_uploads_become_content_parts(uploads: Path, name: str, kind: str, place
 @pytest.mark.parametrize(
     ("taken", "words"),
     [
-        ({"text", "image", "audio", "video"}, "m takes text, pictures, sounds and videos"),
-        ({"text", "audio"}, "m takes text and sounds, but no pictures or videos"),
+        ({"text", "image", "audio", "video"}, "m takes text, images, audio and videos"),
+        ({"text", "audio"}, "m takes text and audio, but no images or videos"),
         ({"text"}, "m takes text only"),
         (None, ""),
     ],
@@ -113,7 +113,7 @@ def test_files_a_model_does_not_take_are_refused(uploads: Path) -> None:
     assert kinds == {"audio"}
     media.check(Model("ears", frozenset({"text", "audio"})), kinds)
     media.check(Model("silent"), kinds)
-    with pytest.raises(BadRequest, match=r"eyes takes text and pictures, .* Choose a model that takes sounds"):
+    with pytest.raises(BadRequest, match=r"eyes takes text and images, .* Choose a model that takes audio"):
         media.check(Model("eyes", frozenset({"text", "image"})), kinds)
 
 
@@ -145,7 +145,7 @@ def test_lost_files_of_earlier_questions_are_left_out(uploads: Path) -> None:
 
 def test_other_files_are_refused_by_name(uploads: Path) -> None:
     (uploads / "a.txt").write_bytes(b"text")
-    with pytest.raises(BadRequest, match=r"a\.txt is neither a picture nor a sound nor a video"):
+    with pytest.raises(BadRequest, match=r"a\.txt is not an image, audio or video file"):
         content_part(str(uploads / "a.txt"))
 
 

@@ -98,14 +98,14 @@ def test_a_model_that_sees_is_shown_pictures_and_offered_nothing_else(
     eyes: str, pages: Any, visit: Any, tmp_path: Path
 ) -> None:
     page = visit(pages.url(eyes))
-    page.get_by_text("eyes takes text and pictures, but no sounds or videos").wait_for()
+    page.get_by_text("eyes takes text and images, but no audio or videos").wait_for()
     assert page.locator("#lsv-box input[type=file]").get_attribute("accept") == "image/*"
     look_at_the_dashboard(page)
     page.click("#lsv-settings .toggle-button")
     page.get_by_label("Longest answer").fill("8")
     attach(page, [draw_circle(tmp_path / "circle.png")])
     ask(page, "What do you see?")
-    assert "8 tokens · cut at the longest length" in note(page)
+    assert "8 tokens · cut off at the length limit" in note(page)
     see_the_dashboard_moved(page)
 
 
@@ -118,7 +118,7 @@ def test_a_transcriber_writes_in_every_form(transcriber: str, pages: Any, visit:
         page.get_by_label(form, exact=True).check()
         page.get_by_role("button", name="Transcribe", exact=True).click()
         page.wait_for_function(WORDS_SO_FAR.format(wanted))
-    page.get_by_label("With times").check()
+    page.get_by_label("With timestamps").check()
     page.get_by_role("button", name="Transcribe", exact=True).click()
     page.wait_for_function(WORDS_SO_FAR.format(r"/^\d+:\d\d\.\d – /.test(v)"))
     assert page.locator("#lsv-transcription .lsv-error").count() == 0

@@ -77,7 +77,7 @@ def test_the_api_outlives_its_page(start) -> None:
         if b"lsv_webui.page" in Path(f"/proc/{child}/cmdline").read_bytes()
     )
     os.kill(pid, signal.SIGKILL)
-    server.wait_for("the API goes on without it")
+    server.wait_for("the API keeps running without it")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as response:
         assert response.status == 200
 

@@ -1,4 +1,4 @@
-"""The server's HTTP API as the page uses it, with errors in words for the person in front of it."""
+"""The server's HTTP API as the page uses it, with errors worded for the person in front of it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _STATUS_SECONDS = 5.0
 
 
 class Model(NamedTuple):
-    """A name the server answers to, and what that model takes; None where the server does not say."""
+    """A served model name and the modalities the model takes; None where the server does not say."""
 
     name: str
     modalities: frozenset[str] | None = None
 
     def takes(self, kind: str) -> bool:
-        """Whether it takes files of a kind, as far as one knows."""
+        """Whether it takes files of a kind; assumed so where the server does not say."""
         return self.modalities is None or kind in self.modalities
 
 
 class Abilities(NamedTuple):
-    """What a server can do beside chatting."""
+    """What a server can do besides chatting."""
 
     transcribes: bool = False
     structures: bool = False
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Abilities:
-        """What it says of itself in ``/openapi.json``."""
+        """What its ``/openapi.json`` offers."""
         schemas = document.get("components", {}).get("schemas", {})
         return cls(
             transcribes="/v1/audio/transcriptions" in document.get("paths", {}),
@@ -46,21 +46,21 @@ class Abilities(NamedTuple):
 
 
 class Api:
-    """Calls to one server. All take a visitor's own key, which stands in for the page's."""
+    """Calls to one server. Each takes a visitor's own key, which replaces the page's."""
 
     def __init__(self, server: str, api_key: str | None = None) -> None:
         self.server = server
         self._key = api_key
-        # Straight to the server: a proxy in the environment is for the world outside, which the page never calls.
+        # Straight to the server: a proxy from the environment is for the internet, which the page never calls.
         self._http = httpx2.AsyncClient(base_url=server, timeout=_STATUS_SECONDS, trust_env=False)
 
     async def models(self, key: str | None = None) -> list[Model]:
-        """The models the server has, its first one first."""
+        """The server's models, in its order."""
         found = (await self._get("/v1/models", key)).json()["data"]
         return [Model(card["id"], frozenset(card["modalities"]) if "modalities" in card else None) for card in found]
 
     async def model(self, name: str | None, key: str | None = None) -> Model:
-        """The model of a name, or the first one."""
+        """The model of that name, or the first one."""
         found = await self.models(key)
         return next((model for model in found if model.name == name), found[0])
 
@@ -68,7 +68,7 @@ class Api:
         return Abilities.of((await self._get("/openapi.json", key)).json())
 
     async def health(self, key: str | None = None) -> dict[str, Any]:
-        """The state of the server and its models; a server that is loading answers, too."""
+        """The state of the server and its models; a server that is still loading answers, too."""
         found: dict[str, Any] = (await self._get("/health", key, accepted=(200, 503))).json()
         return found
 
@@ -95,7 +95,7 @@ class Api:
     async def transcribe(
         self, path: Path, form: Mapping[str, str], key: str | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """What a server makes of a sound: the events of a stream where the form asks for one, else one record.
+        """The transcript of an audio file: the events of a stream if the form asks for one, else one record.
 
         Formats that are plain text come as the ``text`` of a record. Closing the iterator aborts the request.
         """
@@ -133,7 +133,7 @@ class Api:
         try:
             yield
         except httpx2.TimeoutException:
-            raise Unavailable(f"The server at {self.server} does not answer in time. Is it busy or stopped?") from None
+            raise Unavailable(f"The server at {self.server} did not answer in time. Is it busy or stopped?") from None
         except httpx2.TransportError:
             raise Unavailable(f"No server answers at {self.server}. Start one with: lsv serve") from None
 
@@ -149,7 +149,7 @@ def refusal(status: int, body: bytes) -> LsvError:
         return Unauthorized("The server asks for another API key. Enter yours under Settings.")
     if code == "context_length_exceeded":
         return BadRequest(f"This conversation is too long for the model. {message}")
-    # A visitor wrote no field of a request, so its name says nothing to them.
+    # Visitors do not write request fields, so a field's name means nothing to them.
     message = message.removeprefix(f"{param}: ")
     return BadRequest(f"{message[:1].upper()}{message[1:]}" or f"The server answered with status {status}.")
 

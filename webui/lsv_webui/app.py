@@ -1,4 +1,4 @@
-"""The page: a list of conversations, tabs, settings; and what happens when it opens."""
+"""The page: the list of conversations, tabs and settings; and what happens when it opens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lsv_webui.transcription import Transcription
 STATUS_SECONDS = 10.0
 
 UPLOADS_KEPT = (3600, 7 * 86400)
-"""Seconds: how often old uploads are looked for, and when they are old."""
+"""Seconds between searches for old uploads, and the age at which they are deleted."""
 
 BRAND = '<div class="lsv-brand"><b>lsv</b><span>your models, answering</span></div>'
 
 
 def build(options: PageOptions) -> gr.Blocks:
-    """The page in front of a server, not yet listening."""
+    """The page for a server, not yet listening."""
     return Page(Api(options.server, options.api_key)).build()
 
 
@@ -92,7 +92,7 @@ class Page:
             trigger(**looked)
 
     async def look(self, seen: Any, name: str | None, key: str) -> tuple[Any, ...]:
-        """How the server is, which models it has, what it can do; only what has changed is drawn."""
+        """Check the server's health, models and abilities; only what has changed is redrawn."""
         try:
             pill = _health_pill(await self._api.health(key))
             models, abilities = await self._api.models(key), await self._api.abilities(key)
@@ -114,7 +114,7 @@ class Page:
 
 
 def _changed(now: str, before: str) -> Any:
-    """What would be drawn as it was would only be read out again."""
+    """Skip an unchanged value: screen readers would only read it out again."""
     return gr.skip() if now == before else now
 
 

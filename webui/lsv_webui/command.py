@@ -1,4 +1,4 @@
-"""``lsv webui --api URL``: the page on its own, in front of a server that runs already."""
+"""``lsv webui --api URL``: the page alone, in front of a running server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ API = Setting(name="api", default="http://localhost:8000", help="address of the 
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    """Show the page until a signal ends it."""
+    """Show the page until a signal stops it."""
     settings = context.settings(arguments, scope="webui", extra=(API, *SETTINGS))
     options = PageOptions(
         server=server_address(settings["api"]),

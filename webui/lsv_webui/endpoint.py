@@ -1,4 +1,4 @@
-"""The page's own endpoint for ``gradio_client``; Gradio reads its form from the annotations, so they are no strings."""
+"""The page's own endpoint for ``gradio_client``; Gradio reads the annotations, so they must not be strings."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from lsv_webui.chat.parts import request_messages
 
 
 def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
-    """What ``/chat`` does."""
+    """The function behind ``/chat``."""
 
     async def chat(
         message: str,

@@ -1,4 +1,4 @@
-"""``lsv serve --webui``: the page in a process of its own, so that drawing it never delays an answer."""
+"""``lsv serve --webui``: the page in its own process, so that drawing it never delays an answer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 async def serve(service: Service, settings: Mapping[str, Any]) -> None:
-    """The frontend named in the manifest. A page that can't start ends the server; one that ends later does not.
+    """The frontend named in the manifest. A page that can't start ends the server; one that exits later does not.
 
-    Raises ``ConfigError`` for settings the page can't follow, ``StartError`` when it could not start.
+    Raises ``ConfigError`` for settings the page can't honour, ``StartError`` when it could not start.
     """
     options = page_options(settings)
     require_gradio()
@@ -34,13 +34,13 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
         "lsv_webui.page",
         str(os.getpid()),
         stdin=asyncio.subprocess.PIPE,
-        process_group=0,  # a Ctrl-C is for the server, which lets answers end first
+        process_group=0,  # Ctrl-C is for the server, which lets answers finish first
     )
     try:
         await page.communicate(msgspec.json.encode(options))
         if page.returncode == StartError.exit_code:
             raise StartError("the web page did not start, see above; leave --webui out to serve without it")
-        log.error("the web page ended with exit code %s; the API goes on without it", page.returncode)
+        log.error("the web page exited with code %s; the API keeps running without it", page.returncode)
         await asyncio.Event().wait()
     finally:
         await _end(page)
@@ -49,7 +49,7 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
 def page_options(settings: Mapping[str, Any]) -> PageOptions:
     """The page's options from the server's. Raises ``ConfigError``.
 
-    The server's first key is lent to a page that only this machine can open; others who open it need their own.
+    A page that only this machine can open gets the server's first key; otherwise visitors need their own.
     """
     if settings["ssl_certfile"]:
         raise ConfigError(
@@ -69,7 +69,7 @@ def page_options(settings: Mapping[str, Any]) -> PageOptions:
 
 
 def _reachable(host: str, port: int) -> str:
-    """An address under which this machine reaches what listens there."""
+    """An address at which this machine can reach a server listening there."""
     name = _EVERYWHERE.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 

@@ -1,4 +1,4 @@
-"""What the page is told: where it listens, and which server it stands in front of."""
+"""What the page's process is told: where to listen, and which server to use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = (
     Setting(
         name="webui.host",
         default="127.0.0.1",
-        help="address the web page listens on; 0.0.0.0 is every interface",
+        help="address the web page listens on; 0.0.0.0 means every interface",
         scope="serve",
     ),
     Setting(
@@ -28,7 +28,7 @@ SETTINGS = (
     ),
     Setting(
         name="webui.api_key",
-        help="key of the server that the page uses for everybody who can open it",
+        help="server key that the page uses for everybody who can open it",
         scope="serve",
     ),
 )
@@ -36,7 +36,7 @@ SETTINGS = (
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is the API's address without ``/v1``; ``api_key`` serves visitors who enter none of their own."""
+    """``server`` is the API's address without ``/v1``; ``api_key`` is used for visitors who enter none of their own."""
 
     server: str
     host: str = "127.0.0.1"
@@ -45,13 +45,13 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_gradio() -> None:
-    """Raises ``ConfigError`` where the library the page is made with is missing. Imports nothing."""
+    """Raises ``ConfigError`` if gradio is missing. Imports nothing."""
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError('the web page needs gradio, which is not installed: pip install "lsv[webui]"')
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach a server listening there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -59,7 +59,7 @@ def is_local(host: str) -> bool:
 
 
 def server_address(url: str) -> str:
-    """An API's address as people give it, with or without scheme and ``/v1``. Raises ``ConfigError``."""
+    """An API address as people type it, with or without a scheme and ``/v1``. Raises ``ConfigError``."""
     address = url.rstrip("/").removesuffix("/v1")
     if "://" not in address:
         address = f"http://{address}"

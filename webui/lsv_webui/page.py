@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import gradio as gr
 
 MAX_FILE_SIZE = "45mb"
-"""In base64 it stays under what a server takes by default, 64 MiB."""
+"""As base64 it stays below the 64 MiB that a server accepts by default."""
 
 
 def show(options: PageOptions) -> None:
@@ -29,14 +29,14 @@ def show(options: PageOptions) -> None:
     with tempfile.TemporaryDirectory(prefix="lsv-webui-") as uploads:
         export({"GRADIO_TEMP_DIR": uploads})  # a folder that only this user can enter
         page = launch(options)
-        # A line other programs wait for: on standard output, whatever logging is set to.
+        # Other programs wait for this line: on standard output, whatever the log level.
         print(f"lsv's web page is on {address(options.host, options.port)}", flush=True)
         _wait_for_signal()
         page.close(verbose=False)
 
 
 def launch(options: PageOptions) -> gr.Blocks:
-    """Serve the page from threads of its own. Raises ``ConfigError`` when the address can't be used."""
+    """Serve the page from its own threads. Raises ``ConfigError`` when the address can't be used."""
     check_address(options.host, options.port)
     quieten()
     from lsv_webui.app import build
@@ -64,7 +64,7 @@ def launch(options: PageOptions) -> gr.Blocks:
 
 
 def quieten() -> None:
-    """Before Gradio is imported: it shall not count its users, look for newer versions, or share pages."""
+    """Before importing Gradio: switch off its analytics, version checks and shared pages."""
     export({"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}, replace=True)
     for name in ("httpx", "httpx2", "httpcore", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)

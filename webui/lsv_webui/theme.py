@@ -1,4 +1,4 @@
-"""How the page looks: a quiet theme, fonts of the visitor's own system, one style sheet."""
+"""The page's looks: a quiet theme, the visitor's system fonts, one style sheet."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import gradio as gr
 _STYLE, _STORE = (files("lsv_webui").joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "store.js"))
 
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
-"""What a model writes may name pictures anywhere; the browser is told to load nothing from elsewhere."""
+"""A model's answer may link images anywhere; this makes the browser load nothing from elsewhere."""
 
 HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
 <style>{_STYLE}</style>
 <script>{_STORE}</script>"""
-"""The style sheet stands here as it is: Gradio rewrites what it takes as ``css``, so that media queries lose in it."""
+"""The style sheet is inlined as it is: Gradio rewrites a ``css`` argument so that its media queries lose."""
 
 OPENED = """() => {
   const mode = localStorage.getItem('lsv.mode');
@@ -29,14 +29,14 @@ OPENED = """() => {
   if (innerWidth > 768) document.querySelector('#lsv-box textarea')?.focus();
   else if (side) side.querySelector('.toggle-button').click();
 }"""
-"""Runs when the page opens: the visitor's choice of mode stands over the system's; what has no name gets one; one may
-write at once, but on a phone, where a keyboard would cover half of it, the chat is shown first."""
+"""Runs when the page opens: the visitor's choice of mode overrides the system's; unlabelled elements get labels; the
+message box gets the focus, except on a phone, where a keyboard would cover half of the chat."""
 
 TUCK = """() => {
   const side = document.querySelector('#lsv-side.open');
   if (side && innerWidth <= 768) side.querySelector('.toggle-button').click();
 }"""
-"""Runs when a conversation was chosen: on a phone the list makes room for it."""
+"""Runs when a conversation is chosen: on a phone, closes the list."""
 
 TOGGLE_MODE = """() => {
   const dark = document.body.classList.toggle('dark');

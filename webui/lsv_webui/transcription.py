@@ -1,4 +1,4 @@
-"""The tab that writes down what is said in a sound, where the server can."""
+"""The transcription tab, shown where the server can transcribe."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lsv_webui.api import Api
 from lsv_webui.chat.parts import upload
 from lsv_webui.chat.view import QUIET, banner
 
-FORMATS = [("Text", "json"), ("With times", "verbose_json"), ("SRT", "srt"), ("WebVTT", "vtt")]
-"""What is shown, and the ``response_format`` it stands for. Plain text is streamed."""
+FORMATS = [("Text", "json"), ("With timestamps", "verbose_json"), ("SRT", "srt"), ("WebVTT", "vtt")]
+"""Labels and the ``response_format`` of each. Plain text is streamed."""
 
 
 class Transcription:
-    """A sound in, its words out."""
+    """Audio in, its transcript out."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def render(self, model: gr.Dropdown, key: gr.Textbox) -> None:
         with gr.Column(elem_id="lsv-transcription"):
-            sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound", elem_id="lsv-sound")
-            form = gr.Radio(FORMATS, value="json", label="Write", elem_id="lsv-format")
+            sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Audio", elem_id="lsv-sound")
+            form = gr.Radio(FORMATS, value="json", label="Format", elem_id="lsv-format")
             with gr.Row(elem_id="lsv-spoken"):
                 language = gr.Textbox(label="Language", placeholder="en, de, fr …", max_lines=1)
                 prompt = gr.Textbox(label="Words to expect", placeholder="names, terms", max_lines=1)
@@ -35,12 +35,12 @@ class Transcription:
                 stop = gr.Button("Stop", scale=1, interactive=False)
             failure = gr.HTML()
             words = gr.Textbox(
-                label="Words",
+                label="Transcript",
                 lines=6,
                 max_lines=24,
                 buttons=["copy"],
                 interactive=False,
-                placeholder="What is said appears here.",
+                placeholder="The transcript appears here.",
                 elem_id="lsv-words",
             )
         inputs = [sound, form, language, prompt, model, key]
@@ -52,9 +52,9 @@ class Transcription:
     async def transcribe(
         self, sound: str | None, form: str, language: str, prompt: str, model: str | None, key: str
     ) -> AsyncIterator[tuple[Any, str]]:
-        """The words as they come, or the reason why there are none."""
+        """The transcript as it streams in, or an error."""
         if not sound:
-            yield "", banner("Choose or record a sound first.")
+            yield "", banner("Choose or record audio first.")
             return
         yield "", ""
         asked = {"response_format": form, "language": language.strip(), "prompt": prompt.strip(), "model": model or ""}
@@ -71,7 +71,7 @@ class Transcription:
 
 
 def heard(words: str, event: Mapping[str, Any]) -> str:
-    """The words so far, with one more event of a stream; a whole answer stands over what came before."""
+    """The transcript after one more event of a stream; a complete answer replaces what came before."""
     if event.get("type") == "transcript.text.delta":
         return words + str(event["delta"])
     if segments := event.get("segments"):

@@ -1,4 +1,4 @@
-"""One answer as it is written: its text so far, how fast it came, and why it ended."""
+"""One answer as it streams in: its text so far, its speed, and why it ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lsv_webui.api import Api
 from lsv_webui.chat.conversation import Message
 
 REDRAW_SECONDS = 0.05
-"""Tokens that come faster are drawn together."""
+"""Tokens that arrive faster than this are drawn together."""
 
 MEASURABLE_SECONDS = 0.1
-"""What was written faster says nothing about speed: this process may have been busy for as long."""
+"""Shorter answers give no speed: this process may have been busy for as long."""
 
 
 class Answer:
@@ -31,19 +31,19 @@ class Answer:
         self._cut = ""
 
     def read(self, event: Mapping[str, Any]) -> None:
-        """Take one event: text, the reason of the end, or the usage."""
+        """Take in one event: text, the finish reason, or the usage."""
         for choice in event.get("choices", ()):
             if text := choice["delta"].get("content"):
                 self._last = time.perf_counter()
                 self._first = self._first or self._last
                 self.message.text += text
             if choice.get("finish_reason") == "length":
-                self._cut = "cut at the longest length"
+                self._cut = "cut off at the length limit"
         if usage := event.get("usage"):
             self._tokens = usage["completion_tokens"]
 
     def end(self, *, stopped: bool = False) -> None:
-        """Write the figures under the answer."""
+        """Write the figures shown below the answer."""
         found = " · ".join(filter(None, (*self._figures(), "stopped" if stopped else self._cut)))
         self.message.note = found or ("" if self.message.error else "an empty answer")
 
@@ -60,7 +60,7 @@ class Answer:
 async def write(
     api: Api, body: Mapping[str, Any], message: Message, stop: asyncio.Event, key: str | None = None
 ) -> AsyncGenerator[None, None]:
-    """Let the server answer into ``message``; yields when there is something new to draw.
+    """Stream the server's answer into ``message``; yields when there is something new to draw.
 
     Reading does not wait for drawing, so the figures are the server's. Once ``stop`` is set the request is aborted and
     what came so far stays. An error becomes the message's.
@@ -89,7 +89,7 @@ async def _read(api: Api, body: Mapping[str, Any], answer: Answer, key: str | No
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel what still runs, and wait until it has let go of its connection; raises what a task failed with."""
+    """Cancel the tasks still running and wait until their connections are closed; reraises a task's failure."""
     for task in tasks:
         task.cancel()
     for task in tasks:

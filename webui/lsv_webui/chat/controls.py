@@ -1,4 +1,4 @@
-"""The settings of a visitor: model, system prompt, sampling, key; kept in the browser."""
+"""A visitor's settings: model, system prompt, sampling, key; stored in the browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMEMBER = "(...values) => [values.map(value => value ?? '')]"
 
 
 class Controls:
-    """The components of the settings; ``inputs`` is what handlers take, for ``RequestFields.of``."""
+    """The components of the settings; handlers take ``inputs`` and pass them to ``RequestFields.of``."""
 
     model: gr.Dropdown
     key: gr.Textbox
@@ -35,16 +35,16 @@ class Controls:
         with gr.Accordion("Structured output", open=False, visible=False) as self.structured:
             self.schema = gr.Textbox(
                 label="JSON schema",
-                info="Answers follow it. {} takes any JSON; empty: prose.",
+                info="Answers follow this schema. {} allows any JSON; leave empty for prose.",
                 lines=6,
                 placeholder='{"type": "object", …}',
             )
         self.key = gr.Textbox(
             label="API key", type="password", placeholder="only if the server asks for one", elem_id="lsv-key"
         )
-        reset = gr.Button("Back to defaults", size="sm")
+        reset = gr.Button("Reset to defaults", size="sm")
         for component in self._remembered:
-            # In the browser alone, where what was entered last is also kept last.
+            # In the browser alone, so that the last value entered is also the last one stored.
             component.change(None, self._remembered, self._kept, js=_REMEMBER, **QUIET)
         reset.click(lambda: [""] * _REMEMBERED, None, self._remembered, **QUIET)
 
@@ -68,11 +68,11 @@ class Controls:
         return [self.key, self.system, self.schema, *self.numbers]
 
     def restore(self, page: gr.Blocks) -> Any:
-        """When the page opens, fill in what the browser kept; gives the event, to go on from."""
+        """Fill in the stored settings when the page opens; returns the event, so that others can follow it."""
         return page.load(_restore, self._kept, self._remembered, **QUIET)
 
     def show_abilities(self, abilities: Abilities) -> Any:
-        """The panel for structured output is there where the server has it."""
+        """Show the panel for structured output if the server supports that."""
         return gr.update(visible=abilities.structures)
 
 

@@ -1,4 +1,4 @@
-"""Conversations: in the session while one is open, as records in the browser (``store.js``) for the next visit."""
+"""Conversations: in the session while one is open, stored as records in the browser (``store.js``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class Chat(msgspec.Struct, kw_only=True):
-    """A conversation; user and assistant take turns. It has no ``id`` before something is said.
+    """A conversation; user and assistant take turns. It has no ``id`` before the first message.
 
     ``at`` is when it last changed, in seconds since 1970.
     """
@@ -34,7 +34,7 @@ class Chat(msgspec.Struct, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The beginning of what was said first."""
+        """The beginning of the first message."""
         said = next((message for message in self.messages if message.role == "user"), None)
         if said is None:
             return "New chat"
@@ -46,7 +46,7 @@ class Chat(msgspec.Struct, kw_only=True):
         self.messages.append(Message(role="user", text=text, files=tuple(files)))
 
     def back_to(self, index: int) -> Message | None:
-        """Forget what follows the last question at or before ``index``; that question, or None without one."""
+        """Drop what follows the last question at or before ``index``; returns that question, or None."""
         while index >= 0 and (index >= len(self.messages) or self.messages[index].role != "user"):
             index -= 1
         if index < 0:
@@ -55,7 +55,7 @@ class Chat(msgspec.Struct, kw_only=True):
         return self.messages[index]
 
     def interrupt(self) -> bool:
-        """Mark an answer that was left before its end; whether there is one. A finished one has its figures."""
+        """Mark an answer that was abandoned; returns whether there is one. A finished answer has its figures."""
         if not self.messages or self.messages[-1].role != "assistant":
             return False
         last = self.messages[-1]
@@ -65,21 +65,21 @@ class Chat(msgspec.Struct, kw_only=True):
         return True
 
     def record(self) -> str:
-        """What a browser keeps of it, as it is now: without an answer that has not begun."""
+        """The conversation as the browser stores it, without an answer that has not begun."""
         self.at = time.time()
         begun = [message for message in self.messages if message.text or message.files or message.error]
         kept = Chat(id=self.id, at=self.at, messages=begun)
         return msgspec.json.encode({**msgspec.structs.asdict(kept), "title": self.title}).decode()
 
     def no_record(self) -> str:
-        """The record of a conversation that is forgotten."""
+        """The record of a deleted conversation."""
         return Chat(id=self.id, messages=[]).record()
 
 
 def read_record(record: str) -> Chat | None:
-    """A conversation that a browser kept; None without one, or if another version of the page wrote it.
+    """A conversation stored by the browser; None if there is none, or if another version of the page wrote it.
 
-    An answer in it that never came to its end is marked.
+    An unfinished answer in it is marked.
     """
     try:
         chat = msgspec.json.decode(record, type=Chat)
@@ -90,7 +90,7 @@ def read_record(record: str) -> Chat | None:
 
 
 def read_index(index: str) -> list[tuple[str, str]]:
-    """Names and titles of the conversations a browser keeps, newest first."""
+    """Ids and titles of the conversations stored by the browser, newest first."""
     try:
         return msgspec.json.decode(index, type=list[tuple[str, str]])
     except msgspec.DecodeError:

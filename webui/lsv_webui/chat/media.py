@@ -1,4 +1,4 @@
-"""The media a model takes: what the page offers, what it says of them, what it refuses."""
+"""The media a model takes: what the page offers, how it describes them, what it refuses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from lsv.errors import BadRequest
 from lsv_webui.api import Model
 
-_ONE = {"image": "a picture", "audio": "a sound", "video": "a video"}
-_MANY = {"image": "pictures", "audio": "sounds", "video": "videos"}
+_ONE = {"image": "an image", "audio": "an audio file", "video": "a video"}
+_MANY = {"image": "images", "audio": "audio", "video": "videos"}
 
 
 def taken(model: Model) -> list[str]:
-    """Kinds of files to offer for a model, all where the server does not say."""
+    """Kinds of files to offer for a model; all of them where the server does not say."""
     return [kind for kind in _ONE if model.takes(kind)]
 
 
 def offered(model: Model) -> str:
-    """The same as ``OFFER`` takes it: never empty, so that the first model's is a change, too."""
+    """The same for ``OFFER``: never empty, so that the first model is a change, too."""
     return ",".join(["text", *taken(model)])
 
 
@@ -26,7 +26,7 @@ OFFER = """offered => {
   const sources = [...(files.length ? ['upload'] : []), ...(files.includes('audio') ? ['microphone'] : [])];
   return {__type__: 'update', sources, file_types: files.length ? files : ['image', 'audio', 'video']};
 }"""
-"""Gives the message box the inputs a model takes, in the browser alone: ``check`` refuses other files in words."""
+"""Runs in the browser: gives the message box the inputs a model takes; ``check`` refuses other files."""
 
 
 def greeting(model: Model) -> str:
@@ -40,7 +40,7 @@ def greeting(model: Model) -> str:
 
 
 def hint(model: Model) -> str:
-    """What a model takes, in words; nothing where the server does not say."""
+    """A sentence about what a model takes; empty where the server does not say."""
     if model.modalities is None:
         return ""
     kinds = taken(model)

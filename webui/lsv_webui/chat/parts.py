@@ -1,4 +1,4 @@
-"""From uploads and messages to what the API takes: content parts with data URLs."""
+"""Turns uploads and messages into the API's content parts, with data URLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = {"image_url": "image", "input_audio": "audio", "video_url": "video"}
 
 
 def upload(path: str) -> Path:
-    """An uploaded file. Raises ``BadRequest`` for any other: paths come back from browsers, which may say anything."""
+    """An uploaded file. Raises ``BadRequest`` for any other path: browsers send these back and may send anything."""
     from gradio.utils import get_upload_folder
 
     found, folder = Path(path).resolve(), Path(get_upload_folder()).resolve()
@@ -28,12 +28,12 @@ def kind(path: str | Path) -> str:
     """``"image"``, ``"audio"`` or ``"video"``. Raises ``BadRequest`` for other files."""
     found = _type(path).partition("/")[0]
     if found not in ("image", "audio", "video"):
-        raise BadRequest(f"{Path(path).name} is neither a picture nor a sound nor a video.")
+        raise BadRequest(f"{Path(path).name} is not an image, audio or video file.")
     return found
 
 
 def content_part(path: str) -> dict[str, Any]:
-    """A file as a part of a message's content. Raises ``BadRequest``."""
+    """A file as a content part of a message. Raises ``BadRequest``."""
     file, modality = upload(path), kind(path)
     data = base64.b64encode(file.read_bytes()).decode("ascii")
     if modality == "audio":
@@ -43,9 +43,9 @@ def content_part(path: str) -> dict[str, Any]:
 
 
 def request_messages(chat: Chat, system: str = "") -> list[dict[str, Any]]:
-    """The conversation as the API takes it, without questions that got no answer but the last.
+    """The conversation as the API takes it, without unanswered questions other than the last.
 
-    Files of earlier questions that are lost are left out, as the chat shows; raises ``BadRequest`` for the last one's.
+    Lost files of earlier questions are left out, as the chat shows; raises ``BadRequest`` for the last question's.
     """
     told = [{"role": "system", "content": system}] if system.strip() else []
     followed = zip(chat.messages, [*chat.messages[1:], None], strict=True)
@@ -54,7 +54,7 @@ def request_messages(chat: Chat, system: str = "") -> list[dict[str, Any]]:
 
 
 def sent_kinds(messages: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The kinds of files in messages as the API takes them."""
+    """The kinds of files in messages for the API."""
     parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
     return {_KINDS[part["type"]] for part in parts if part["type"] in _KINDS}
 

@@ -1,4 +1,4 @@
-"""The chat: several conversations, answered as they are asked."""
+"""The chat tab: several conversations, answered as questions are asked."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EXAMPLES = (
 )
 
 Drawn = tuple[Any, ...]
-"""What handlers give: updates of components, in the order of the outputs."""
+"""What handlers return: updates of components, in the order of the outputs."""
 
 KEEP_SECONDS = 1.0
-"""How often the browser keeps an answer that is being written."""
+"""Seconds between two times that the browser stores an answer in progress."""
 
 _LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
@@ -43,7 +43,7 @@ _LATEX: list[dict[str, str | bool]] = [
 
 
 class Turn:
-    """An answer being written. ``left``: nobody looks at it any more, so it draws nothing."""
+    """An answer in progress. ``left``: nobody is looking at it any more, so it draws nothing."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -51,9 +51,9 @@ class Turn:
 
 
 class ChatTab:
-    """The components of the chat and what they do. One for all visitors; what is theirs is in states.
+    """The components of the chat and their handlers. One for all visitors, whose own data is in states.
 
-    What touches turns is asynchronous, because Gradio runs all else in threads.
+    Handlers that touch turns are asynchronous, because Gradio runs all others in threads.
     """
 
     def __init__(self, api: Api) -> None:
@@ -61,7 +61,7 @@ class ChatTab:
         self._turns: dict[str, Turn] = {}
 
     def render_list(self) -> None:
-        """The list of conversations, for the side of the page."""
+        """The list of conversations, for the sidebar."""
         self.new = gr.Button("New chat", variant="primary", elem_id="lsv-new")
         self.list = gr.Radio(
             [], label="Conversations", show_label=False, container=False, elem_id="lsv-chats", interactive=True
@@ -73,7 +73,7 @@ class ChatTab:
     def render(self) -> None:
         """The conversation and the message box."""
         self.current = gr.State(Chat())
-        # What passes between the browser's store and here: one conversation, and the titles of all.
+        # These pass between the browser's store and the server: one conversation, and the titles of all.
         self.record = gr.Textbox(visible="hidden")
         self.index = gr.Textbox(visible="hidden")
         self.changed = gr.Button(visible="hidden", elem_id="lsv-changed")
@@ -109,15 +109,15 @@ class ChatTab:
 
     @property
     def offering(self) -> list[Any]:
-        """What depends on the model."""
+        """The components that depend on the model."""
         return [self.offered, self.view, self.hint]
 
     def offer(self, model: Model) -> Drawn:
-        """The media inputs the model takes, and words about them."""
+        """The media inputs the model takes, and a sentence about them."""
         return media.offered(model), gr.update(placeholder=media.greeting(model)), escape(media.hint(model))
 
     def wire(self, page: gr.Blocks, controls: Controls) -> None:
-        """What happens when."""
+        """Connect events to handlers."""
         self.offered.change(None, self.offered, self.box, js=media.OFFER, **QUIET)
         asked = self.box.submit(self.ask, [self.box, self.current], [self.box, self.current, self.view], **QUIET)
         answers = [self._answered(asked, controls)]
@@ -133,7 +133,7 @@ class ChatTab:
         self._wire_store(page)
 
     def _wire_leaving(self, answers: list[Any]) -> None:
-        """Who goes elsewhere is done with the answer being written, which must not be drawn over what comes instead."""
+        """Going elsewhere ends the answer in progress, which must not be drawn over what is shown next."""
         here = [self.index, self.current]
         chosen = [*here, self.record, self.list]
         index, record = "(_, chat) => [lsvStore.index(), chat]", "lsvStore.index(), chat, lsvStore.read(id), id"
@@ -145,13 +145,13 @@ class ChatTab:
         for trigger, act, inputs, js in leaving:
             shown = [self.current, self.view, self.list, self.record]
             left = trigger(act, inputs, shown, js=js, cancels=answers, **QUIET)
-            # What was under way when it was cancelled may still have been drawn, so it is drawn once more.
+            # An update in flight when it was cancelled may still have been drawn, so draw once more.
             left.then(entries, self.current, self.view, **QUIET).then(_at_rest, None, self.box, **QUIET)
         for trigger in (self.new.click, self.list.input):
             trigger(None, js=TUCK, **QUIET)
 
     def _wire_store(self, page: gr.Blocks) -> None:
-        """What the browser keeps, and when it is looked at: as the page opens, and once another window wrote."""
+        """The browser's store: written as chats change, read when the page opens or another window has written."""
         self.record.change(None, self.record, js="record => lsvStore.write(record)", **QUIET)
         self.list.change(None, self.list, js="id => lsvStore.show(id)", **QUIET)
         for trigger, found in ((page.load, "first"), (self.changed.click, "shown")):
@@ -164,7 +164,7 @@ class ChatTab:
             )
 
     def _answered(self, asked: Any, controls: Controls) -> Any:
-        """Once a question stands, let it be answered; gives the event that answers."""
+        """Answer a question once it has been entered; returns the event that answers."""
         answer = asked.then(
             self.answer,
             [self.index, self.current, *controls.inputs],
@@ -197,16 +197,16 @@ class ChatTab:
         return chat, entries(chat), _writing()
 
     async def answer(self, request: gr.Request, index: str, chat: Chat, *values: Any) -> AsyncIterator[Drawn]:
-        """Answer the last question, drawing as it goes. The browser keeps the question at once, then the rest."""
+        """Answer the last question, drawing as tokens come. The browser stores the question at once, then the rest."""
         if not chat.messages or chat.messages[-1].role != "user":
             return
         turn, fields = self._turn(request), RequestFields.of(values)
         try:
             yield entries(chat), chat, chat.record(), _listed(index, chat, first=True)
-            # Files are read for it, so it has a thread of its own.
+            # This reads files, so it runs in a thread.
             messages = await asyncio.to_thread(request_messages, chat, fields.system)
             if fields.schema and not (await self._api.abilities(fields.key or None)).structures:
-                fields = fields._replace(schema="")  # it was entered for another server; here its panel is not shown
+                fields = fields._replace(schema="")  # entered for another server; its panel is hidden here
             body = {**fields.as_json(), "messages": messages}
             if kinds := sent_kinds(messages):
                 media.check(await self._api.model(fields.model, fields.key or None), kinds)
@@ -233,7 +233,7 @@ class ChatTab:
         return self._go(Chat(), index, chat, request)
 
     async def open(self, index: str, chat: Chat, record: str, chosen: str, request: gr.Request) -> Drawn:
-        if chosen == chat.id:  # its answer may have been cancelled, but nothing in the browser is newer
+        if chosen == chat.id:  # its answer may have been cancelled, but the browser has nothing newer
             chat.interrupt()
             return *self._show(chat, index, request), chat.record()
         return self._go(conversation.read_record(record) or Chat(), index, chat, request)
@@ -242,9 +242,9 @@ class ChatTab:
         return *self._show(Chat(), index, request, gone=chat.id), chat.no_record()
 
     async def look(self, index: str, chat: Chat, record: str, request: gr.Request) -> Drawn:
-        """What the browser keeps, when the page opens or another window has changed it.
+        """Show what the browser has stored, when the page opens or another window has changed it.
 
-        An answer being written here stands over what other windows wrote.
+        An answer in progress here takes precedence over what other windows wrote.
         """
         found, writing = conversation.read_record(record), str(request.session_hash) in self._turns
         if writing or found is None or found.at <= chat.at:
@@ -252,7 +252,7 @@ class ChatTab:
         return self._show(found, index, request)
 
     def _go(self, chat: Chat, index: str, left: Chat, request: gr.Request) -> Drawn:
-        """Show another conversation; what was written of an answer in the one that is left stays."""
+        """Show another conversation; an unfinished answer in the one being left is kept."""
         kept = left.record() if left.interrupt() else gr.skip()
         return *self._show(chat, index, request), kept
 
@@ -261,7 +261,7 @@ class ChatTab:
         return chat, entries(chat), _listed(index, chat, gone=gone)
 
     def _turn(self, request: gr.Request) -> Turn:
-        """A new turn; what was being written in this window ends."""
+        """A new turn; an answer in progress in this window ends."""
         self._leave(request)
         turn = self._turns[str(request.session_hash)] = Turn()
         return turn
@@ -281,7 +281,7 @@ def _index(index: int | tuple[int, int] | list[int]) -> int:
 
 
 def _listed(index: str, chat: Chat, *, first: bool = False, gone: str = "") -> Any:
-    """The list of conversations, ``chat`` among them as soon as something is said in it; ``first`` when it changes."""
+    """The list of conversations, including ``chat`` once it has a message; with ``first``, it moves to the top."""
     listed = {name: title for name, title in conversation.read_index(index) if name != gone}
     if chat.id and (first or chat.id not in listed):
         listed = {chat.id: chat.title, **listed}
@@ -289,7 +289,7 @@ def _listed(index: str, chat: Chat, *, first: bool = False, gone: str = "") -> A
 
 
 def _writing(*, empty: bool = False) -> Any:
-    """The box while an answer is written: it stops instead of sending."""
+    """The message box while an answer streams in: its button stops instead of sending."""
     changes: dict[str, Any] = {"value": None} if empty else {}
     return gr.update(submit_btn=False, stop_btn=True, **changes)
 

@@ -1,4 +1,4 @@
-"""Conversations as the chat shows them: one entry for each message, so that their indices agree."""
+"""Conversations as the chat component shows them: one entry per message, so that indices agree."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lsv_webui.chat.conversation import Chat, Message
 from lsv_webui.chat.parts import upload
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-"""How all events of the page are set up: nothing spins, and no other program calls them."""
+"""Options of all events of the page: no spinner, and not part of the page's public API."""
 
 WAITING = '<span class="lsv-waiting"><i></i><i></i><i></i></span>'
 
 
 def entries(chat: Chat) -> list[dict[str, Any]]:
-    """The conversation as the chat's value."""
+    """The conversation as the chat component's value."""
     return [_entry(message) for message in chat.messages]
 
 
@@ -29,7 +29,7 @@ def _entry(message: Message) -> dict[str, Any]:
         return {"role": "user", "content": [*map(_file, message.files), *([message.text] if message.text else ())]}
     shown = [message.text, banner(message.error) if message.error else ""]
     if message.text or message.note:
-        # The line is there from the first word on, so that nothing moves when the figures come.
+        # The line is there from the first word on, so that nothing moves when the figures appear.
         shown.append(f'<span class="lsv-note">{escape(message.note) or "writing …"}</span>')
     return {"role": "assistant", "content": "\n\n".join(filter(None, shown)) or WAITING}
 

@@ -12,7 +12,7 @@ SPAN = "3 minutes"
 """Samples on a plot, and how long that is."""
 
 WINDOW = 5
-"""Samples over which rates and latencies are taken."""
+"""Samples over which rates and latencies are computed."""
 
 
 def draw(samples: Sequence[Sample]) -> str:
@@ -58,7 +58,7 @@ def _windows(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
 
 
 def _padded(values: Sequence[float | None]) -> list[float | None]:
-    """As many values as a plot shows, so that time runs at one pace from the beginning."""
+    """Padded to as many values as a plot shows, so that the time scale is the same from the start."""
     return [*[None] * (SHOWN - len(values)), *values]
 
 

@@ -21,7 +21,7 @@ class Histogram(msgspec.Struct, frozen=True):
     total: float = 0.0
 
     def since(self, before: Histogram) -> Histogram:
-        """What was observed after ``before``; all, where the server was started again in between."""
+        """The observations after ``before``; all of them if the server was restarted in between."""
         if self.bounds != before.bounds:
             return self
         grown = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
@@ -32,7 +32,7 @@ class Histogram(msgspec.Struct, frozen=True):
         return self.total / self.counts[-1] if self.counts and self.counts[-1] else None
 
     def quantile(self, q: float) -> float | None:
-        """Seconds under which the share ``q`` lies, interpolated within its bucket; None without observations."""
+        """Seconds below which the share ``q`` lies, interpolated within its bucket; None without observations."""
         if not self.counts or not self.counts[-1]:
             return None
         rank, lower, below = q * self.counts[-1], 0.0, 0.0
@@ -46,9 +46,9 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics at time ``at`` (seconds of a monotonic clock), summed over the server's models; ``kv`` is the worst.
+    """The metrics at time ``at`` (seconds of a monotonic clock), summed over the models; ``kv`` is the maximum.
 
-    ``prompt_tokens`` and ``tokens`` count up.
+    ``prompt_tokens`` and ``tokens`` are totals.
     """
 
     at: float
@@ -62,7 +62,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_metrics(text: str, at: float) -> Sample:
-    """A sample of an exposition; metrics that are not there count as zero."""
+    """A sample from an exposition; missing metrics count as zero."""
     found: dict[str, list[float]] = {}
     buckets: dict[str, dict[float, float]] = {_TTFT: {}, _ITL: {}}
     for family in text_string_to_metric_families(text):

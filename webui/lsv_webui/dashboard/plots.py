@@ -14,7 +14,7 @@ Values = Sequence[float | None]
 def plot(
     title: str, lines: Sequence[tuple[str, Values]], form: Callable[[float], str], *, since: str, top: float = 0.0
 ) -> str:
-    """A panel with one or two lines over time, from ``since`` ago to now. ``top`` is the least end of the scale."""
+    """A panel with one or two lines over time, from ``since`` ago to now. The scale reaches at least ``top``."""
     highest = max([top, *(value for _, values in lines for value in values if value is not None)]) or 1.0
     drawn = "".join(
         f'<polyline class="line-{index}" points="{piece}"/>{_shade(piece) if index == 0 else ""}'
@@ -36,7 +36,7 @@ def plot(
 
 
 def _pieces(values: Values, highest: float) -> list[str]:
-    """Points of each unbroken run; a value that stands alone becomes a short dash."""
+    """The points of each unbroken run; a single value becomes a short dash."""
     step = WIDTH / max(len(values) - 1, 1)
     runs: list[list[str]] = [[]]
     for index, value in enumerate(values):
