@@ -190,15 +190,15 @@ class Scheduler:
         if self._pace is not None:
             self._pace.learn(plan.rows, result.seconds)
         outcomes: list[Outcome] = []
-        odd = {*result.failed, *result.vectors, *result.prompt_logprobs}
+        special = {*result.failed, *result.vectors, *result.prompt_logprobs}
         for job in encoding:
             job.in_flight -= 1
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
             job.in_flight -= 1
             if not job.ended:
-                if row in odd:
-                    outcome = self._settle_odd(job, row, start, kept, result, now)
+                if row in special:
+                    outcome = self._settle_special(job, row, start, kept, result, now)
                 else:
                     outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), None, now)
                 if outcome is not None:
@@ -211,8 +211,10 @@ class Scheduler:
         self._running.release_blocks()
         return tuple(outcomes)
 
-    def _settle_odd(self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float) -> Outcome | None:
-        """A row that failed, gave a vector or scored a prompt."""
+    def _settle_special(
+        self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float
+    ) -> Outcome | None:
+        """A row that failed, gave a vector or scored a part of its prompt."""
         request = job.request
         if row in result.failed:
             return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)
@@ -260,7 +262,7 @@ class Scheduler:
 
 
 def _new_scores(job: Job, start: int, scores: Logprobs | None) -> Logprobs | None:
-    """The prompt log probabilities behind those delivered before a preemption; ``scores`` begin at ``start + 1``."""
+    """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
     if scores is None:
         return None
     known = job.scored - start

@@ -246,7 +246,7 @@ def test_aborting_what_is_unknown_is_nothing():
     assert Rig().scheduler.abort([7]) == ()
 
 
-# The waiting room
+# The waiting queue
 
 
 def test_request_with_needs_blocks_nobody():
