@@ -22,9 +22,8 @@ from pathlib import Path
 from lsv import LLM, SamplingParams, plugins
 from lsv.doctor import measure
 from lsv.offers import PlatformOffer
-from lsv.platform import load_platform
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.hardware import explain_absence
+from lsv.resolve.hardware import explain_absence, load_platform
 
 WARM_UP_TOKENS = 16
 ROUNDS = 3

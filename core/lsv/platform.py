@@ -10,8 +10,7 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo, Padding
 from lsv.config import OptionValue
-from lsv.errors import ConfigError, PluginError, suggestion
-from lsv.offers import PlatformOffer, load_object
+from lsv.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from lsv.config import EngineConfig
-    from lsv.plugins.catalog import Catalog
 
     Int32s = npt.NDArray[np.int32]
 
@@ -268,19 +266,3 @@ def check_platform_class(cls: type[Platform] | type[Device]) -> list[str]:
         if not name.startswith("_") and name not in known and callable(getattr(cls, name))
     ]
     return missing + unknown
-
-
-def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Platform:
-    """The platform an offer names, or its emulation.
-
-    Raises ``ConfigError`` where there is no emulation, ``PluginError`` when a class does not keep to the seam.
-    """
-    offer = catalog.find(PlatformOffer, name)
-    if emulate and offer.emulation is None:
-        raise ConfigError(f"platform {name} has no emulation: leave --emulate out", param="emulate")
-    make = load_object(str(offer.emulation)) if emulate else catalog.load(offer)
-    problems = check_platform_class(make) if isinstance(make, type) else []
-    if problems:
-        raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")
-    platform: Platform = make()
-    return platform

@@ -10,9 +10,10 @@ import torch
 
 from lsv.doctor.ranks import Measured, Order
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Device, Group, load_platform
+from lsv.platform import Communicator, Device, Group
 from lsv.plugins import load
 from lsv.processes.lifeline import connect
+from lsv.resolve.hardware import load_platform
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 

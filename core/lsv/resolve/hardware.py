@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, EngineConfig
-from lsv.errors import ConfigError
-from lsv.offers import AttentionOffer, PlatformOffer
-from lsv.platform import Platform, load_platform
+from lsv.errors import ConfigError, PluginError
+from lsv.offers import AttentionOffer, PlatformOffer, load_object
+from lsv.platform import Platform, check_platform_class
 from lsv.plugins.catalog import Catalog
 
 
+def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Platform:
+    """The platform an offer names, or its emulation.
+
+    Raises ``ConfigError`` where there is no emulation, ``PluginError`` when a class does not keep to the seam.
+    """
+    offer = catalog.find(PlatformOffer, name)
+    if emulate and offer.emulation is None:
+        raise ConfigError(f"platform {name} has no emulation: leave --emulate out", param="emulate")
+    make = load_object(str(offer.emulation)) if emulate else catalog.load(offer)
+    problems = check_platform_class(make) if isinstance(make, type) else []
+    if problems:
+        raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")
+    platform: Platform = make()
+    return platform
+
+
 def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+    """The platform asked for, or with ``auto`` the highest-ranked one that finds a device; and its first device.
+
+    Raises ``ConfigError`` for a name no plugin offers, where there is no device, and for an emulation that is not
+    named or not there; ``PluginError`` as ``load_platform``.
+    """
     if name != "auto":
         offer = catalog.find(PlatformOffer, name)
         if emulate:
@@ -79,7 +100,10 @@ def _why_not_attention(offer: AttentionOffer, platform: Platform, capabilities: 
 
 
 def choose_depth(asked: bool | None, capabilities: Capabilities) -> int:
-    """Steps in flight: as many as the platform gains by, or one where planning ahead is turned off."""
+    """Steps in flight: as many as the platform gains by, or one where planning ahead is turned off.
+
+    Raises ``ConfigError`` where planning ahead is asked for and the platform takes one step at a time.
+    """
     if asked and capabilities.in_flight == 1:
         raise ConfigError(
             "async_scheduling has no use here: the platform computes a step before it takes the next",
@@ -89,7 +113,10 @@ def choose_depth(asked: bool | None, capabilities: Capabilities) -> int:
 
 
 def refuse_pairs(config: EngineConfig, capabilities: Capabilities) -> None:
-    """Features of this configuration that the platform says do not work together, or not at all (named twice)."""
+    """Raises ``ConfigError`` for two features in use that the platform refuses together, or one that it refuses alone.
+
+    A refusal that names one feature twice means that feature alone.
+    """
     active = active_features(config)
     for refusal in capabilities.refuses:
         if refusal.one in active and refusal.other in active:

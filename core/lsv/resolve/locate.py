@@ -17,7 +17,7 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
 
 def default_model(catalog: Catalog) -> str:
-    """The alias that is served when no model is named."""
+    """The alias that is served when no model is named. Raises ``ConfigError`` where no plugin ships one."""
     for alias in catalog.offers(ModelAlias):
         if alias.default:
             return alias.name
@@ -25,7 +25,11 @@ def default_model(catalog: Catalog) -> str:
 
 
 def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, download_dir: str | None = None) -> Path:
-    """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network."""
+    """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network.
+
+    Raises ``CheckpointError`` for a name that is nothing of all that, a file of an unknown format, and a model that
+    can't be fetched.
+    """
     for alias in catalog.offers(ModelAlias):
         if alias.name == name:
             return Path(alias.locate())
@@ -68,7 +72,10 @@ def _download(name: str, revision: str | None, download_dir: str | None) -> Path
 
 
 def read_config(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with ``overrides`` laid over it (nested mappings are merged)."""
+    """config.json with ``overrides`` laid over it (nested mappings are merged).
+
+    Raises ``CheckpointError`` where there is none, or it does not hold a JSON object.
+    """
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

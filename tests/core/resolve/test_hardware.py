@@ -84,7 +84,7 @@ def test_an_emulation_needs_a_name_and_an_offer() -> None:
 
 
 def test_an_emulation_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lsv.platform.load_object", lambda name: Emulated)
+    monkeypatch.setattr("lsv.resolve.hardware.load_object", lambda name: Emulated)
     choices = Choices()
     platform, device = choose_platform("made-up", True, Catalog(OFFER), choices)
     assert (type(platform), device) == (Emulated, GPU)

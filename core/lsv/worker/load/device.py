@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lsv.config import EngineConfig
-from lsv.platform import BatchLimits, Communicator, Device, Group, load_platform
+from lsv.platform import BatchLimits, Communicator, Device, Group
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.hardware import load_platform
 
 
 def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
