@@ -26,30 +26,33 @@ StepFn = Callable[[], Any]
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes of one device. ``used`` is what this process holds."""
+    """Bytes of one device."""
 
     total: int
     free: int
     used: int
+    """What this process holds."""
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """How a device's memory is to be split once the weights are in place, in bytes, and why."""
+    """What of a device's memory the KV cache may take once the weights are in place."""
 
     kv: int
-    graphs: int = 0
-    spare: int = 0
+    """Bytes."""
     why: str = ""
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """The largest step: ``max_blocks`` is what the longest request needs, ``num_blocks`` what the whole cache has."""
+    """The largest step."""
 
     max_rows: int
     max_tokens: int
     max_blocks: int
+    """Cache blocks that the longest request needs."""
     block_size: int = 16
+    """Tokens in a block."""
     num_blocks: int = 0
+    """Blocks of the whole cache."""
 
     @property
     def max_len(self) -> int:
@@ -58,24 +61,29 @@ class BatchLimits(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The form of a step: ``rows`` requests of ``query`` tokens, ``kind`` as in the plan.
-
-    What ``blocks`` counts is the policy's own choice, see ``ShapePolicy.measure``.
-    """
+    """The form of a step."""
 
     kind: str
+    """As in the plan."""
     rows: int
+    """Requests."""
     query: int
+    """Tokens of each."""
     blocks: int
+    """What it counts is the policy's own choice, see ``ShapePolicy.measure``."""
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Ranks that talk to each other along one axis (tp, pp, ep, dp, world)."""
+    """Ranks that talk to each other along one axis."""
 
     axis: str
+    """tp, pp, ep, dp or world."""
     ranks: tuple[int, ...]
+    """All of the group, in order."""
     rank: int
+    """This process's place among them."""
     address: str
+    """``host:port`` where they meet."""
 
     @property
     def size(self) -> int:
@@ -120,22 +128,22 @@ class ShapePolicy:
         """How many shapes ``warmup`` yields, for showing progress; 0 when that is not known."""
         return 0
 
-    def largest(self) -> Shape:
-        return Shape("mixed", self.limits.max_rows, self.limits.max_tokens, self.limits.max_blocks)
-
 
 class Traffic(msgspec.Struct, frozen=True):
-    """One request of a sample: tokens of its prompt and of its answer."""
+    """One request of a sample."""
 
     prompt: int
+    """Tokens of its prompt."""
     output: int
+    """Tokens of its answer."""
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """A table of findings (name, value, why), and the settings that would follow them."""
+    """A table of findings, and the settings that would follow them."""
 
     title: str
     rows: tuple[tuple[str, str, str], ...]
+    """Name, value and why."""
     settings: Mapping[str, OptionValue] = {}
 
 
@@ -145,13 +153,16 @@ class Communicator(abc.ABC):
     group: Group
 
     @abc.abstractmethod
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' ``x``, in its shape and dtype."""
 
     @abc.abstractmethod
-    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor: ...
+    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """All ranks' ``x`` in rank order, joined along ``dim``, which becomes as many times as long."""
 
     @abc.abstractmethod
-    def broadcast(self, x: torch.Tensor, source: int = 0) -> torch.Tensor: ...
+    def broadcast(self, x: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """The ``x`` of rank ``source``; the other ranks' have its shape and dtype."""
 
     @abc.abstractmethod
     def self_test(self) -> None:
@@ -170,13 +181,10 @@ class Event(Protocol):
 
 
 class Device(abc.ABC):
-    """One opened device, in the worker process only.
-
-    ``pinned`` says that its copies from and to pinned host memory run beside its work.
-    """
+    """One opened device, in the worker process only."""
 
     pinned: bool = False
-
+    """Whether its copies from and to pinned host memory run beside its work."""
     info: DeviceInfo
     torch_device: torch.device
 
@@ -223,14 +231,13 @@ class Device(abc.ABC):
 
 
 class Platform(abc.ABC):
-    """A kind of hardware. Constructed in any process; only ``open`` may import torch.
-
-    ``attention`` lists attention offers by preference. ``api`` is the number of the seam's version.
-    """
+    """A kind of hardware. Constructed in any process; only ``open`` may import torch."""
 
     api: int = 1
+    """The version of this seam."""
     name: str
     attention: Sequence[str] = ()
+    """Attention offers by preference."""
 
     @abc.abstractmethod
     def devices(self) -> Sequence[DeviceInfo]:

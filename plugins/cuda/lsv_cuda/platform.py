@@ -35,7 +35,6 @@ class CudaPlatform(Platform):
             kv_dtypes=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"),
             mixed_batches=True,
             in_flight=2,
-            pinned_memory=True,
         )
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:

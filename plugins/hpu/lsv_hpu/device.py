@@ -66,9 +66,7 @@ class HpuDevice(Accelerator):
         )
         log.info("%s", line)
         why = f"{part:g} of the {memory.free / GIB:.4g} GiB that are free"
-        return Budget(
-            parts.kv, parts.graphs, parts.margin, f"{why}, less {reserved:g} of it for graphs" if reserved else why
-        )
+        return Budget(parts.kv, f"{why}, less {reserved:g} of it for graphs" if reserved else why)
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         taken, total = max(0, self._before - self._free()), self._vendor.mem_get_info(self.info.index)[1]

@@ -36,7 +36,6 @@ class HpuPlatform(Platform):
             kv_aliases={"fp8_inc": "fp8_e4m3"},
             layout="padded",
             in_flight=2,
-            pinned_memory=True,
             refuses=(Refusal("dtype=float16", "dtype=float16", _FLOAT16),),
         )
 

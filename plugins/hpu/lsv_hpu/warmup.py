@@ -74,12 +74,6 @@ class BucketPolicy(ShapePolicy):
             return 0
         return (2 if self._options.lazy_mode else 1) * (len(self.buckets.prompts) + len(self.buckets.decodes))
 
-    def largest(self) -> Shape:
-        """A step of the most requests, as long as the longest step of prompts."""
-        sizes = self.buckets.sizes
-        rows = max(sizes.prompt_bs[-1], sizes.decode_bs[-1])
-        return Shape(PROMPT, rows, max(1, sizes.prompt_seq[-1] // rows), sizes.prompt_ctx[-1])
-
     def warmup(self) -> Iterator[Shape]:
         self._announce()
         if self._options.skip_warmup:

@@ -50,7 +50,6 @@ class XpuPlatform(Platform):
             kv_dtypes=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"),
             mixed_batches=True,
             in_flight=2,
-            pinned_memory=True,
             refuses=_REFUSED.get(family_of(info), ()),
         )
 

@@ -224,7 +224,7 @@ def test_the_first_dtype_is_float16_and_bfloat16_is_refused_where_it_is_inaccura
     capabilities = XpuPlatform().capabilities(describe(0, "a GPU", device_id, GIB, "1"))
     assert capabilities.dtypes == dtypes
     assert any(refusal.one == "dtype=bfloat16" for refusal in capabilities.refuses) == refused
-    assert (capabilities.in_flight, capabilities.mixed_batches, capabilities.fork_safe) == (2, True, False)
+    assert (capabilities.in_flight, capabilities.mixed_batches) == (2, True)
 
 
 def test_references_follow_the_model() -> None:
