@@ -14,7 +14,7 @@ OptionValue = bool | int | float | str | None
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why an option has its value, e.g. ``Reason("block_size", "128", "the attention backend allows only 128")``."""
+    """Why an option has its value: ``Reason("block_size", "128", "the attention backend allows only 128")``."""
 
     name: str
     value: str
@@ -32,67 +32,100 @@ class Choices:
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """How many ranks along each axis."""
+    """How many ranks there are along each axis."""
 
     tensor: int = 1
+    """Ranks that share each layer."""
     pipeline: int = 1
+    """Ranks that the layers are spread over; more than 1 is refused so far."""
     data: int = 1
+    """Copies of the model that share the requests; always 1 so far."""
     expert: int = 1
+    """Ranks that the experts of a layer are spread over; always 1 so far."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an engine process needs, decided before anything is loaded.
-
-    ``model`` and ``tokenizer`` are local directories. ``quantization`` None means unquantised; the layers that
-    ``quantization_ignore`` names are left as they are (``lsv.weights.quantizer.is_skipped``). ``memory_share``
-    None lets the platform's own rule decide, ``kv_bytes`` and ``num_blocks`` override it. ``mixed_batches``
-    lets a step hold prompts and decoding rows together. ``options`` holds plugin settings by full name
-    (``"cpu.threads"``), ``overrides`` replaces keys of the checkpoint's config.json. ``max_itl_ms`` bounds the steps of
-    running requests while prompts enter; None does not. ``layout`` is that of steps, ``in_flight`` how many may be
-    planned. ``emulate`` runs the platform's code without its device; ``enforce_eager`` keeps it from compiling steps.
-    """
+    """Everything an engine process needs, decided before anything is loaded."""
 
     model: str
+    """The checkpoint's directory."""
     served_names: tuple[str, ...]
+    """Names clients use; answers carry the first."""
     tokenizer: str
+    """The tokenizer's directory."""
     architecture: str
+    """As the checkpoint's config.json names it."""
     model_offer: str
+    """The name of the ``ModelOffer`` that serves it."""
     platform: str
     emulate: bool = False
+    """Whether the platform's code runs without its device."""
     device: int = 0
+    """The index of the first rank's device."""
     attention: str
+    """The name of the ``AttentionOffer``."""
     quantization: str | None = None
+    """The name of the ``QuantizerOffer``; None is unquantised."""
     quantization_ignore: tuple[str, ...] = ()
+    """Layers that stay unquantised, see ``lsv.weights.quantizer.is_skipped``."""
     load_format: str = "auto"
+    """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
     dtype: str
+    """Of weights and activations, by torch's name."""
     kv_dtype: str = "auto"
+    """Of the KV cache; ``"auto"`` is ``dtype``."""
     block_size: int
+    """Tokens in a cache block."""
     max_model_len: int
+    """Most tokens of a prompt and its answer."""
     max_num_seqs: int = 256
+    """Most requests that run at once."""
     max_num_batched_tokens: int = 2048
+    """Most tokens in a step."""
     max_queue: int = 4096
+    """Most requests that wait; more are refused."""
     prefix_caching: bool = True
     chunked_prefill: bool = True
+    """Whether a prompt may be computed in several steps."""
     mixed_batches: bool = True
+    """Whether a step may hold prompts and decoding rows together."""
     max_itl_ms: float | None = None
+    """Milliseconds that steps of running requests should take at most while prompts enter; None is no limit."""
     policy: str = "fcfs"
+    """The name of the ``PolicyOffer``."""
     executor: str = "inline"
+    """The name of the ``ExecutorOffer``."""
     layout: Layout = "flat"
+    """How the tokens of a step lie."""
     in_flight: int = 1
+    """Steps that may be planned before the first of them has a result."""
     enforce_eager: bool = False
+    """Whether the platform is kept from compiling and capturing steps."""
     memory_share: float | None = None
+    """The share of the device's memory to use; None is the platform's own rule."""
     kv_bytes: int | None = None
+    """Bytes of the KV cache, instead of what the platform's budget leaves."""
     num_blocks: int | None = None
+    """Blocks of the KV cache, instead of what its bytes hold."""
     max_logprobs: int = 20
+    """Most log probabilities a request may ask for at each position."""
     encoder_cache_tokens: int = 16384
+    """Embeddings of media that are kept, in tokens."""
     seed: int = 0
+    """Of random weights, and of requests that bring none."""
     step_timeout: float = 300.0
+    """Seconds after which a step counts as hung."""
     reference_ops: bool = False
+    """Whether every op runs in its plain torch form."""
     topology: Topology = Topology()
     plugins: tuple[str, ...] = ()
+    """The plugins to load, by name."""
     options: Mapping[str, OptionValue] = {}
+    """Plugins' settings by full name (``"cpu.threads"``)."""
     overrides: Mapping[str, Any] = {}
+    """What is laid over the checkpoint's config.json."""
     reasons: tuple[Reason, ...] = ()
+    """Why what was not asked for was chosen."""
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that name this configuration; reasons do not count."""
@@ -101,39 +134,46 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundOp(msgspec.Struct, frozen=True):
-    """One line of ``lsv kernels``: which implementation serves an op, how often, and why."""
+    """One line of ``lsv kernels``."""
 
     op: str
     implementation: str
+    """The object that serves it, as ``"package.module:attribute"``, or ``"reference"``."""
     count: int
+    """How many modules it serves."""
     why: str
+    """Why it was bound, and what refused before it."""
     row_invariant: bool = False
+    """Whether a row's result is the same in any company."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine turned out to hold once its model is loaded.
-
-    ``encoder_parts`` are the pieces in which the model encodes an item of media; 0 for a model that takes text only.
-    ``cores`` are the processor's that the model's threads may run on.
-    """
+    """What an engine turned out to hold once its model is loaded."""
 
     num_blocks: int
+    """Blocks of the KV cache, without the null block."""
     block_size: int
+    """Tokens in a block."""
     kv_bytes: int
     weight_bytes: int
     max_model_len: int
     vocab_size: int
     groups: tuple[Mapping[str, Any], ...] = ()
+    """The cache's groups, each a ``lsv.kv.spec.KVGroup`` as builtins."""
     ops: tuple[BoundOp, ...] = ()
     padding: Padding | None = None
+    """What prompts are padded to in a padded layout."""
     encoder_parts: int = 0
+    """The pieces in which the model encodes an item of media; 0 for a model that takes text only."""
     cores: frozenset[int] = frozenset()
+    """The processor's cores that the model's threads may run on."""
     reasons: tuple[Reason, ...] = ()
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens the cache holds in requests of full length, beside the items that these attend to across, when every
-        other group needs a block for each block of tokens.
+        """Tokens of full-length requests that fit into the cache together with the media items they attend to.
+
+        Every group but those of cross-attention is taken to need a block for each block of tokens.
         """
         sources: list[int] = [group["cross_len"] for group in self.groups if group.get("cross_len") is not None]
         growing = max(1, len(self.groups) - len(sources))

@@ -22,102 +22,109 @@ class OpSpec(msgspec.Struct, frozen=True):
     op: str
     dtype: str
     format: str = "plain"
+    """How the weights are stored."""
     shape: Mapping[str, int] = {}
     flags: frozenset[str] = frozenset()
     adapters: bool = False
 
 
 class PlatformOffer(msgspec.Struct, frozen=True):
-    """A platform. ``probe`` looks for devices without torch.
-
-    Among the platforms that find any, the one with the highest ``rank`` is the default. ``explain`` says, where there
-    is no device, what was looked for, what was found and how to install what is missing. ``emulation`` names a platform
-    that runs the same code on the host's memory, with the vendor's calls answered by a fake: ``--emulate`` opens it.
-    ``tools`` are the vendor's commands whose output belongs into a bug report, where they are installed.
-    """
+    """A platform."""
 
     name: str
     load: str
+    """A ``lsv.platform.Platform``."""
     probe: Callable[[], tuple[DeviceInfo, ...]]
+    """Looks for devices, without torch."""
     rank: int = 0
+    """Among the platforms that find a device, the one with the highest rank is the default."""
     explain: Callable[[], str] | None = None
+    """Where there is no device: what was looked for, what was found, and how to install what is missing."""
     emulation: str | None = None
+    """What ``--emulate`` opens: the same code on the host's memory, with a fake that answers the vendor's calls."""
     tools: tuple[tuple[str, ...], ...] = ()
+    """The vendor's commands whose output belongs in a bug report, where they are installed."""
 
 
 class AttentionOffer(msgspec.Struct, frozen=True):
-    """An attention backend. ``block_sizes``: the first is the default; ``platforms`` empty means any.
-
-    ``layout`` is that of the steps it takes, as in ``Capabilities``. ``missing`` says what it lacks to run here, or
-    None; a platform's first backend that lacks nothing is the default. It imports no torch.
-    """
+    """An attention backend."""
 
     name: str
     load: str
+    """A ``lsv.attention.AttentionBackend``."""
     block_sizes: tuple[int, ...]
+    """The sizes of cache blocks it takes, in tokens; the first is the default."""
     platforms: tuple[str, ...] = ()
+    """Where it runs; empty is anywhere."""
     layout: Layout = "flat"
+    """The layout of the steps it takes."""
     missing: Callable[[], str | None] | None = None
+    """What it lacks to run here, or None; a platform's first backend that lacks nothing is its default. No torch."""
 
 
 class KernelOffer(msgspec.Struct, frozen=True):
-    """An implementation of one op on one platform (``"*"`` for any). ``supports`` answers None, or why not.
-
-    ``load`` names a callable ``(module, spec) -> kernel``; see ``lsv.ops``. ``unwanted`` looks at the whole
-    configuration: it answers None, or why the kernel is not to be bound for it at all.
-    """
+    """An implementation of one op on one platform."""
 
     op: str
     platform: str
+    """``"*"`` is any."""
     load: str
+    """A callable ``(module, spec) -> kernel``; see ``lsv.ops``."""
     supports: Callable[[OpSpec], str | None]
+    """Answers None, or why not."""
     row_invariant: bool = False
+    """Whether a row's result is the same in any company."""
     rank: int = 0
+    """Kernels of the highest rank are asked first."""
     unwanted: Callable[[EngineConfig], str | None] | None = None
+    """Looks at the whole configuration: None, or why the kernel is not bound for it at all."""
 
 
 class QuantizerOffer(msgspec.Struct, frozen=True):
-    """A weight format.
-
-    ``recognises`` gets config.json's ``quantization_config``; ``online`` says that it quantises a plain checkpoint.
-    ``note`` is what a user should know who chooses it, for the log. ``aliases`` are other names for what it recognises.
-    """
+    """A weight format."""
 
     name: str
     load: str
+    """A ``lsv.weights.quantizer.Quantizer``, or what makes one."""
     recognises: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether config.json's ``quantization_config`` is of this format."""
     online: bool = False
+    """Whether it quantises a plain checkpoint while it is loaded."""
     note: str = ""
+    """What those who choose it should know; the log says it."""
     aliases: tuple[str, ...] = ()
+    """Other names for what it recognises."""
 
 
 class ModelOffer(msgspec.Struct, frozen=True):
-    """Architectures one class serves (names from config.json's ``architectures``).
-
-    ``dtypes`` lists allowed dtypes, the first is preferred; a dtype in ``unstable`` is refused with its reason.
-    """
+    """Architectures that one class serves."""
 
     name: str
     architectures: tuple[str, ...]
+    """Names from config.json's ``architectures``."""
     load: str
     tasks: tuple[str, ...] = ("generate",)
+    """What it is known to be good for; ``lsv models`` shows it."""
     modalities: tuple[str, ...] = ("text",)
+    """What it takes."""
     unstable: Mapping[str, str] = {}
+    """Dtypes it can't run in, each with the reason; they are refused."""
     fallback: bool = False
+    """Whether it serves architectures that no other model offers."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):
-    """How a family's architectures take media. ``load`` and ``place`` name what makes the two parts of it, see
-    ``lsv.media.processor``; ``place`` is imported where prompts are made, so it must be light. So is ``transcribe``,
-    which families that transcribe speech have, see ``lsv.media.transcriber``.
-    """
+    """How a family's architectures take media; see ``lsv.media.processor``."""
 
     name: str
     architectures: tuple[str, ...]
     modalities: tuple[Modality, ...]
     load: str
+    """Makes the part that prepares media."""
     place: str
+    """Makes the part that places them in prompts; imported where prompts are made, so it must be light."""
     transcribe: str | None = None
+    """Of families that transcribe speech, see ``lsv.media.transcriber``; light as well."""
 
 
 class MediaOffer(msgspec.Struct, frozen=True):
@@ -160,49 +167,49 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
 
 
 class CheckpointOffer(msgspec.Struct, frozen=True):
-    """A checkpoint format. ``recognises`` gets a local path; ``load`` names a ``(path) -> CheckpointSource``.
-
-    A format that is not a folder with a config.json and a tokenizer has ``prepare``, which names a ``(path) -> folder``
-    that makes one; ``load`` then gets that folder.
-    """
+    """A checkpoint format."""
 
     name: str
     recognises: Callable[[str], bool]
+    """Whether a local path is of this format."""
     load: str
+    """``(path) -> CheckpointSource``."""
     prepare: str | None = None
+    """``(path) -> folder``, for a format that is not a folder with config.json and a tokenizer: makes such a folder for
+    ``load``."""
 
 
 class ModelAlias(msgspec.Struct, frozen=True):
-    """A short name for a checkpoint that ships inside a package; ``locate`` gives its directory.
-
-    ``held_out`` takes a number of questions and a seed and gives that many questions, as ``lsv eval`` reads them, and a
-    text: nothing of both was trained on.
-    """
+    """A short name for a checkpoint that ships inside a package."""
 
     name: str
     locate: Callable[[], str]
+    """Gives its directory."""
     default: bool = False
+    """Whether it is served when no model is named."""
     held_out: Callable[[int, int], tuple[Sequence[Mapping[str, Any]], str]] | None = None
+    """``(count, seed)`` to as many questions, in the form of ``lsv eval``, and a text; none of them was trained on."""
 
 
 class CommandOffer(msgspec.Struct, frozen=True):
-    """``lsv <name>``. ``load`` names ``(arguments: list[str], context) -> int``."""
+    """``lsv <name>``."""
 
     name: str
     load: str
+    """``(arguments: list[str], context) -> int``, the exit code."""
     help: str
 
 
 class FrontendOffer(msgspec.Struct, frozen=True):
-    """Something ``lsv serve`` runs in front of an engine. ``load`` names ``async (service, settings) -> None``.
-
-    ``default`` ones always run, others when the setting that ``switch`` names is on.
-    """
+    """Something that ``lsv serve`` runs in front of an engine."""
 
     name: str
     load: str
+    """``async (service, settings) -> None``."""
     default: bool = False
+    """Whether it always runs."""
     switch: str | None = None
+    """The setting that turns on one that does not always run."""
 
 
 def load_object(name: str) -> Any:
