@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,42 +17,47 @@ from lsv.config import BoundOp
 from lsv.offers import KernelOffer, OpSpec
 
 
-class Kernel(Protocol):
-    """An implementation of one module, made by ``load(module, spec)`` while its weights are still on meta.
+class Kernel:
+    """An implementation of one module, made by ``load(module, spec)`` while its weights are still on meta."""
 
-    A kernel may also have ``pack() -> None``, called each time the weights of the module (and of all modules
-    below it) have been filled: it takes them with ``module.release(name)`` and keeps its own layout with
-    ``module.keep(name, tensor)``, so that filling again writes to the same storage.
-
-    A kernel that calls the modules below it instead of taking their weights says ``composite = True``: they are offered
-    to kernels of their own.
-    """
+    composite: ClassVar[bool] = False
+    """Whether it calls the modules below its own instead of taking their weights: kernels are bound to them, too."""
 
     def forward(self, *args: Any) -> torch.Tensor:
-        """The module's ``reference``, argument by argument."""
-        ...
+        """What the module's ``reference`` computes, from the same arguments."""
+        raise NotImplementedError
+
+    def pack(self) -> None:
+        """Bring the weights into the kernel's own layout.
+
+        Called each time the weights of the module and of all modules below it have been filled. A kernel that wants
+        another layout takes weights with ``module.release(name)`` and hands its own to ``module.keep(name, tensor)``,
+        so that filling again writes to the same storage.
+        """
 
 
 LoadKernel = Callable[["Bindable", OpSpec], Kernel]
+"""What ``KernelOffer.load`` names: the kernel of a module whose spec the offer supports."""
 
 
 class Bindable(nn.Module):
-    """A module a kernel may stand in for. ``row_invariant`` says whether the reference obeys the row rule.
-
-    ``capturable`` says whether a device can capture it: no shape in it depends on values.
-    """
+    """A module that a kernel may stand in for."""
 
     op: ClassVar[str]
+    """The name under which kernels are offered; ``spec`` may vary it."""
     row_invariant: ClassVar[bool] = False
+    """Whether a row of the reference's result is independent of the other rows in its batch, bit by bit."""
     capturable: ClassVar[bool] = True
+    """Whether a device can capture the reference: no shape in it depends on values."""
     kernel: Kernel | None = None
+    """What was bound; None computes the reference."""
 
     def spec(self) -> OpSpec:
-        """What this module asks of a kernel."""
+        """What a kernel for this module must be able to do: op, dtype, weight format, sizes, flags."""
         raise NotImplementedError
 
     def reference(self, *args: Any) -> torch.Tensor:
-        """The op in plain torch."""
+        """The op in plain torch: what every kernel for it computes."""
         raise NotImplementedError
 
     def forward(self, *args: Any) -> torch.Tensor:
@@ -65,20 +70,22 @@ class Bindable(nn.Module):
         """
 
     def use(self, kernel: Kernel) -> None:
-        """Let ``kernel`` stand in for the reference; past ``__dict__``, or a kernel that is a module became a child."""
+        """Let ``kernel`` stand in for the reference.
+
+        Written to ``__dict__`` directly: ``nn.Module`` would register a kernel that is a module as a child.
+        """
         self.__dict__["kernel"] = kernel
         self.__dict__["forward"] = kernel.forward
 
     def pack(self) -> None:
-        """Let the bound kernel, if there is one and it wants to, pack the weights."""
-        pack = getattr(self.kernel, "pack", None)
-        if pack is not None:
-            pack()
+        """Let the bound kernel, if there is one, pack the weights."""
+        if self.kernel is not None:
+            self.kernel.pack()
 
     def release(self, name: str) -> torch.Tensor:
-        """Hand out parameter or buffer ``name`` and leave one on meta in its place: the caller holds the only copy.
+        """Hand out parameter or buffer ``name``, and leave a meta tensor of its form in its place.
 
-        A tied weight stays alive in the module it is tied to.
+        The caller then holds the only copy, except for a tied weight, which lives on in the module it is tied to.
         """
         held = self._buffers.get(name)
         if held is not None:
@@ -89,7 +96,12 @@ class Bindable(nn.Module):
         return tensor
 
     def keep(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Keep ``tensor`` as buffer ``name``, written into the storage it has if that is of the same form."""
+        """Keep ``tensor`` of any shape and dtype as buffer ``name``; the buffer itself, which is what to compute with.
+
+        Where the buffer already exists with the same shape, dtype and device, ``tensor`` is copied into its storage,
+        so that addresses handed to native code or captured in a graph stay good when weights are filled again.
+        Otherwise ``tensor`` becomes the buffer. Buffers kept this way are not part of the module's state dict.
+        """
         old = self._buffers.get(name)
         if old is None or (old.shape, old.dtype, old.device) != (tensor.shape, tensor.dtype, tensor.device):
             self.register_buffer(name, tensor, persistent=False)
@@ -153,7 +165,7 @@ def _bind_one(
             kernel = load(offer)(module, spec)
             module.use(kernel)
             lines[BoundOp(spec.op, offer.load, 0, "; ".join(refusals) or "offered", offer.row_invariant)] += 1
-            return not getattr(kernel, "composite", False)
+            return not kernel.composite
         refusals.append(f"{offer.load}: {refusal}")
     why = "; ".join(refusals) or "no kernel offered"
     lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1
@@ -164,7 +176,7 @@ def find_uncapturable(module: nn.Module) -> frozenset[str]:
     """The ops of a bound model that are left to references which no device can capture."""
     found: frozenset[str] = frozenset()
     if isinstance(module, Bindable):
-        if module.kernel is not None and not getattr(module.kernel, "composite", False):
+        if module.kernel is not None and not module.kernel.composite:
             return found
         if module.kernel is None and not module.capturable:
             found = frozenset((module.op,))

@@ -9,11 +9,12 @@ import torch
 from lsv.nn.embed import Embed
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_cpu.kernels import selected_library
 from lsv_cpu.linear import LinearRecord, PanelLinear, why_not_panels
 
 
-class PanelEmbed:
+class PanelEmbed(Kernel):
     """``lsv.nn.embed.Embed`` over the panels of its head: ids int64 [T] -> [T, size]."""
 
     def __init__(self, module: Embed, spec: OpSpec) -> None:

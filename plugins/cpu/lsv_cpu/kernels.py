@@ -10,10 +10,11 @@ from lsv.nn.mlp import GatedActivation
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_cpu import native
 
 
-class RmsNorm:
+class RmsNorm(Kernel):
     """``lsv.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything else."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
@@ -41,7 +42,7 @@ class RmsNorm:
         return out
 
 
-class SiluMul:
+class SiluMul(Kernel):
     """``lsv.nn.mlp.GatedActivation`` for silu: the gate and the product without a tensor between them."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
@@ -55,7 +56,7 @@ class SiluMul:
         return out
 
 
-class Rotate:
+class Rotate(Kernel):
     """``lsv.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:

@@ -11,6 +11,7 @@ from lsv.nn.mlp import GatedMLP
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention, HeadTurnRecord, LayerRecord
 from lsv_cpu.kernels import RmsNorm, Rotate, selected_library
@@ -35,7 +36,7 @@ class DecoderLayerRecord(ctypes.Structure):
     ]
 
 
-class FusedLayer:
+class FusedLayer(Kernel):
     """``lsv.nn.decoder.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one and do the work

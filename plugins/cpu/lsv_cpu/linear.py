@@ -11,7 +11,7 @@ import torch
 
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, LoadKernel
+from lsv.ops import Bindable, Kernel, LoadKernel
 from lsv.weights.quantizer import Linear
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import selected_library, why_not_native
@@ -79,7 +79,7 @@ ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": Rou
 """Kernels for what a layer made from plain weights does to them: it has the op as a child."""
 
 
-class PanelLinear:
+class PanelLinear(Kernel):
     """``x @ weight.T + bias`` over packed panels. With ``gate`` outputs are gate and up in equal halves, and
     it yields ``activation(gate) * up``.
     """
@@ -133,7 +133,7 @@ class PanelLinear:
         return held if held is not None else self._module.keep(name, arena.weights.take(size))
 
 
-class PanelMLP:
+class PanelMLP(Kernel):
     """``lsv.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored."""
 
     def __init__(self, module: GatedMLP, spec: OpSpec) -> None:

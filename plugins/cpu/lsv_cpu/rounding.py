@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from lsv.offers import OpSpec
-from lsv.ops import Bindable
+from lsv.ops import Bindable, Kernel
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
 
 
-class RoundInt8:
+class RoundInt8(Kernel):
     """weight [outputs, inputs] -> int8 codes and float32 scales [outputs], written into ``codes`` and ``scales``."""
 
     def __init__(self, module: Bindable, spec: OpSpec) -> None:
@@ -24,7 +24,7 @@ class RoundInt8:
         return codes
 
 
-class RoundInt4:
+class RoundInt4(Kernel):
     """weight [outputs, inputs] -> nibbles uint8 [outputs, ceil(inputs / 2)] and float32 scales [outputs, groups]."""
 
     def __init__(self, module: Bindable, spec: OpSpec) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from lsv.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits, Int64s
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
 
@@ -21,7 +22,7 @@ _ARGUMENTS: Mapping[str, list[type]] = {
 }
 
 
-class NativeChoose:
+class NativeChoose(Kernel):
     """``lsv.nn.sampling.Choose``; the same tokens to the bit, whatever the team and the instruction set."""
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
@@ -43,7 +44,7 @@ class NativeChoose:
         return tokens
 
 
-class NativeDescribe:
+class NativeDescribe(Kernel):
     """``lsv.nn.sampling.Describe``, without a vocabulary of log probabilities and without sorting one."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:

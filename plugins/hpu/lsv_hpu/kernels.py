@@ -10,12 +10,13 @@ import torch
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_hpu import selection
 
 _ACTIVATIONS = ("silu", "gelu", "relu")
 
 
-class RmsNorm:
+class RmsNorm(Kernel):
     """``lsv.nn.norm.RMSNorm`` by ``FusedRMSNorm``, which takes three axes."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
@@ -26,7 +27,7 @@ class RmsNorm:
         return self._ops.rms_norm(rows, self._module.weight, self._module.eps).view(x.shape)
 
 
-class MixedExperts:
+class MixedExperts(Kernel):
     """``lsv.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are."""
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
@@ -42,7 +43,7 @@ class MixedExperts:
         return y if module.communicator is None else module.communicator.all_reduce(y)
 
 
-class EveryExpert:
+class EveryExpert(Kernel):
     """``lsv.nn.moe.MoE`` of any format: every expert computes every token, and what was not asked for counts nothing.
 
     The reference gathers each expert's tokens, whose number no graph can know.

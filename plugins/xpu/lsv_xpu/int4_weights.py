@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 
 MIDDLE = 8
 """The zero of symmetric weights."""
@@ -56,7 +57,7 @@ def take_int4(module: Any, zeros: range) -> Int4Weights:
     return Int4Weights(nibbles, scales, None, rest.contiguous(), order)
 
 
-class Int4Linear(ABC):
+class Int4Linear(Kernel, ABC):
     """A linear layer over an int4 product of a vendor: x [..., K] in float16 or bfloat16 -> [..., N]."""
 
     def __init__(self, module: Any, spec: OpSpec) -> None:

@@ -8,7 +8,7 @@ from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer
-from lsv.ops import Bindable, bind, find_uncapturable
+from lsv.ops import Bindable, Kernel, bind, find_uncapturable
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
 from lsv.weights.place import Part
@@ -22,14 +22,14 @@ def narrow_only(spec):
     return None if spec.shape["in"] <= 8 else "wider than 8"
 
 
-class Plain:
+class Plain(Kernel):
     """A kernel that does what the reference does."""
 
     def __init__(self, module, spec):
         self.forward = module.reference
 
 
-class Doubled:
+class Doubled(Kernel):
     def __init__(self, module, spec):
         self.module = module
 

@@ -10,6 +10,7 @@ from torch import nn
 from lsv.nn.embed import Embed, Head
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
+from lsv.ops import Kernel
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights import fill
 from lsv.weights.checkpoint import DummySource
@@ -62,7 +63,7 @@ def test_tied_weights_share_storage():
     assert model.embed.weight.eq(2).all()
 
 
-class Transposed:
+class Transposed(Kernel):
     """A kernel that keeps the transposed weight and lets the plain one go."""
 
     def __init__(self, module):
@@ -101,7 +102,7 @@ def test_a_kernel_may_pack_a_tied_head():
         assert torch.equal(model.head.linear.packed, weight.T)
 
 
-class WholeBlock:
+class WholeBlock(Kernel):
     """A kernel for a whole MLP: it owns the weights of the layers below."""
 
     def __init__(self, mlp):
@@ -138,6 +139,7 @@ from lsv.weights.checkpoint import SafetensorsSource
 from lsv.weights.fill import Filler
 from lsv.nn.linear import Column
 from lsv.weights.place import Part
+from lsv.ops import Kernel
 from lsv.testing.tensors import fill_module, place
 from pathlib import Path
 

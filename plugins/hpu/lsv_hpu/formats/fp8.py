@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.codebook import CodedLinear
 from lsv_hpu import selection
 from lsv_hpu.devices import LARGEST_FP8
@@ -20,7 +21,7 @@ _FULL = LARGEST_FP8["gaudi3"]
 """The largest number of the codes that a checkpoint has."""
 
 
-class DynamicFp8:
+class DynamicFp8(Kernel):
     """``lsv.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output; x [..., inputs].
 
     Where a device's range is the narrower one, weights are halved and their scales doubled: below 2⁻⁶ they may then be

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.codebook import CodedLinear, from_nibbles
 from lsv_hpu import selection
 
@@ -18,7 +19,7 @@ _EIGHT_CODES = 8
 """Codes in an int32."""
 
 
-class EvenInt4:
+class EvenInt4(Kernel):
     """``lsv.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs]."""
 
     def __init__(self, module: CodedLinear, spec: OpSpec) -> None:

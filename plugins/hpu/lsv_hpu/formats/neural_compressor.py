@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from lsv.errors import ConfigError
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.quantizer import (
     WEIGHT,
     ByLayer,
@@ -91,7 +92,7 @@ class StaticFp8(Linear):
         return (y if self.bias is None else y + self.bias.float()).to(x.dtype)
 
 
-class StaticFp8Gemm:
+class StaticFp8Gemm(Kernel):
     """``StaticFp8`` by ``fp8_gemm_v2``; x [..., inputs]."""
 
     def __init__(self, module: StaticFp8, spec: OpSpec) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.quantizer import Linear
 from lsv_triton.gemm.product import product
 from lsv_triton.gemm.weights import Stack
 
 
-class TritonLinear:
+class TritonLinear(Kernel):
     """``x @ weights.T + bias`` for x [..., K], whatever the format of the weights. A row's result has the same bits in
     any company.
     """

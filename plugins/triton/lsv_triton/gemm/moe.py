@@ -12,6 +12,7 @@ import triton.language as tl
 from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.quantizer import Linear
 from lsv_triton.device_table import launch
 from lsv_triton.gemm.linear import TritonLinear
@@ -62,7 +63,7 @@ def _add_experts(x, weights, out, N, TOP: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * N + n, total.to(out.dtype.element_ty), mask=n < N)
 
 
-class _Shelf:
+class _Shelf(Kernel):
     """What stands in for an expert's linear layer while it is filled: it puts the weights on their place in a stack."""
 
     def __init__(self, stack: Stack, number: int) -> None:
@@ -75,7 +76,7 @@ class _Shelf:
         raise NotImplementedError("an expert is computed together with all others")
 
 
-class GroupedExperts:
+class GroupedExperts(Kernel):
     """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order."""
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:

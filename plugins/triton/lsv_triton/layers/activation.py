@@ -8,6 +8,7 @@ import triton.language as tl
 
 from lsv.nn.mlp import GatedActivation
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -30,7 +31,7 @@ def _gated(x, out, size, row_stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * size + column, gate * up, mask=there)
 
 
-class GatedProduct:
+class GatedProduct(Kernel):
     """``lsv.nn.mlp.GatedActivation``: [..., 2 * size] -> activation(first half) * second half: [..., size]."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:

@@ -8,11 +8,12 @@ from lsv.nn.attention import Attention
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.layers.norm import add_rms_norm
 from lsv_triton.layers.rope import turn_heads
 
 
-class FusedLayer:
+class FusedLayer(Kernel):
     """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden].
 
     The residual sum and the norm after it are one launch, and so are the norms and the rotation of q and k.

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from lsv.nn.norm import RMSNorm
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -89,7 +90,7 @@ def _launch(
     )  # fmt: skip
 
 
-class RmsNorm:
+class RmsNorm(Kernel):
     """``lsv.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything else."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:

@@ -9,6 +9,7 @@ import triton.language as tl
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -88,7 +89,7 @@ def turn_heads(
     return out
 
 
-class Rotate:
+class Rotate(Kernel):
     """``lsv.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:

@@ -16,6 +16,7 @@ from lsv.nn.philox import uniform
 from lsv.nn.sample_ops import WEIGHT_BITS, outweigh
 from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s, Kind
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 from lsv_triton.sampling import kernels as kernels
 
@@ -28,7 +29,7 @@ _MOST_RANKED = 1024
 _ZERO = 0  # see lsv_triton.sampling.weights
 
 
-class DeviceChoose:
+class DeviceChoose(Kernel):
     """``lsv.nn.sampling.Choose``; the same tokens to the bit, whatever the device."""
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
@@ -48,7 +49,7 @@ class DeviceChoose:
         return tokens
 
 
-class DeviceDescribe:
+class DeviceDescribe(Kernel):
     """``lsv.nn.sampling.Describe``, without a vocabulary of log probabilities and without sorting one."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:

@@ -8,6 +8,7 @@ from lsv.nn.mlp import GatedActivation
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
 
@@ -15,7 +16,7 @@ _GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _FLOATS = ("float16", "bfloat16", "float32")
 
 
-class RmsNorm:
+class RmsNorm(Kernel):
     """``lsv.nn.norm.RMSNorm`` over x [..., size]."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
@@ -25,7 +26,7 @@ class RmsNorm:
         return self._library.rms_norm(x, self._module.weight, self._module.eps)
 
 
-class GatedProduct:
+class GatedProduct(Kernel):
     """``lsv.nn.mlp.GatedActivation`` over x [..., 2 * size], for silu and gelu."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
@@ -38,7 +39,7 @@ class GatedProduct:
         return self._library.gelu_mul(gate, up, self._approximate)
 
 
-class Rotate:
+class Rotate(Kernel):
     """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. IPEX turns two tensors in place, so it gets copies of the
     first head and of the others.
     """

@@ -10,6 +10,7 @@ from lsv.nn.mlp import GatedActivation
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv.weights.codebook import CodedLinear
 from lsv_xpu import libraries
 from lsv_xpu.int4_weights import MIDDLE, Int4Linear, Int4Weights, take_int4, why_not_int4
@@ -25,7 +26,7 @@ GATES = {
 _FLOATS = ("float16", "bfloat16", "float32")
 
 
-class RmsNorm:
+class RmsNorm(Kernel):
     """``lsv.nn.norm.RMSNorm`` over x [..., size]."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
@@ -38,7 +39,7 @@ class RmsNorm:
         return out
 
 
-class GatedProduct:
+class GatedProduct(Kernel):
     """``lsv.nn.mlp.GatedActivation`` over x [..., 2 * size]."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
@@ -51,7 +52,7 @@ class GatedProduct:
         return out
 
 
-class Rotate:
+class Rotate(Kernel):
     """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. The op turns them where they are, so it gets a copy."""
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:
@@ -90,7 +91,7 @@ class VllmInt4Linear(Int4Linear):
         )
 
 
-class Fp8Linear:
+class Fp8Linear(Kernel):
     """``linear.coded`` layers whose codes are 8-bit floats with a scale an output, over ``fp8_gemm_w8a16``."""
 
     def __init__(self, module: CodedLinear, spec: OpSpec) -> None:
