@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,10 +12,10 @@ from pathlib import Path
 
 from lsv import plugins, settings
 from lsv.errors import LsvError, PluginError, RequestFailed
-from lsv.processes.lifeline import die_with
-from lsv.processes.wire import Channel
+from lsv.processes.lifeline import connect
+from lsv.processes.wire import Channel, Failed
 from lsv_multimodal.preprocessing import Preprocessor
-from lsv_multimodal.worker.messages import Command, Failed, Init, Initialized, Prepare, Reply, SplitAudio
+from lsv_multimodal.worker.messages import Command, Init, Initialized, Prepare, Reply, SplitAudio
 
 _log = logging.getLogger(__name__)
 
@@ -25,9 +24,8 @@ _NICENESS = 10
 
 def main(descriptor: int, parent: int) -> int:
     """Serve until the pool closes its end."""
-    die_with(parent)
+    channel = connect(descriptor, parent, Command)
     lower_priority()
-    channel: Channel[Reply, Command] = Channel(socket.socket(fileno=descriptor), Command)
     try:
         serve(channel)
     except (EOFError, BrokenPipeError):
@@ -42,7 +40,7 @@ def lower_priority() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def serve(channel: Channel[Reply, Command]) -> None:
+def serve(channel: Channel[Reply | Failed, Command]) -> None:
     """Load the processor as told, then carry out one command after the other. Returns when it can't be loaded."""
     init = channel.receive()
     assert isinstance(init, Init), "the first command must be Init"
@@ -64,7 +62,7 @@ def serve(channel: Channel[Reply, Command]) -> None:
             channel.send(reply)
 
 
-def carry_out(preprocessor: Preprocessor, command: Prepare | SplitAudio) -> Iterator[Reply]:
+def carry_out(preprocessor: Preprocessor, command: Prepare | SplitAudio) -> Iterator[Reply | Failed]:
     """The replies to a command; a fault of the processor's fails the one item."""
     modality = "audio" if isinstance(command, SplitAudio) else command.modality
     try:

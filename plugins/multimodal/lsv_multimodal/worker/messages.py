@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import ErrorRecord
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits
 from lsv.request.media import Modality
@@ -41,11 +40,8 @@ class Initialized(msgspec.Struct, frozen=True, tag=True):
     """The processor is loaded."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The command came to nothing. The worker goes on with the next one, except after ``Init``."""
-
-    error: ErrorRecord
-
-
 Command = Init | Prepare | SplitAudio
-Reply = Initialized | Prepared | AudioChunk | Failed
+Reply = Initialized | Prepared | AudioChunk
+"""What a worker sends beside ``lsv.processes.wire.Failed``: a command has failed, and except after ``Init`` the worker
+goes on with the next one.
+"""

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, from_record
+from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed
 from lsv.media.items import AudioChunk, Prepared
-from lsv.processes.wire import FrameReader, encode_frame
+from lsv.processes.child import Child
 from lsv.request.media import Modality
-from lsv_multimodal.worker.messages import Failed, Init, Prepare, Reply, SplitAudio
+from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply, SplitAudio
 
 _INIT_SECONDS = 120.0
 """How long imports and the loading of the processor may take."""
-
-_READ = 1 << 20
 
 
 class WorkerProcess:
@@ -31,32 +24,19 @@ class WorkerProcess:
 
     def __init__(self, init: Init) -> None:
         self._init = init
-        self._child: subprocess.Popen[bytes] | None = None
-        self._end: socket.socket | None = None
-        self._reader: FrameReader[Reply] = FrameReader(Reply)
-        self._arrived: deque[Reply] = deque()
+        self._child: Child[Command, Reply] | None = None
         self._initialized = False
         self._cores: frozenset[int] = frozenset()
 
     @property
     def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return self._child is not None and self._child.running
 
     def start(self) -> None:
         self.end()
-        self._end, theirs = socket.socketpair()
-        self._reader, self._arrived = FrameReader(Reply), deque()
         self._initialized = False
-        with theirs:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "lsv_multimodal.worker.main", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                process_group=0,
-            )
+        self._child = Child("lsv_multimodal.worker.main", self._init, Reply, own_group=True)
         self._move()
-        with suppress(OSError):  # it died at once; whoever wants something prepared finds out
-            self._end.sendall(encode_frame(self._init))
 
     def stay_on(self, cores: frozenset[int]) -> None:
         """Have this process, and those that replace it, run on these cores only."""
@@ -103,14 +83,12 @@ class WorkerProcess:
         """Kill the process, if there is one; a ``prepare`` that waits for it fails."""
         if self._child is not None:
             self._child.kill()
-            self._child.wait()
 
     def end(self) -> None:
         """Kill the process and forget it; nobody may be waiting for it."""
-        self.kill()
-        if self._end is not None:
-            self._end.close()
-        self._child = self._end = None
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
     def _move(self) -> None:
         if self._cores and self._child is not None:
@@ -133,23 +111,12 @@ class WorkerProcess:
             raise BadRequest(f"the {modality} can't be decoded: it broke the process that tried") from None
 
     def _send(self, command: Prepare | SplitAudio, seconds: float) -> None:
-        if self._end is None:
+        if self._child is None:
             raise EOFError
-        self._end.settimeout(seconds)
-        self._end.sendall(encode_frame(command))
+        self._child.send(command, seconds)
 
     def _receive(self, seconds: float) -> Reply:
         """The next reply. Raises the error of a failed command, ``TimeoutError`` or ``EOFError``."""
-        deadline = time.monotonic() + seconds
-        while not self._arrived:
-            if self._end is None:
-                raise EOFError
-            self._end.settimeout(max(0.001, deadline - time.monotonic()))
-            data = self._end.recv(_READ)
-            if not data:
-                raise EOFError
-            self._arrived.extend(self._reader.feed(data))
-        reply = self._arrived.popleft()
-        if isinstance(reply, Failed):
-            raise from_record(reply.error)
-        return reply
+        if self._child is None:
+            raise EOFError
+        return self._child.receive(seconds)
