@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
-
-from lsv.request.params import TokenRules
 
 Task = Literal["transcribe", "translate"]
 
@@ -35,8 +33,8 @@ class Transcriber(Protocol):
         """
         ...
 
-    def rules(self, *, timed: bool) -> TokenRules:
-        """The rules that the answer obeys."""
+    def logits_processors(self, *, timed: bool) -> Mapping[str, Any]:
+        """The logits processors that hold the answer to the family's rules, as ``SamplingParams`` has them."""
         ...
 
     def ask_language(self) -> tuple[tuple[int, ...], Mapping[int, str]]:

@@ -74,22 +74,6 @@ def penalize(logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, a
     return logits
 
 
-def outweigh(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
-    """Forbid the tokens before ``tokens`` in rows where those from there on together weigh more than each of them.
-
-    int64 [pairs], each row once. In place.
-    """
-    if not len(rows):
-        return logits
-    some = logits[rows]
-    before = torch.arange(logits.shape[-1], device=logits.device) < tokens.unsqueeze(-1)
-    weights = weigh(some, torch.full_like(some[:, 0], rate(1.0)))
-    together = weights.masked_fill(before, 0).sum(dim=-1)
-    best = weights.masked_fill(~before, 0).amax(dim=-1)
-    logits[rows] = some.masked_fill_(before & (together > best).unsqueeze(-1), _FORBIDDEN)
-    return logits
-
-
 def rate(temperature: float) -> float:
     """What a temperature above 0 multiplies logits by in an exponent of 2: the argument of ``weigh``."""
     return math.log2(math.e) / max(temperature, LOWEST_TEMPERATURE)

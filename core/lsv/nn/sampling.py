@@ -61,7 +61,6 @@ class Kind(enum.IntEnum):
     FORBID = 1
     ADD = 2  # ``first``
     PENALIZE = 3  # ``first`` divides positive and multiplies other logits, then ``second`` is subtracted
-    OUTWEIGH = 4  # forbids all tokens before it if it and those behind it are likelier together than each of these
 
 
 class Choose(Bindable):
@@ -155,7 +154,6 @@ def edit_logits(logits: Tensor, choices: Choices, edits: Edits) -> None:
     sample_ops.forbid(logits, *pairs(Kind.FORBID)[:2])
     sample_ops.add_bias(logits, *pairs(Kind.ADD)[:3])
     sample_ops.penalize(logits, *pairs(Kind.PENALIZE))
-    sample_ops.outweigh(logits, *pairs(Kind.OUTWEIGH)[:2])
 
 
 def _draw(logits: Tensor, choices: Choices) -> Tensor:

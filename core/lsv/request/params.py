@@ -29,36 +29,12 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 1 << 31)
 
 
-class TimeMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that say when the text between them is said: ``first`` stands for 0, and ids to the vocabulary's end for
-    later and later times. Ids below ``text`` are text, those between are neither.
-
-    An answer begins with a mark, at most ``first + latest``. Marks never go back. One behind text ends a passage and is
-    followed by the mark that begins the next, the same or a later one, or by no text; behind two marks comes no third.
-    Where all marks together are likelier than each other token, one of them comes (Radford et al. 2022, and the code
-    published with it).
-    """
-
-    first: int
-    text: int
-    latest: int
-
-
-class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a family forbids its answers: tokens that ``never`` come, and others that do ``not_begin`` one."""
-
-    never: tuple[int, ...] = ()
-    not_begin: tuple[int, ...] = ()
-    marks: TimeMarks | None = None
-
-
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn and when an answer ends; field for field what vLLM's users know.
 
     Checked on construction: a value out of range raises ``BadRequest`` naming the field.
     ``temperature`` 0 is greedy; ``top_k`` -1 or 0 keeps all tokens; ``seed`` None draws from the engine's seed.
     ``logits_processors`` are the names of logits processors that plugins offer, with the arguments of each.
-    ``rules`` are the model's family's, and no wish of a user's.
     """
 
     n: int = 1
@@ -87,7 +63,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}
-    rules: TokenRules | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
@@ -175,8 +150,6 @@ def _check_rules(params: SamplingParams) -> None:
         raise BadRequest(f"bad_words takes at most {MAX_BAD_WORDS} strings, none of them empty", param="bad_words")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise BadRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
-    if params.allowed_token_ids is not None and params.rules is not None:
-        raise BadRequest("allowed_token_ids and the rules of a family exclude each other", param="allowed_token_ids")
     if not isinstance(params.logits_processors, Mapping):
         raise BadRequest(
             "logits_processors must map the names of logits processors to their arguments, "

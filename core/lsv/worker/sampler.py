@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from lsv.nn import sample_ops, sampling
-from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Kind, Sampling
+from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.worker.constraints import edits_of
-from lsv.worker.edits import NO_EDITS, join_edits
+from lsv.worker.edits import NO_EDITS, edits_of, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
@@ -146,8 +145,6 @@ def _choice(slot: Slot, edits: Edits, length: int) -> tuple[float, ...]:
     """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others."""
     params = slot.params
     only = params.allowed_token_ids is not None
-    if slot.ruling is not None:
-        only = bool(len(edits)) and edits[0]["kind"] == Kind.ALLOW
     if params.greedy:
         return 0.0, only, len(edits), 0, WHOLE, 0, 0, 0
     draw = slot.begin.seed & _SEED_MASK, length

@@ -13,7 +13,6 @@ from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.processing import Processing, Processors, end_processing
-from lsv.worker.rules import Ruling
 
 Int32s = npt.NDArray[np.int32]
 
@@ -81,7 +80,7 @@ class Slot:
 
     ``fault`` says why it can't be computed; a ``plain`` one has none and yields sampled tokens only. A ``constrained``
     one may change its logits by the tokens it has so far; ``processing`` is what logits processors do for it. ``item``
-    is how many embeddings its tokens attend to across, 0 for none. ``ruling`` is what its family's rules come to.
+    is how many embeddings its tokens attend to across, 0 for none.
     """
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
@@ -96,8 +95,6 @@ class Slot:
         self._positions = None if placed is None else np.frombuffer(placed.data, np.int32).reshape(placed.axes, -1)
         penalised = begin.params is not None and _has_penalties(begin.params)
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
-        rules = None if begin.params is None else begin.params.rules
-        self.ruling = None if rules is None else Ruling(rules, vocab_size)
         self.processing: tuple[Processing, ...] = ()
         self.constrained = begin.params is not None and _is_constrained(begin, begin.params)
 
@@ -151,7 +148,6 @@ def _is_constrained(begin: Begin, params: SamplingParams) -> bool:
     """Whether the request may change its logits."""
     return bool(
         _has_penalties(params)
-        or params.rules is not None
         or params.allowed_token_ids is not None
         or begin.bad_words
         or params.min_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.offers import MediaOffer, ProcessorOffer
+from lsv.offers import LogitsProcessorOffer, MediaOffer, ProcessorOffer
 
 api = 1
 
@@ -45,3 +45,12 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.whisper:WhisperPlacement",
         transcribe="lsv_multimodal.families.whisper_text:WhisperTranscriber",
     )  # fmt: skip
+
+
+@hookimpl
+def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
+    yield LogitsProcessorOffer(
+        "whisper",
+        "lsv_multimodal.families.whisper_timestamps:TimestampRules",
+        arguments="lsv_multimodal.families.whisper_rules:WhisperRules",
+    )

@@ -19,7 +19,7 @@ from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
 from lsv.request.media import Media
 from lsv.request.outputs import Chunk, TokenLogprob
-from lsv.request.params import SamplingParams, TokenRules
+from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -44,8 +44,8 @@ class Codes:
             raise BadRequest(f"language: this model does not know {language!r}", param="language")
         return (*before, *f"{task[:6]} {language}{' timed' * timed}".encode())
 
-    def rules(self, *, timed: bool) -> TokenRules:
-        return TokenRules(never=(1,) if timed else (1, 2))
+    def logits_processors(self, *, timed: bool) -> Mapping[str, Any]:
+        return {"codes": {"timed": timed}}
 
     def ask_language(self) -> tuple[tuple[int, ...], Mapping[int, str]]:
         return tuple(b"language"), {ord("e"): "en", ord("d"): "de"}
@@ -115,7 +115,8 @@ class Listening(FakeClient):
         self.most = max(self.most, self.running)
         await asyncio.sleep(self.slow.get(index, 0))
         words = self.words[index % len(self.words)]
-        self.answer = words if params.rules == TokenRules(never=(1,)) else words.translate(dict.fromkeys(b"0123456789"))
+        timed = params.logits_processors == {"codes": {"timed": True}}
+        self.answer = words if timed else words.translate(dict.fromkeys(b"0123456789"))
         try:
             async for chunk in super().generate(request):
                 yield chunk
@@ -218,7 +219,7 @@ async def test_what_the_engine_is_asked(site: Site, engine: Listening) -> None:
     prompt, params = wishes(engine)
     assert prompt == " Namestransc de"
     assert (params.temperature, params.seed, params.max_tokens, params.top_p) == (0.7, 5, 9, 0.5)
-    assert params.rules == TokenRules(never=(1, 2))
+    assert params.logits_processors == {"codes": {"timed": False}}
     assert params.detokenize
     assert [request.request_id.rsplit("-", 1)[1] for request in engine.requests] == ["0", "1", "2"]
 

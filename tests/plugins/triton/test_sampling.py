@@ -79,7 +79,6 @@ def random_edits(chance: random.Random, vocabulary: int, only: bool) -> list[tup
         *((token, Kind.FORBID, 0.0, 0.0) for token in some(20)),
         *((token, Kind.ADD, chance.uniform(-20, 20), 0.0) for token in some(20)),
         *((token, Kind.PENALIZE, chance.uniform(0.5, 2), chance.uniform(-2, 2)) for token in some(400)),
-        *((token, Kind.OUTWEIGH, 0.0, 0.0) for token in some(1)),
     ]
 
 

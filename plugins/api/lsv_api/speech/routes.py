@@ -112,7 +112,7 @@ async def _make_job(
         max_tokens=bounded(body.max_completion_tokens),
         detokenize=not timed,
         logprobs=0 if scored else None,
-        rules=transcriber.rules(timed=timed),
+        logits_processors=transcriber.logits_processors(timed=timed),
     )
     # pieces have prompts of the same length, so what one may have is what all may have
     admitted = served.admission.admit(make_request(body, Prompt(ids=prompt), params, id, exchange), strict=True)

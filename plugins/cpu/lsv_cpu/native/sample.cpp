@@ -24,7 +24,7 @@ struct Choice {   // CHOICE of lsv/nn/sampling.py
   uint64_t seed, position;
 };
 
-enum Kind { kAllow = 0, kForbid = 1, kAdd = 2, kPenalize = 3, kOutweigh = 4 };
+enum Kind { kAllow = 0, kForbid = 1, kAdd = 2, kPenalize = 3 };
 
 struct Edit {
   int32_t token, kind;
@@ -32,7 +32,6 @@ struct Edit {
 };
 
 constexpr int64_t kWhole = 1LL << 32;
-constexpr float kPlainRate = 1.44269504f;  // of temperature 1
 constexpr int64_t kNotFinite = -1, kNoTokenLeft = -2;
 
 float edited(float x, const Edit& edit) {
@@ -42,22 +41,6 @@ float edited(float x, const Edit& edit) {
     case kPenalize: return (x > 0.0f ? x / edit.first : x * edit.first) - edit.second;
     default: return x;
   }
-}
-
-// Forbids the tokens before `from` if all others together weigh more than each of them.
-void outweigh(float* x, int64_t size, int64_t from) {
-  float before = maximum_of(x, (int)from, false), best = maximum_of(x + from, (int)(size - from), false);
-  best = before > best ? before : best;
-  if (best == kMinusInfinity) return;
-  float weights[kBlock];
-  weigh(&before, 1, best, kPlainRate, kMinusInfinity, weights);
-  int64_t most = sum_of(weights, 0.0f), together = 0;
-  for (int64_t first = from; first < size; first += kBlock) {
-    int count = (int)(size - first < kBlock ? size - first : kBlock);
-    weigh(x + first, count, best, kPlainRate, kMinusInfinity, weights);
-    together += sum_of(weights, 0.0f);
-  }
-  if (together > most) std::fill(x, x + from, kMinusInfinity);
 }
 
 // The row as floats in `out`, with its edits.
@@ -70,10 +53,7 @@ void edit_row(Member& me, const T* x, int64_t size, const Choice& choice, const 
   });
   if (me.rank == 0)
     for (const Edit* edit = edits; edit < edits + choice.edits; ++edit)
-      if (edit->kind == kOutweigh)
-        outweigh(out, size, edit->token);
-      else
-        out[edit->token] = edited(edit->kind == kAllow ? to_float(x[edit->token]) : out[edit->token], *edit);
+      out[edit->token] = edited(edit->kind == kAllow ? to_float(x[edit->token]) : out[edit->token], *edit);
   me.barrier();
 }
 

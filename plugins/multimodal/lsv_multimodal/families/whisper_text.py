@@ -9,8 +9,8 @@ from typing import Any
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Span, Task
-from lsv.request.params import TimeMarks, TokenRules
 from lsv_multimodal.families.whisper_languages import NAMES
+from lsv_multimodal.families.whisper_rules import NAME, Timestamps, WhisperRules
 
 _MARKS_A_SECOND = 50
 """As many as the encoder has positions."""
@@ -45,15 +45,18 @@ class WhisperTranscriber:
         marks = () if timed else (self._no_marks,)
         return (*previous, self._begin, *self._asked(task, language), *marks)
 
-    def rules(self, *, timed: bool) -> TokenRules:
+    def logits_processors(self, *, timed: bool) -> Mapping[str, WhisperRules]:
+        return {NAME: self._rules(timed=timed)}
+
+    def _rules(self, *, timed: bool) -> WhisperRules:
         never, not_begin = (self._listed(name) for name in ("suppress_tokens", "begin_suppress_tokens"))
         first = self._no_marks + 1
         if not timed:
             all_marks = range(first, first + round(self.seconds * _MARKS_A_SECOND) + 1)
-            return TokenRules(never=(*never, *all_marks), not_begin=not_begin)
+            return WhisperRules(never=(*never, *all_marks), not_begin=not_begin)
         latest = self._known.get("max_initial_timestamp_index") or _LATEST
-        marks = TimeMarks(first=first, text=self._end, latest=latest)
-        return TokenRules(never=(*never, self._no_marks), not_begin=not_begin, marks=marks)
+        timestamps = Timestamps(first=first, text_end=self._end, max_initial=latest)
+        return WhisperRules(never=(*never, self._no_marks), not_begin=not_begin, timestamps=timestamps)
 
     def ask_language(self) -> tuple[tuple[int, ...], Mapping[int, str]]:
         return (self._begin,), self._codes

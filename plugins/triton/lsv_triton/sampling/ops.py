@@ -13,7 +13,7 @@ import torch
 import triton
 
 from lsv.nn.philox import uniform
-from lsv.nn.sample_ops import WEIGHT_BITS, outweigh
+from lsv.nn.sample_ops import WEIGHT_BITS
 from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s, Kind
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
@@ -161,16 +161,12 @@ def _edit(logits: torch.Tensor, table: torch.Tensor, changes: torch.Tensor, edit
     edited.masked_fill_((only != 0).unsqueeze(-1), float("-inf"))
     tile = launch("edit", logits.device)
     grid = (triton.cdiv(len(changes), tile["edits"]),)
-    for kind in (Kind.ALLOW, Kind.FORBID, Kind.ADD, Kind.PENALIZE):
+    for kind in Kind:
         if (edits["kind"] == kind).any():
             kernels.edit[grid](
                 logits, edited, changes, changes.view(torch.float32), len(changes), logits.stride(0), logits.shape[1],
                 _ZERO, KIND=int(kind), BLOCK=tile["edits"], num_warps=tile.warps,
             )  # fmt: skip
-    rivals = np.flatnonzero(edits["kind"] == Kind.OUTWEIGH)
-    if len(rivals):
-        rows, _, tokens = changes[torch.from_numpy(rivals).to(logits.device), :3].to(torch.int64).T
-        outweigh(edited, rows, tokens)
     return edited
 
 

@@ -17,7 +17,14 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
 from lsv.testing.tiny_hearing import tiny_hearing
 from lsv_multimodal.families.whisper_languages import NAMES
+from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
 from lsv_multimodal.families.whisper_text import WhisperTranscriber
+
+
+def rules_of(whisper: Transcriber, *, timed: bool) -> WhisperRules:
+    (rules,) = whisper.logits_processors(timed=timed).values()
+    assert isinstance(rules, WhisperRules)
+    return rules
 
 
 def load(folder: Path) -> WhisperTranscriber:
@@ -99,21 +106,20 @@ def test_unknown_languages_are_refused(whisper: Transcriber) -> None:
 def test_rules_are_those_of_the_checkpoint(folder: Path, whisper: Transcriber) -> None:
     given = json.loads((folder / "generation_config.json").read_text())
     none = given["no_timestamps_token_id"]
-    timed, plain = whisper.rules(timed=True), whisper.rules(timed=False)
+    timed, plain = rules_of(whisper, timed=True), rules_of(whisper, timed=False)
     assert timed.never == (*given["suppress_tokens"], none)
     assert plain.never == (*given["suppress_tokens"], *range(none + 1, none + 1502))
     assert timed.not_begin == plain.not_begin == tuple(given["begin_suppress_tokens"])
-    assert timed.marks is not None
-    assert (timed.marks.first, timed.marks.text, timed.marks.latest) == (none + 1, given["eos_token_id"], 50)
-    assert plain.marks is None
+    assert timed.timestamps == Timestamps(first=none + 1, text_end=given["eos_token_id"], max_initial=50)
+    assert plain.timestamps is None
 
 
 def test_spans_have_the_offsets_that_transformers_finds(folder: Path, whisper: Transcriber) -> None:
     # the time marks begin behind the last special token that a tokenizer's settings name
     theirs: Any = WhisperTokenizer.from_pretrained(folder, additional_special_tokens=["<|notimestamps|>"])
-    rules = whisper.rules(timed=True)
-    assert rules.marks is not None
-    mark = rules.marks.first
+    rules = rules_of(whisper, timed=True)
+    assert rules.timestamps is not None
+    mark = rules.timestamps.first
 
     ids = [mark, *b" One", mark + 50, mark + 75, *b" two", mark + 120, mark + 120, *b" three.", mark + 1450, 256]
     offsets = theirs.decode(ids, output_offsets=True)["offsets"]
@@ -123,9 +129,9 @@ def test_spans_have_the_offsets_that_transformers_finds(folder: Path, whisper: T
 
 
 def test_spans_end_with_the_sound(whisper: Transcriber) -> None:
-    rules = whisper.rules(timed=True)
-    assert rules.marks is not None
-    mark = rules.marks.first
+    rules = rules_of(whisper, timed=True)
+    assert rules.timestamps is not None
+    mark = rules.timestamps.first
     shown = [
         (span.start, span.stop, bytes(span.ids))
         for span in whisper.spans([mark + 5, *b"a", mark + 200, mark + 200, *b"b", mark + 300, mark + 400, *b"c"], 5.0)
@@ -146,7 +152,7 @@ def test_what_generation_config_leaves_out_is_found_by_its_name(
     for task in ("transcribe", "translate"):
         asked = {"timed": False, "before": (1, 2)}
         assert bare.prompt(task, "de", **asked) == whisper.prompt(task, "de", **asked)
-    assert bare.rules(timed=True).marks == whisper.rules(timed=True).marks
+    assert rules_of(bare, timed=True).timestamps == rules_of(whisper, timed=True).timestamps
 
 
 def test_a_checkpoint_that_says_nothing_is_refused(folder: Path, tmp_path: Path) -> None:
