@@ -1,7 +1,7 @@
 """Turns requests into step plans and step results into news: ``plan`` and ``settle`` are a pair.
 
-A request has tokens, and a count of computed ones that chases it. A step holds whatever computes them: chunks of
-prompts and decoding rows side by side; there is no mode in which only one of them goes on. Up to ``Limits.depth`` plans
+A request has tokens, and a count of computed ones that chases it. A step holds chunks of prompts and decoding rows
+side by side, unless the platform can't mix them; the scheduler has no phase for either. Up to ``Limits.depth`` plans
 may be in flight. Where time matters, it is an argument: the scheduler has no clock.
 """
 
