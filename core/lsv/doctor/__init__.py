@@ -1,1 +1,1 @@
-"""What ``lsv doctor`` finds out: what is installed, what the devices attain, and what belongs into a bug report."""
+"""What ``lsv doctor`` finds out: what is installed, what the devices attain, and what belongs in a bug report."""

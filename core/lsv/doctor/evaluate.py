@@ -24,7 +24,7 @@ _MOST_EMULATED = 2
 COLUMNS = ("metric", "value", "unit", "reference", "ratio", "device", "note")
 
 Report = Callable[[str], None]
-"""Is told what is about to be measured."""
+"""Called with the name of each measurement before it starts."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True):
 def evaluate(
     platform: Platform, options: Mapping[str, OptionValue], plugins: Sequence[str], report: Report, *, emulate: bool
 ) -> Iterator[Row]:
-    """Measure every device of the platform, then the links between them. What fails is a row that says so."""
+    """Measure every device of the platform, then the links between them. One that fails is a row that says why."""
     infos = platform.devices()[:_MOST_EMULATED] if emulate else platform.devices()
     references = [{} if emulate else platform.references(info) for info in infos]
     with ExitStack() as stack:

@@ -58,7 +58,7 @@ def measure(device: Device, communicator: Communicator) -> Iterator[tuple[str, f
 
 
 def _time_of(collective: Collective, x: torch.Tensor, device: Device) -> float:
-    """Seconds of one call at best. All ranks make the same number of calls, or one would wait for ever."""
+    """Seconds of one call at best. All ranks make the same number of calls, or one would wait forever."""
     best = float("inf")
     for _ in range(_CALLS):
         device.synchronize()

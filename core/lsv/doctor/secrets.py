@@ -1,4 +1,4 @@
-"""Taking out of a report what is nobody else's business: keys, tokens, passwords, and who the user is."""
+"""Removes private data from a report: keys, tokens, passwords, and who the user is."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from lsv.processes.wire import Channel, Failed, Received, Sent
 class Child(Process, Generic[Sent, Received]):
     """``python -m module FD… FD PARENT``, and the channel to it; its counterpart there is ``lifeline.connect``.
 
-    The descriptors are those of ``inherited`` and the module's end of the channel, PARENT is this process's id.
-    ``first`` is the first message it gets. ``receives`` is the union of what it sends; besides, it may send ``Failed``
-    as its last message. It dies with the thread that makes this object. Everything else as for ``Process``.
+    The descriptors are those of ``inherited`` and the module's end of the channel; PARENT is this process's id.
+    ``first`` is the first message it gets. ``receives`` is the union of what it sends; any child may also send
+    ``Failed`` as its last message. It dies with the thread that makes this object. All else is as in ``Process``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Child(Process, Generic[Sent, Received]):
         except BaseException:
             ours.close()
             raise
-        with suppress(OSError):  # it ended at once, as whoever receives from it will find out
+        with suppress(OSError):  # it ended at once, which the next receive will tell
             self.channel.send(first)
 
     def fileno(self) -> int:

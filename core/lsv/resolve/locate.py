@@ -27,8 +27,8 @@ def default_model(catalog: Catalog) -> str:
 def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, download_dir: str | None = None) -> Path:
     """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network.
 
-    Raises ``CheckpointError`` for a name that is nothing of all that, a file of an unknown format, and a model that
-    can't be fetched.
+    Raises ``CheckpointError`` for a name that is none of these, a file of an unknown format, and a model that can't
+    be fetched.
     """
     for alias in catalog.offers(ModelAlias):
         if alias.name == name:
@@ -65,7 +65,7 @@ def _download(name: str, revision: str | None, download_dir: str | None) -> Path
         return Path(snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=list(_HUB_FILES)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
         raise CheckpointError(
-            f"{name} is no local folder and could not be fetched from the Hub ({type(cause).__name__}); "
+            f"{name} is not a local folder and could not be fetched from the Hub ({type(cause).__name__}); "
             "check the name and the network, or give a local folder",
             param="model",
         ) from cause

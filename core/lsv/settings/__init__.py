@@ -114,7 +114,7 @@ def export(variables: Mapping[str, str], *, replace: bool = False) -> None:
 
 
 def variables(settings: Iterable[Setting]) -> dict[str, str]:
-    """The environment variables that are set among those that set one of ``settings``."""
+    """The variables that are set now, of all that set one of ``settings``."""
     names = (variable for setting in settings for variable in setting.variables)
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -141,7 +141,7 @@ def _read_environment(declared: Declared) -> dict[str, Given]:
 
 
 def _read_file(file: str, declared: Declared, known: Iterable[Setting] | None) -> dict[str, Given]:
-    """The settings in a YAML file. Raises ``ConfigError`` for a file that can't be read and for keys nobody knows."""
+    """The settings in a YAML file. Raises ``ConfigError`` for a file that can't be read and for unknown keys."""
     import yaml
 
     try:

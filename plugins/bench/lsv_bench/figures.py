@@ -34,7 +34,7 @@ def spread(name: str, seconds: Sequence[float], percents: Sequence[float] = (50,
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """``("ttft", "p99")`` of ``"ttft_p99_ms"``; None for a figure that is no part of a spread."""
+    """``("ttft", "p99")`` of ``"ttft_p99_ms"``; None for a figure that is not part of a spread."""
     match = _SPREAD.fullmatch(name)
     return (match["metric"], match["statistic"]) if match else None
 

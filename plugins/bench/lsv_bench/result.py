@@ -74,7 +74,7 @@ def write_result(result: msgspec.Struct, path: str) -> None:
 
 
 def read_result(path: str) -> Result:
-    """Raises ``ConfigError`` for a file that is missing, is no result, or is of a later format."""
+    """Raises ``ConfigError`` for a file that is missing, is not a result, or is of a later format."""
     return read_document(path, Result, "bench", FORMAT, "--output")
 
 
@@ -83,7 +83,7 @@ def read_document(
 ) -> Document:
     """What ``lsv <command> <option> FILE`` wrote; its key ``lsv_<command>`` is the number of its format.
 
-    Raises ``ConfigError`` about ``param`` for a file that is missing, is no such document, or is of another format.
+    Raises ``ConfigError`` about ``param`` for a file that is missing, is not such a document, or is of another format.
     """
     key = f"lsv_{command}"
     try:
@@ -93,7 +93,7 @@ def read_document(
         raise ConfigError(f"{path} can't be read as a result of lsv {command}: {cause}", param=param) from cause
     if found.get(key) != format:
         raise ConfigError(
-            f"{path} is no result that this version of lsv {command} can read: "
+            f"{path} is not a result that this version of lsv {command} can read: "
             f"{key} must be {format}, got {found.get(key)!r}; write one with {option} FILE",
             param=param,
         )

@@ -93,7 +93,7 @@ def _read_step(place: str, entry: Mapping[str, Any], declared: Declared) -> Step
     for key, value in entry.items():
         setting = declared.by_key.get(dashed(key))
         if setting is None or setting.scope != "all" or setting.group:
-            raise ConfigError(f"{place}: {key} is no option that differs between points", param="bench_params")
+            raise ConfigError(f"{place}: {key} is not an option that differs between points", param="bench_params")
         changes[setting.name] = convert(setting, value, place)
     return Step({name: value if isinstance(value, int | float) else str(value) for name, value in changes.items()},
                 changes)  # fmt: skip

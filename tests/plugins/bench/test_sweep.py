@@ -55,8 +55,8 @@ def test_points_from_a_file(tmp_path: Path) -> None:
         ("{", "can't be read"),
         ("[]", "must hold a list"),
         ("[1]", "must hold a list"),
-        ('[{"batch_size": 1}, {"speed": 1}]', "entry 1: speed is no option"),
-        ('[{"block_size": 16}]', "entry 0: block_size is no option"),
+        ('[{"batch_size": 1}, {"speed": 1}]', "entry 1: speed is not an option"),
+        ('[{"block_size": 16}]', "entry 0: block_size is not an option"),
         ('[{"batch_size": 0}]', "entry 0: batch-size must be at least 1"),
     ],
 )

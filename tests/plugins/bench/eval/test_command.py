@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--formats all,int8", "formats names int8 twice"),
         ("--formats none -q int8", "give either --formats or --quantization"),
         ("--baseline missing.json", "missing.json can't be read as a result of lsv eval"),
-        ("--baseline plain/config.json", "is no result that this version of lsv eval can read"),
+        ("--baseline plain/config.json", "is not a result that this version of lsv eval can read"),
         ("--json t.txt/x.json", "the results can't be written to t.txt/x.json"),
         ("--markdown t.txt/x.md", "the table can't be written to t.txt/x.md"),
         ("--match fuzzy", "match must be one of"),
