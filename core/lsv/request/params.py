@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -29,46 +29,59 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 1 << 31)
 
 
+class Range(NamedTuple):
+    """The lowest and the highest value that a field takes; None in the field means "not given" and is not checked."""
+
+    low: float
+    high: float
+
+
+_MOST = 1 << 31
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn and when an answer ends; field for field what vLLM's users know.
 
-    Checked on construction: a value out of range raises ``BadRequest`` naming the field.
-    ``temperature`` 0 is greedy; ``top_k`` -1 or 0 keeps all tokens; ``seed`` None draws from the engine's seed.
-    ``logits_processors`` are the names of logits processors that plugins offer, with the arguments of each.
+    Checked on construction: a value out of range raises ``BadRequest`` naming the field. A field whose range is of
+    integers takes integers only.
     """
 
-    n: int = 1
-    best_of: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int | None = None
+    n: Annotated[int, Range(1, MAX_N)] = 1
+    best_of: Annotated[int | None, Range(1, MAX_N)] = None
+    presence_penalty: Annotated[float, Range(-2.0, 2.0)] = 0.0
+    frequency_penalty: Annotated[float, Range(-2.0, 2.0)] = 0.0
+    repetition_penalty: Annotated[float, Range(1e-3, 100.0)] = 1.0
+    temperature: Annotated[float, Range(0.0, 100.0)] = 1.0
+    """0 is greedy."""
+    top_p: Annotated[float, Range(1e-9, 1.0)] = 1.0
+    top_k: Annotated[int, Range(-1, _MOST)] = -1
+    """-1 and 0 keep all tokens."""
+    min_p: Annotated[float, Range(0.0, 1.0)] = 0.0
+    seed: Annotated[int | None, Range(-(1 << 63), (1 << 64) - 1)] = None
+    """None draws from the engine's seed."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    max_tokens: Annotated[int | None, Range(1, _MOST)] = 16
+    min_tokens: Annotated[int, Range(0, _MOST)] = 0
+    logprobs: Annotated[int | None, Range(0, _MOST)] = None
+    prompt_logprobs: Annotated[int | None, Range(0, _MOST)] = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Annotated[int | None, Range(1, _MOST)] = None
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}
+    """Names of logits processors that plugins offer, and the arguments of each."""
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
             _as_tuple(self, name)
-        for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
+        for name, allowed in _RANGES.items():
+            _check_range(name, getattr(self, name), *allowed)
         _check_rules(self)
 
     @property
@@ -89,24 +102,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **changes)
 
 
-# (field, lowest, highest): inclusive; None in a field means "not given" and is skipped.
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("n", 1, MAX_N),
-    ("best_of", 1, MAX_N),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 1e-3, 100.0),
-    ("temperature", 0.0, 100.0),
-    ("top_p", 1e-9, 1.0),
-    ("top_k", -1, 1 << 31),
-    ("min_p", 0.0, 1.0),
-    ("seed", -(1 << 63), (1 << 64) - 1),
-    ("max_tokens", 1, 1 << 31),
-    ("min_tokens", 0, 1 << 31),
-    ("logprobs", 0, 1 << 31),
-    ("prompt_logprobs", 0, 1 << 31),
-    ("truncate_prompt_tokens", 1, 1 << 31),
-)
+_RANGES: Mapping[str, Range] = {
+    name: allowed
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items()
+    for allowed in getattr(hint, "__metadata__", ())
+}
 
 
 def _as_tuple(params: SamplingParams, name: str) -> None:

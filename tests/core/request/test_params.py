@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import Status
 from lsv.testing.fakes.requests import make_request
@@ -29,3 +30,23 @@ def test_a_new_request_waits():
 def test_exactly_one_kind_of_params(params):
     with pytest.raises(AssertionError, match="samples or pools"):
         make_request(1, (1,), **params)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("min_p", 1.5, "min_p must be between 0 and 1, got 1.5"),
+        ("top_k", 2.5, "top_k must be an integer, got 2.5"),
+        ("temperature", "warm", "temperature must be a number, got 'warm'"),
+        ("best_of", 0, "best_of must be between 1 and 128, got 0"),
+        ("logits_processors", [print], "logits_processors must map the names of logits processors to their arguments"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_name(field, wrong, message):
+    with pytest.raises(BadRequest, match=message) as refused:
+        SamplingParams(**{field: wrong})
+    assert refused.value.param == field
+
+
+def test_ranges_hold_their_own_ends():
+    assert SamplingParams(min_p=1.0, top_k=-1, seed=(1 << 64) - 1, best_of=None, n=128, temperature=100.0).n == 128

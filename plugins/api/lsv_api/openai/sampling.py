@@ -13,27 +13,13 @@ MAX_PRIORITY = 1 << 31
 MAX_TOKENS = 1 << 31
 """The longest answer that parameters can ask for: more fits no context either, and admission refuses it as that."""
 
-_SAME_NAME = (
-    "n",
-    "best_of",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "bad_words",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "truncate_prompt_tokens",
-    "allowed_token_ids",
+_OTHER_FORM = ("max_tokens", "prompt_logprobs", "logit_bias")
+"""Fields of requests that are checked, or turned into something else, before they are sampling parameters."""
+
+_SAME_NAME = tuple(
+    name
+    for name in GenerationRequest.__struct_fields__
+    if name in SamplingParams.__struct_fields__ and name not in _OTHER_FORM
 )
 
 
