@@ -1,19 +1,20 @@
-"""Decoder-only transformers: the block, and the model around a stack of them."""
+"""Decoder-only transformers: the parts of a block, and the model around a stack of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
-import torch
 from torch import nn
 
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.embed import Embed, Head
+from lsv.nn.keys import Keys
+from lsv.nn.mlp import GatedMLP
 from lsv.nn.model import AttentionModel
 from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
+from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
@@ -21,14 +22,35 @@ from lsv.weights.quantizer import joint_format
 
 
 class DecoderLayer(Bindable):
-    """A pre-norm block: ``x + attn(norm(x))``, then ``x + mlp(norm(x))``."""
+    """The parts of a block, under the tensor names that Llama made common. A model writes ``reference`` with them."""
 
-    op: ClassVar[str] = "layer"
+    op: ClassVar[str] = "layer.other"
+    """What ``reference`` computes. ``"layer"`` is the pre-norm block, ``x + attn(before_attn(x))`` and then
+    ``x + mlp(before_mlp(x))``: fused kernels compute exactly that, so only such a block may take the name."""
+    qk_norm: ClassVar[bool] = False
+    """Whether every head of q and k is normalised before it is rotated."""
+    qkv_bias: ClassVar[bool | None] = None
+    """Whether q, k and v have biases; None leaves it to ``attention_bias`` in config.json."""
+    out_bias: ClassVar[bool | None] = None
+    """Whether the output projection of attention has a bias; None leaves it to ``attention_bias``."""
+    mlp_bias: ClassVar[bool | None] = None
+    """Whether the MLP has biases; None leaves it to ``mlp_bias`` in config.json."""
 
-    def __init__(self, before_attn: RMSNorm, attn: Attention, before_mlp: RMSNorm, mlp: Bindable) -> None:
+    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, mlp: Bindable | None = None) -> None:
+        """Layer number ``layer`` at ``w``; with a gated MLP of the config's sizes, unless ``mlp`` is another."""
         super().__init__()
-        self.before_attn, self.attn = before_attn, attn
-        self.before_mlp, self.mlp = before_mlp, mlp
+        self.before_attn = RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps)
+        self.attn = Attention(
+            w / "self_attn",
+            c,
+            layer,
+            rope,
+            qk_norm=self.qk_norm,
+            qkv_bias=c.attention_bias if self.qkv_bias is None else self.qkv_bias,
+            out_bias=c.attention_bias if self.out_bias is None else self.out_bias,
+        )
+        self.before_mlp = RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps)
+        self.mlp = self._gated_mlp(w / "mlp", c) if mlp is None else mlp
 
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
@@ -36,9 +58,9 @@ class DecoderLayer(Bindable):
         op = attn.op.replace(Attention.op, self.op, 1)
         return OpSpec(op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
 
-    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), step)
-        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
+    def _gated_mlp(self, w: Weights, c: DecoderConfig) -> GatedMLP:
+        bias = c.mlp_bias if self.mlp_bias is None else self.mlp_bias
+        return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation, bias=bias)
 
 
 class Decoder(AttentionModel):
@@ -55,3 +77,22 @@ class Decoder(AttentionModel):
         self.head = Head(w / "lm_head", c.vocab_size, c.hidden_size, tied=self.embed if c.tied else None)
         if c.tied:
             self.ignores = (*self.ignores, r"^lm_head\.weight$")
+
+
+class DenseDecoder(Decoder):
+    """A decoder whose layers are all alike and whose config.json has no keys but those every decoder has.
+
+    Config keys that nobody reads and that could change results are refused, under the name of the class.
+    """
+
+    layer: ClassVar[type[DecoderLayer]]
+    """The class of its layers."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """The family's values for what config.json may leave out: the arguments of ``DecoderConfig.read``."""
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        keys = Keys(config)
+        c = DecoderConfig.read(keys, **self.defaults)
+        keys.finish(type(self).__name__)
+        rope = Rope(w, c.rope, max_len)
+        super().__init__(w, c, (self.layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.encoder import Runs, SelfAttention, check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward, GatedMLP
+from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm, RMSNorm
+from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import Rope
+from lsv.nn.step import Step
 from lsv.request.media import Modality
 from lsv.weights.place import Weights
 from lsv_demo.senses.inputs import FRAMES, MERGED, PATCHES, SIDE
@@ -124,15 +124,13 @@ def _steps(w: Weights, sizes: Iterable[tuple[int, int]]) -> nn.ModuleList:
 
 
 class TextLayer(DecoderLayer):
-    """As in Llama (Touvron et al. 2023)."""
+    """As in Llama (Touvron et al. 2023): x [T, hidden] -> [T, hidden]."""
 
-    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope) -> None:
-        super().__init__(
-            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
-            Attention(w / "self_attn", c, layer, rope),
-            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
-            GatedMLP(w / "mlp", c.hidden_size, c.intermediate_size, c.activation),
-        )
+    op = "layer"
+
+    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), step)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
 class LsvDemo(Decoder):

@@ -1,34 +1,22 @@
-"""Llama and what shares its form (Yi, SmolLM, TinyLlama …)."""
+"""Llama and what shares its form (Yi, SmolLM, TinyLlama …): the block that most families vary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import torch
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
+from lsv.nn.decoder import DecoderLayer, DenseDecoder
+from lsv.nn.step import Step
 
 
 class LlamaLayer(DecoderLayer):
-    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope) -> None:
-        super().__init__(
-            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
-            Attention(w / "self_attn", c, layer, rope, qkv_bias=c.attention_bias, out_bias=c.attention_bias),
-            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
-            GatedMLP(w / "mlp", c.hidden_size, c.intermediate_size, c.activation, bias=c.mlp_bias),
-        )
+    """Attention, then a gated MLP; each gets a normed input and adds to it: x [T, hidden] -> [T, hidden]."""
+
+    op = "layer"
+
+    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), step)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
-class Llama(Decoder):
-    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        keys = Keys(config)
-        c = DecoderConfig.read(keys)
-        keys.finish("Llama")
-        rope = Rope(w, c.rope, max_len)
-        super().__init__(w, c, (LlamaLayer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+class Llama(DenseDecoder):
+    layer = LlamaLayer

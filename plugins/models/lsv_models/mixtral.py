@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
+from lsv.nn.decoder import Decoder
 from lsv.nn.keys import Keys
 from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights
+from lsv_models.llama import LlamaLayer
 
 _NAMES = ("w1", "w3", "w2")  # gate, up, down
 
 
-class MixtralLayer(DecoderLayer):
+class MixtralLayer(LlamaLayer):
+    qkv_bias = out_bias = False
+
     def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, experts: int, top: int) -> None:
-        super().__init__(
-            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
-            Attention(w / "self_attn", c, layer, rope),
-            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
-            MoE(
-                w / "block_sparse_moe", c.hidden_size, c.intermediate_size, c.activation,
-                experts=experts, top=top, normalise=True, names=_NAMES,
-            ),
+        moe = MoE(
+            w / "block_sparse_moe", c.hidden_size, c.intermediate_size, c.activation,
+            experts=experts, top=top, normalise=True, names=_NAMES,
         )  # fmt: skip
+        super().__init__(w, c, layer, rope, moe)
 
 
 class Mixtral(Decoder):

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
+from lsv.nn.decoder import Decoder
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights
-from lsv_models.qwen3 import qwen3_attention
+from lsv_models.qwen3 import Qwen3Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,9 @@ def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE 
     )  # fmt: skip
 
 
-class Qwen3MoeLayer(DecoderLayer):
+class Qwen3MoeLayer(Qwen3Layer):
     def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, experts: Experts) -> None:
-        super().__init__(
-            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
-            qwen3_attention(w, c, layer, rope),
-            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
-            make_mlp(w / "mlp", c, layer, experts),
-        )
+        super().__init__(w, c, layer, rope, make_mlp(w / "mlp", c, layer, experts))
 
 
 class Qwen3Moe(Decoder):

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import torch
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
+from lsv.nn.decoder import DecoderLayer, DenseDecoder
+from lsv.nn.step import Step
 
 
 class SampleLayer(DecoderLayer):
-    def __init__(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope) -> None:
-        super().__init__(
-            RMSNorm(w / "input_layernorm", c.hidden_size, c.norm_eps),
-            Attention(w / "self_attn", c, layer, rope),
-            RMSNorm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps),
-            GatedMLP(w / "mlp", c.hidden_size, c.intermediate_size, c.activation),
-        )
+    op = "layer"
+
+    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), step)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
-class Sample(Decoder):
-    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        keys = Keys(config)
-        c = DecoderConfig.read(keys)
-        keys.finish("Sample")
-        rope = Rope(w, c.rope, max_len)
-        super().__init__(w, c, (SampleLayer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+class Sample(DenseDecoder):
+    layer = SampleLayer
