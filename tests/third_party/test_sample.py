@@ -113,16 +113,22 @@ from lsv.testing.logits import check_logits_processor
 from lsv_sample.forbid import Forbid
 from lsv_sample.plugin import Forbidden
 
-llm = LLM(platform="cpu")
+llm = LLM(platform="cpu", tensor_parallel_size=2)
 def answer(*asked):
     params = [SamplingParams(temperature=0.0, max_tokens=20, logits_processors=one) for one in asked]
-    outputs = llm.generate(["Who are you?"] * len(asked), params, use_tqdm=False)
-    return [list(one.outputs[0].token_ids) for one in outputs]
+    return [answers[0] for answers in draw(params)]
+
+def draw(params):
+    outputs = llm.generate(["Who are you?"] * len(params), params, use_tqdm=False)
+    return [[list(answer.token_ids) for answer in one.outputs] for one in outputs]
 
 (plain,) = answer({})
 forbid = {"sample-forbid": {"token": plain[2]}}
 together = answer({}, forbid, {})
 (alone,) = answer(forbid)
+hot = SamplingParams(temperature=1.5, seed=1, n=3, max_tokens=20)
+(drawn,) = draw([hot])
+(kept,) = draw([hot.replace(logits_processors={"sample-forbid": {"token": drawn[1][0]}})])
 refused = []
 for asked in ({"sample-forbit": {}}, {"sample-forbid": {"token": "x"}}):
     try:
@@ -130,13 +136,14 @@ for asked in ({"sample-forbit": {}}, {"sample-forbid": {"token": "x"}}):
     except BadRequest as error:
         refused.append(error.message)
 check_logits_processor(Forbid(llm.config, 50, torch.device("cpu")), [Forbidden(3), Forbidden(4)])
-print(json.dumps({"plain": plain, "together": together, "alone": alone, "refused": refused}))
+names = ("plain", "together", "alone", "drawn", "kept", "refused")
+print(json.dumps({name: globals()[name] for name in names}))
 """
 
 
 @pytest.mark.timeout(300)
 def test_its_logits_processor(sample: Path, run: Callable) -> None:
-    """It changes the answer that asks for it, and no other of its batch."""
+    """It changes the answers that ask for it, on every rank, and no others of the batch."""
     done = run("-c", PROCESSOR, path=(sample,), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -144,6 +151,8 @@ def test_its_logits_processor(sample: Path, run: Callable) -> None:
     assert found["together"] == [plain, alone, plain]
     assert alone[:2] == plain[:2]
     assert plain[2] not in alone
+    drawn, kept = found["drawn"], found["kept"]
+    assert [drawn[1][0] in one for one in kept] == [False] * 3
     unknown, unfit = found["refused"]
     assert "no logits processor 'sample-forbit'; did you mean sample-forbid?" in unknown
     assert unfit == "logits_processors: sample-forbid: Expected `int`, got `str` - at `$.token`"
