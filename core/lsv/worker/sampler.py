@@ -29,10 +29,10 @@ NOT_FINITE = (
     "try dtype bfloat16 or float32, and check that the checkpoint is sound"
 )
 NO_TOKEN_LEFT = (
-    "no token may be drawn: allowed_token_ids, bad_words and min_tokens together forbid every one; relax one of them"
+    "no token may be drawn: allowed_token_ids, bad_words, min_tokens and logits processors together forbid every one; "
+    "relax one of them"
 )
-
-PROCESSOR_FAILED = "a logits processor failed, or made NaN or infinity of the logits: the engine's log says which"
+PROCESSOR_FAILED = "a logits processor failed (the engine's log says why), or made NaN or infinity of the logits"
 
 _PROCESSOR_FAILED = -3
 """In the place of a token, beside those of ``lsv.nn.sampling``."""
@@ -109,8 +109,9 @@ def _process(
     process_logits(logits, requests, "processors")
     choices["only"] = choices["edits"] = 0
     tokens: Tensor = ops.choose(logits.clamp_(min=_FORBIDDEN), choices, NO_EDITS)
+    failed = tokens < 0
     chosen = logits.gather(-1, tokens.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return tokens.masked_fill_(tokens < 0, _PROCESSOR_FAILED).masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT)
+    return tokens.masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT).masked_fill_(failed, _PROCESSOR_FAILED)
 
 
 def why_failed(tokens: Sequence[int]) -> dict[int, str]:

@@ -85,7 +85,10 @@ class Break(LogitsProcessor[str]):
     def apply(self, logits: Tensor, states: Sequence[str]) -> Tensor:
         if "apply" in states:
             raise ValueError("it was not to be")
-        return logits[:, 1:] if "shape" in states else logits * float("nan") if "nan" in states else logits
+        if "nan" in states:
+            logits = torch.full_like(logits, float("nan"))
+            logits[:, 0] = float("-inf")
+        return logits[:, 1:] if "shape" in states else logits
 
 
 CLASSES = {kind.__name__.lower(): kind for kind in (Forbid, Negate, Watch, Break)}
