@@ -143,7 +143,7 @@ class LogitsProcessorOffer(msgspec.Struct, frozen=True):
     name: str
     """What requests ask for it by; of two processors of one stage, the first by name goes first."""
     load: str
-    """Names an ``lsv.nn.logits_processor.LogitsProcessor``, a ``(config, vocab_size, device)``."""
+    """Names an ``lsv.logits_processor.LogitsProcessor``, a ``(config, vocab_size, device)``."""
     stage: Stage = "processors"
     """``"constraints"`` go first of all: before allowed ids, bad words, bias and penalties. ``"processors"`` see the
     logits that these leave, before temperature, top-k, top-p and min-p."""

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lsv.nn.logits_processor import LogitsProcessor
+from lsv.logits_processor import LogitsProcessor
 
 _STEPS = 6
 
 
 class GrowingHistory:
-    """The ``lsv.nn.logits_processor.History`` of a request that is made up."""
+    """The ``lsv.logits_processor.History`` of a request that is made up."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int] = ()) -> None:
         self.prompt = len(prompt)

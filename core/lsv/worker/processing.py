@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lsv.config import EngineConfig
 from lsv.errors import LsvError, RequestFailed
-from lsv.nn.logits_processor import History, LogitsProcessor
+from lsv.logits_processor import History, LogitsProcessor
 from lsv.offers import LogitsProcessorOffer, Stage
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.logits_processors import find_processor, read_arguments

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.nn.logits_processor import History, LogitsProcessor
+from lsv.logits_processor import History, LogitsProcessor
 from lsv.testing.fakes.engine import engine_config
 from lsv.testing.logits import check_logits_processor
 

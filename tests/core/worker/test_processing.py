@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lsv.errors import BadRequest, LsvError, RequestFailed
-from lsv.nn.logits_processor import History, LogitsProcessor
+from lsv.logits_processor import History, LogitsProcessor
 from lsv.offers import LogitsProcessorOffer
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lsv.logits_processor import History, LogitsProcessor
 from lsv.nn import sample_ops
-from lsv.nn.logits_processor import History, LogitsProcessor
 from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
 
 _FORBIDDEN = float("-inf")
