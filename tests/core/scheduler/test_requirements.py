@@ -12,6 +12,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.requirements import Requirements
+from lsv.testing.fakes.requests import make_request
 
 FULL = KVGroup(0, "full", (0,), 1)
 CROSS = KVGroup(1, "cross", (1,), 1, cross_len=8)
@@ -24,7 +25,7 @@ def requirements(*groups: KVGroup, blocks: int = 64, **changes: object) -> Requi
 
 def request(size: int, *media: Media, pooling: bool = False) -> Request:
     params = {"pooling": PoolingParams()} if pooling else {"sampling": SamplingParams()}
-    return Request(1, tuple(range(size)), media=media, **params)
+    return make_request(1, tuple(range(size)), media=media, **params)
 
 
 def item(count: int, *, cross: bool = False) -> Media:
