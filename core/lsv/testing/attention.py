@@ -1,4 +1,4 @@
-"""Conformance of attention backends: what any backend must compute, whatever its layout and its kernels.
+"""The conformance suite of attention backends: what each must compute, whatever its layout and its kernels.
 
 @pytest.mark.parametrize("case", attention_cases(OFFER.block_sizes, ("bfloat16",)), ids=str)
 def test_attention(case, device):
@@ -49,8 +49,8 @@ def check_attention(
 ) -> None:
     """All checks of one case; raises ``AssertionError`` that names the case and the step which went wrong.
 
-    A layer that the backend says it does not support is not checked. ``layout`` None is a flat one. ``lengths`` are
-    those of the requests; by default they lie around the borders of blocks.
+    Layers that the backend does not support are not checked. ``layout`` None is the flat one. ``lengths`` are those of
+    the requests; by default they are near multiples of the block size.
     """
     layer = make_layer(case, device)
     if backend.supports(layer) is not None:
@@ -70,7 +70,7 @@ def check_row_invariance(
     layout: Padded | None = None,
     lengths: Sequence[int] | None = None,
 ) -> None:
-    """A row's bits are the same alone and in company, in one chunk and in many; for backends that promise it."""
+    """A row's bits are the same alone and in a batch, in one chunk and in many; for backends that promise it."""
     layer = make_layer(case, device)
     if backend.supports(layer) is not None:
         return
@@ -96,7 +96,7 @@ Rows = Sequence[tuple[Request, int, int]]
 
 
 class _Cached:
-    """A backend with a cache full of NaN, as earlier tenants of its pages may have left it."""
+    """A backend with a cache full of NaN, as earlier users of its pages may have left it."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Cached:
         write_batch(self.backend, self.layer, self.cache, self.group, (k, v), batch, self.layout)
 
     def read(self, rows: Sequence[tuple[Request, torch.Tensor]]) -> list[torch.Tensor]:
-        """What queries [count, heads, dim] find in the items of their rows, row by row as they are."""
+        """What queries [count, heads, dim] read from the items of their rows, row by row."""
         queries = [q for _, q in rows]
         batch = self._batch([(item, 0, item.length) for item, _ in rows])
         batch = replace(batch, query=np.array([len(q) for q in queries], np.int32))
@@ -169,7 +169,7 @@ def _check_cached(
     requests: Sequence[Request],
     layout: Padded | None,
 ) -> None:
-    """Half of every request, the rest but its last token, then that: chunked prefill, mixed batches, decoding."""
+    """Half of every request, the rest up to its last token, then that: chunked prefill, mixed batches, decoding."""
     cached = _Cached(backend, device, case, layer, requests, layout)
     spec = KVSpec(layer.index, cached.group.kind, cached.token_bytes, window=layer.window)
     page = backend.page_bytes(spec, case.block_size)
@@ -193,7 +193,7 @@ def _check_reading(
     requests: Sequence[Request],
     layout: Padded | None,
 ) -> None:
-    """k and v None leave the cache as it is; a layer that is not causal then reads all of it."""
+    """k and v None leave the cache unchanged; a layer that is not causal then reads all of it."""
     cached = _Cached(backend, device, case, layer, requests, layout)
     cached.step([(request, 0, request.length) for request in requests])
     last = [(request, request.length - 1, request.length) for request in requests]
@@ -214,7 +214,7 @@ def _check_across(
     requests: Sequence[Request],
     layout: Padded | None,
 ) -> None:
-    """Items are written by themselves, then read by rows of any number of tokens: more than the item has, too."""
+    """Items are written on their own, then read by rows of any number of tokens, even more than the item has."""
     across = replace(layer, causal=False, window=None, source=max(request.length for request in requests))
     if layer.alibi is not None or backend.supports(across) is not None:
         return

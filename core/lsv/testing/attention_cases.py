@@ -1,6 +1,6 @@
-"""What attention backends are checked with: cases, layers and requests of them, and what must come out.
+"""The cases that attention backends are checked with: their layers and requests, and the expected results.
 
-Expected values come from float64 arithmetic written out here, of the same rounded inputs.
+Expected values are computed here, in float64 from the same rounded inputs.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ RATIOS = (7, 1, 4, 2, 8)
 FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap")
 _TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
 _COARSENESS = {torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6, torch.int8: 0.05}
-"""How far a quantised cache may take outputs from those of the cache it stands for."""
+"""How far a quantised cache may move outputs away from those of the cache it stands for."""
 _KV_HEADS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """One combination to check. ``ratio`` is query heads per KV head; ``feature`` one of ``FEATURES``.
-
-    ``kv_dtype`` is that of the cache, by torch's name; ``"auto"`` the same as ``dtype``.
-    """
+    """One combination to check."""
 
     dtype: str
+    """Of the step, by torch's name."""
+
     head_dim: int
+
     ratio: int
+    """Query heads per KV head."""
+
     block_size: int
+
     feature: str
+    """One of ``FEATURES``."""
+
     kv_dtype: str = "auto"
+    """Of the cache, by torch's name; ``"auto"`` is that of the step."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -57,7 +63,7 @@ class AttentionCase:
 
     @property
     def coarseness(self) -> float:
-        """How far the cache may take outputs from those of keys and values that are not quantised."""
+        """How far the cache may move outputs away from those of keys and values that are not quantised."""
         return _COARSENESS.get(self.cache_dtype, 0.0)
 
     def __str__(self) -> str:
@@ -74,13 +80,13 @@ def attention_cases(
     features: Sequence[str] = FEATURES,
     kv_dtypes: Sequence[str] = ("auto",),
 ) -> tuple[AttentionCase, ...]:
-    """Cases in which every two values of different factors meet at least once."""
+    """Cases in which any two values of different factors occur together at least once."""
     factors: tuple[Sequence[Any], ...] = (dtypes, head_dims, ratios, block_sizes, features, kv_dtypes)
     return tuple(AttentionCase(*values) for values in cover_pairs(factors))
 
 
 def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Few combinations of one value of each factor that hold every pair of values; always the same ones."""
+    """A few combinations of one value per factor that cover every pair of values; always the same ones."""
     missing = {
         ((i, a), (j, b))
         for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)
@@ -100,13 +106,21 @@ def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """q [length, heads, dim], k and v [length, kv_heads, dim]; ``blocks`` are the pages it was given."""
+    """The tokens of one request."""
 
     length: int
+
     q: torch.Tensor
+    """[length, heads, dim]"""
+
     k: torch.Tensor
+    """[length, kv_heads, dim]"""
+
     v: torch.Tensor
+    """[length, kv_heads, dim]"""
+
     blocks: Int64s
+    """The pages it was given."""
 
 
 def expect(request: Request, positions: Int64s, length: int, layer: AttentionLayer) -> Floats:
@@ -133,7 +147,7 @@ def expect(request: Request, positions: Int64s, length: int, layer: AttentionLay
 
 
 def as_kept(request: Request, layer: AttentionLayer, case: AttentionCase) -> Request:
-    """The request with K and V as a cache of the case's dtype gives them back."""
+    """The request with K and V as they are read back from a cache of the case's dtype."""
     dtype = case.cache_dtype
 
     def keep(x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -176,7 +190,7 @@ def make_layer(case: AttentionCase, device: Device) -> AttentionLayer:
 def make_requests(
     case: AttentionCase, layer: AttentionLayer, device: Device, lengths: Sequence[int] | None = None
 ) -> list[Request]:
-    """Requests whose lengths lie around the borders of blocks, over shuffled pages; the same for the same case."""
+    """Requests with lengths near multiples of the block size, on shuffled pages; always the same ones for a case."""
     size = case.block_size
     lengths = lengths or (1, 2, size - 1, size, size + 1, 3 * size + 5)
     source = torch.Generator().manual_seed(case.head_dim * case.ratio + size)

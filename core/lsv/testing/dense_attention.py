@@ -1,4 +1,4 @@
-"""The reference attention backend: plain torch, row by row, in float32. What every other backend is compared with."""
+"""The reference attention backend: plain torch, row by row, in float32. Tests of models run on it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DenseCache:
-    """K and V by layer index: [pages, block_size, kv_heads, head_dim]."""
+    """The pages of every layer."""
 
     k: dict[int, torch.Tensor]
+    """By layer index: [pages, block_size, kv_heads, head_dim]."""
+
     v: dict[int, torch.Tensor]
+    """As ``k``."""
+
     block_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
-    """By row: where its tokens begin, the number of new tokens, of all tokens, and the block table [blocks] (int64)."""
+    """What is to be known of each row."""
 
     starts: tuple[int, ...]
+    """Where the tokens of each begin in the token dimension."""
+
     query: tuple[int, ...]
+    """New tokens of each."""
+
     context: tuple[int, ...]
+    """All tokens of each."""
+
     tables: tuple[torch.Tensor, ...]
+    """int64 [blocks]: the block table of each."""
 
 
 class DenseAttention(PagedBackend):
@@ -42,7 +53,7 @@ class DenseAttention(PagedBackend):
         where = "cpu" if device is None else device.torch_device
 
         def make(layer: AttentionLayer) -> torch.Tensor:
-            # NaN where nothing was written: a read past the context shows
+            # NaN where nothing was written, so that a read past the context shows
             shape = (spec.pages, spec.block_size, layer.kv_heads, layer.head_dim)
             return torch.full(shape, torch.nan, dtype=spec.dtype, device=where)
 
@@ -65,7 +76,7 @@ class DenseAttention(PagedBackend):
     ) -> torch.Tensor:
         if cache is not None and k is not None and v is not None:
             self.write(k, v, layer, cache, plan)
-        out = torch.zeros_like(q)  # of padding
+        out = torch.zeros_like(q)  # zeros for padding
         for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
             rows = slice(first, first + query)
             if cache is None:
@@ -88,7 +99,7 @@ class DenseAttention(PagedBackend):
 
 
 def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
-    """Where positions 0 … context-1 lie in the cache with its pages laid end to end."""
+    """Slots of the positions 0 … context-1: page times block size plus place in the page."""
     positions = torch.arange(context, device=table.device)
     return table[positions // block_size] * block_size + positions % block_size
 
@@ -104,7 +115,7 @@ def _read(pages: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
     """One row: q [Q, heads, dim] are the last Q of the C positions of k and v [C, kv_heads, dim] -> [Q, heads, dim].
 
-    Positions no query of the window sees may hold anything, NaN included.
+    Positions that no query sees may hold anything, NaN included.
     """
     shared = layer.heads // layer.kv_heads
     visible = _visible(len(q), len(k), layer, q.device)

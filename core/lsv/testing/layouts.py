@@ -1,4 +1,4 @@
-"""How a conformance suite lays out a batch: one token after another, or padded with junk all around."""
+"""How a conformance suite lays out a batch: flat, or padded with junk in between."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from lsv.kv.spec import KVGroup
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """How batches are laid out for a backend that takes padded ones.
-
-    Rows have ``places`` more places than the longest needs, but for a step of single tokens; there are ``rows`` that
-    only fill up; ``blocks`` says what ``BatchLayout.blocks`` is for the numbers of new tokens and of all. ``junk`` is
-    in all places that hold no token. Every plan is an earlier one, refilled.
-    """
+    """How batches are laid out for a backend that takes padded ones. Every plan is an earlier one, refilled."""
 
     junk: float
+    """In all places that hold no token."""
+
     blocks: Callable[[Int32s, Int32s], int] = lambda query, context: 0
+    """``BatchLayout.blocks`` of a batch, given ``query`` and ``context``."""
+
     places: int = 3
+    """Places that rows have beyond what the longest needs, except in a step of single tokens."""
+
     rows: int = 2
+    """Padding rows."""
 
 
 def attend_batch(
@@ -41,7 +43,7 @@ def attend_batch(
     plan, (q, k, v), places = _plan(backend, group, tensors, batch, layout)
     assert q is not None
     out = backend.attend(q, k, v, layer, cache, plan)
-    assert out.shape == q.shape, f"attend answered {tuple(out.shape)} to queries of {tuple(q.shape)}"
+    assert out.shape == q.shape, f"attend returned {tuple(out.shape)} for queries of {tuple(q.shape)}"
     found = out if places is None else out[places.to(out.device)]
     return list(torch.split(found, batch.query.tolist()))
 
@@ -69,7 +71,7 @@ def _plan(
     batch: BatchLayout,
     layout: Padded | None,
 ) -> tuple[Any, Sequence[torch.Tensor | None], torch.Tensor | None]:
-    """The plan, the tensors as they are laid out, and where the tokens are in them if not one after another."""
+    """The plan, the tensors in the layout, and the places of the tokens in them if they are not contiguous."""
     if layout is None:
         return backend.plan(batch, group), tensors, None
     batch, places = _pad_batch(batch, layout)
@@ -80,7 +82,7 @@ def _plan(
 
 
 def _pad_batch(batch: BatchLayout, layout: Padded) -> tuple[BatchLayout, torch.Tensor]:
-    """The batch as ``layout`` has it, and where the tokens of the flat layout are then."""
+    """The batch in ``layout``, and the places in it of the tokens of the flat layout."""
     longest = int(batch.query.max())
     span = longest + layout.places if longest > 1 else 1
     places = [row * span + token for row, count in enumerate(batch.query.tolist()) for token in range(count)]

@@ -1,4 +1,4 @@
-"""Memory for weights, on huge pages where the system has them: reading them in a row is then a good deal faster."""
+"""Memory for weights, on huge pages where the system has them, which makes sequential reads much faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIGNED = 4096
 
 
 class Arena:
-    """Hands out tensors from large chunks; a chunk is given back when the last of its tensors is gone."""
+    """Hands out tensors from large chunks; a chunk is freed with the last of its tensors."""
 
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8)
@@ -35,4 +35,4 @@ def _make_chunk(size: int) -> torch.Tensor:
 
 
 weights = Arena()
-"""Of this process; models fill it one tensor after the other."""
+"""The arena of this process. Models are loaded into it tensor by tensor."""

@@ -76,30 +76,38 @@ class HeadTurnRecord(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class CpuAttentionPlan:
-    """Request r has tokens ``starts[r]:starts[r + 1]`` of the step and blocks ``tables[r]``; all int32."""
+    """What a step's rows are, for native code and for plain torch."""
 
     starts: Int32s
+    """[rows + 1]: row r has the tokens ``starts[r]:starts[r + 1]`` of the step."""
+
     context: Int32s
+    """[rows]: tokens of each row, those of earlier steps included."""
+
     tables: Int32s
+    """[rows, blocks]: the pages of each row."""
+
     record: _Plan
+    """The same for native code; it points into the arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A layer over a cache as native code reads it, with the tensors its record points into."""
+    """A layer over a cache as native code reads it."""
 
     layer: AttentionLayer
     cache: KVCache | None
     record: LayerRecord
+
     held: tuple[torch.Tensor | None, torch.Tensor | None]
+    """Tensors that the record points into."""
 
 
 class CpuAttention(PagedBackend):
-    """Paged attention over one pool of pages, in the step's dtype or 8 bits. ``library`` None chooses what is selected
-    for the process.
+    """Paged attention over a cache in the step's dtype or in 8 bits. Without a ``library`` it uses the one selected for
+    the process.
 
-    Row-invariant in native code: an output depends on the request's own tokens only. For layers that are not causal,
-    ``window`` is taken to both sides.
+    Row-invariant in native code: an output depends on the request's own tokens only.
     """
 
     def __init__(self, library: ctypes.CDLL | None = None) -> None:
@@ -116,9 +124,9 @@ class CpuAttention(PagedBackend):
         return make_cache(spec)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: CpuAttentionPlan | None = None) -> CpuAttentionPlan:
-        """``into`` is not used: the arrays are small, and nothing here replays a graph."""
+        """``into`` is ignored: the arrays are small, and no step is captured on this platform."""
         if self._library is not None:
-            self._library.lsv_wake_team()  # a step begins: parked threads wake up while the host prepares it
+            self._library.lsv_wake_team()  # a step begins: wake up parked threads while the host prepares it
         starts = row_starts(batch)
         context = np.ascontiguousarray(batch.context, np.int32)
         table = np.ascontiguousarray(self.table_of(batch, group), np.int32)
@@ -136,7 +144,7 @@ class CpuAttention(PagedBackend):
     ) -> torch.Tensor:
         if self._library is None:
             return reference.attend(q, k, v, layer, cache, plan.starts, plan.context, plan.tables)
-        assert cache is None or cache.dtype in (q.dtype, *FORMS), "the cache has another dtype than the step"
+        assert cache is None or cache.dtype in (q.dtype, *FORMS), "the cache and the step differ in dtype"
         q = _dense_heads(q)
         out = torch.empty(q.shape, dtype=q.dtype)
         tensors = _Tensors(q=q.data_ptr(), out=out.data_ptr(), q_stride=q.stride(0))
@@ -159,7 +167,7 @@ class CpuAttention(PagedBackend):
         if self._library is None:
             reference.write(k, v, layer, cache, plan.starts, plan.context, plan.tables)
             return
-        assert cache.dtype in (k.dtype, *FORMS), "the cache has another dtype than the step"
+        assert cache.dtype in (k.dtype, *FORMS), "the cache and the step differ in dtype"
         k, v = _dense_heads(k), _dense_heads(v)
         tensors = _Tensors(k=k.data_ptr(), v=v.data_ptr(), k_stride=k.stride(0), v_stride=v.stride(0))
         self._library.lsv_write(
@@ -212,6 +220,6 @@ def _floats(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _dense_heads(x: torch.Tensor) -> torch.Tensor:
-    """``x`` [T, heads, dim] with each token's heads in one piece; a slice of a fused projection is that already."""
+    """``x`` [T, heads, dim] with the heads of each token contiguous, as they are in a slice of a fused projection."""
     _, head, feature = x.stride()
     return x if feature == 1 and head == x.shape[2] else x.contiguous()

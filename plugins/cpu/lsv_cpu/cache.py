@@ -1,8 +1,8 @@
-"""How the KV cache lies in memory: see native/attention_pages.h.
+"""The layout of the KV cache: see native/attention_pages.h.
 
 One tensor [pages, elements of a page]. A page holds a block of every layer of the group that owns it, layer by layer:
 the keys of all KV heads, then their values. A pair, of features in keys and of tokens in values, fills 4 bytes, or is
-two codes. Behind them int8 has the scales of all keys, then of all values.
+two codes. After them int8 has the scales of all keys, then of all values.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from lsv.attention import AttentionLayer, CacheSpec, Place
 from lsv_cpu.arena import Arena
 from lsv_cpu.codes import FORMS
 
-_SLACK = 64  # bytes that may be read behind a line of values
+_SLACK = 64  # bytes that may be read past a line of values
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """``offsets`` says where in a page of its group a layer's block begins: by (group, place), in elements.
-
-    ``pages`` is of ``dtype`` or, where that has 8 bits, of the codes (uint8).
-    """
+    """The pages of all groups, and where in them the layers are."""
 
     pages: torch.Tensor
+    """Of ``dtype`` or, if that has 8 bits, of the codes (uint8): [pages, elements]."""
+
     dtype: torch.dtype
     block_size: int
+
     offsets: Mapping[Place, int]
+    """Where a layer's block begins in a page of its group, in elements."""
 
     @property
     def pair(self) -> int:
@@ -40,11 +41,11 @@ class KVCache:
         return self.offsets[layer.group, layer.place]
 
     def half(self, layer: AttentionLayer) -> int:
-        """Elements of a block's keys, or of its values."""
+        """Elements of the keys of a block, or of its values."""
         return layer.kv_heads * layer.head_dim * self.block_size
 
     def keys(self, layer: AttentionLayer) -> torch.Tensor:
-        """[pages, kv_heads, head_dim * block], a view; ``key_order`` says what is where."""
+        """[pages, kv_heads, head_dim * block], a view in the order of ``key_order``."""
         return self._heads(layer, self.start(layer), self.half(layer))
 
     def values(self, layer: AttentionLayer) -> torch.Tensor:
@@ -53,7 +54,7 @@ class KVCache:
         return values.unflatten(2, (self.block_size // self.pair, layer.head_dim, self.pair))
 
     def scales(self, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-        """Of int8 keys and values, float32 [pages, kv_heads, block] each, views."""
+        """For int8 those of keys and of values, float32 [pages, kv_heads, block] each, views."""
         if self.dtype != torch.int8:
             return None, None
         first, size = self.start(layer) + 2 * self.half(layer), layer.kv_heads * self.block_size * 4
@@ -61,7 +62,7 @@ class KVCache:
         return keys, values
 
     def key_order(self, head_dim: int) -> torch.Tensor:
-        """Where a block of keys has each feature of each token: int64 [block, head_dim]."""
+        """Where in a block of keys each feature of each token is: int64 [block, head_dim]."""
         feature, token = torch.arange(head_dim), torch.arange(self.block_size)[:, None]
         paired = (feature // self.pair * self.block_size + token) * self.pair + feature % self.pair
         whole = head_dim // self.pair * self.pair
@@ -72,7 +73,7 @@ class KVCache:
 
 
 def make_cache(spec: CacheSpec) -> KVCache:
-    """The memory is not touched: pages cost nothing before they are written."""
+    """The memory is not touched: pages take none before they are written."""
     begins, largest = spec.offsets()
     memory = Arena().take(spec.pages * largest + _SLACK)[:-_SLACK]
     stored = torch.uint8 if spec.dtype in FORMS else spec.dtype

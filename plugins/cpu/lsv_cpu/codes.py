@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits, in plain torch: the forms of native/attention_codes.h."""
+"""Keys and values in 8 bits, in plain torch: the formats of native/attention_codes.h."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Heads [..., dim] as codes uint8 of the same shape: floats by ``scale``, int8 by scales float32 [...] of its own.
+    """Heads [..., dim] as codes uint8 of the same shape: floats in units of ``scale``, int8 in units of scales float32
+    [...] of its own.
 
-    Rounded to nearest even. What is larger than the largest number becomes that; a NaN of floats stays one, and
-    makes the scale of int8 one.
+    Rounds to nearest even and saturates. A NaN stays NaN in floats, and makes the scale NaN in int8.
     """
     x = x.float()
     if dtype == torch.int8:
@@ -30,7 +30,7 @@ def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Ten
 
 
 def decode(codes: torch.Tensor, dtype: torch.dtype, scale: float, scales: torch.Tensor | None) -> torch.Tensor:
-    """What codes uint8 [..., dim] stand for, float32; ``scales`` [...] are those of int8."""
+    """The numbers that codes uint8 [..., dim] stand for, float32; ``scales`` [...] are for int8."""
     if scales is None:
         return codes.view(dtype).float() * scale
     magnitude = (codes & _MAGNITUDE).float()

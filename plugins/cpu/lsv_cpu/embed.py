@@ -1,4 +1,4 @@
-"""The embedding of a model whose head is tied to it: rows are read out of the head's panels, so they are kept once."""
+"""The embedding of a model with a tied head: rows are read from the head's panels, so the weights are stored once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PanelEmbed(Kernel):
         self._record: LinearRecord | None = None
 
     def pack(self) -> None:
-        """Called when the head has packed. Where another kernel than ours was bound to it, the rows stay."""
+        """Called once the head has packed. If another kernel was bound to the head, the embedding keeps its rows."""
         kernel = self._head.kernel
         if isinstance(kernel, PanelLinear):
             self._record = kernel.record
@@ -40,9 +40,9 @@ class PanelEmbed(Kernel):
 
 
 def why_not_tied(spec: OpSpec) -> str | None:
-    """None, or why an embedding can't read its rows from a head's panels."""
+    """None, or why an embedding can't read its rows from the panels of the head."""
     if "tied" not in spec.flags:
         return "has rows of its own"
     if "cut" in spec.flags:
-        return "is cut over ranks"
+        return "is sharded over ranks"
     return why_not_panels(spec)

@@ -1,4 +1,4 @@
-"""Kernels for single ops where torch needs several ops or a slow one."""
+"""Kernels for single ops that take torch several ops, or a slow one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RmsNorm(Kernel):
 
 
 class SiluMul(Kernel):
-    """``lsv.nn.mlp.GatedActivation`` for silu: the gate and the product without a tensor between them."""
+    """``lsv.nn.mlp.GatedActivation`` for silu: gate and product in one pass."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
         self._library = selected_library()
@@ -84,7 +84,7 @@ class Rotate(Kernel):
 
 
 def selected_library() -> ctypes.CDLL:
-    """The native code selected for this process, which a kernel's ``supports`` has found to be there."""
+    """The native code selected for this process; ``supports`` of a kernel has found that there is some."""
     library = native.library()
     assert library is not None, "a native kernel was bound without native code"
     return library
@@ -98,7 +98,7 @@ def why_not_native(spec: OpSpec) -> str | None:
 
 
 def _dense_rows(x: torch.Tensor) -> bool:
-    """Whether all but the first axis lie in one piece, as in a slice of a fused projection."""
+    """Whether all axes but the first are contiguous, as in a slice of a fused projection."""
     expected = 1
     for size, stride in zip(reversed(x.shape[1:]), reversed(x.stride()[1:]), strict=True):
         if stride != expected:

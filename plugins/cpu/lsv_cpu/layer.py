@@ -39,8 +39,8 @@ class DecoderLayerRecord(ctypes.Structure):
 class FusedLayer(Kernel):
     """``lsv.nn.decoder.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
 
-    The layer's parts get native kernels of their own, which share their packed weights with this one and do the work
-    where another attention backend is chosen, or no cache is there.
+    The layer's parts get native kernels of their own, which share their packed weights with this one. They run instead
+    of it with another attention backend or without a cache.
     """
 
     def __init__(self, module: DecoderLayer, spec: OpSpec) -> None:
@@ -59,7 +59,7 @@ class FusedLayer(Kernel):
         self._cache: object = None
 
     def pack(self) -> None:
-        """Called when the parts have packed their weights."""
+        """Called once the parts have packed their weights."""
         attn, record = self._module.attn, self._record
         record.dtype = native.DTYPES[attn.qkv.linear.layer.dtype]
         record.hidden = attn.qkv.linear.layer.inputs
@@ -75,7 +75,7 @@ class FusedLayer(Kernel):
             rotary=attn.rope.rope.rotary_dim,
         )
         self._address = ctypes.addressof(record)
-        self._cache = None  # the attention layer gets the scales of its cache with the weights
+        self._cache = None  # loading weights also sets the scales of the attention layer's cache
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         backend = step.backend
@@ -109,9 +109,9 @@ def _describe(norm: RMSNorm) -> NormRecord:
 
 
 def why_not_fused(spec: OpSpec) -> str | None:
-    """None, or why a decoder layer can't be one call."""
+    """None, or why a decoder layer can't be a single call."""
     if "reduce" in spec.flags:
-        return "is cut over ranks, which meet in the middle of a layer"
+        return "is sharded over ranks, which exchange results in the middle of a layer"
     if "gated_mlp" not in spec.flags:
-        return "has another MLP than a gated one"
+        return "has an MLP that is not gated"
     return why_not_gated(spec)

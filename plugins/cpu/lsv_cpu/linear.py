@@ -34,18 +34,25 @@ class LinearRecord(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A linear layer's weights as its module holds them; ``group`` counts the inputs of a scale, 0 for all of them.
-
-    Codes have ``values``, perhaps an ``order`` of inputs, and with ``offset`` as many offsets stacked on the scales.
-    """
+    """A linear layer's weights as its module holds them."""
 
     format: int
+    """``Format`` of native/gemm.h."""
+
     weight: torch.Tensor
     scales: torch.Tensor | None = None
+
     group: int = 0
+    """Inputs that share a scale; 0 if all do."""
+
     values: torch.Tensor | None = None
+    """What codes stand for, bfloat16 [16 or 256]."""
+
     order: torch.Tensor | None = None
+    """The input of each column, if they are not in order."""
+
     offset: bool = False
+    """Whether ``scales`` has as many offsets stacked on the scales."""
 
 
 Take = Callable[[Linear], Stored]
@@ -76,12 +83,12 @@ TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _t
 
 
 ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": RoundInt4}
-"""Kernels for what a layer made from plain weights does to them: it has the op as a child."""
+"""Kernels that quantise weights while they are loaded; layers that do so have the op as a child module."""
 
 
 class PanelLinear(Kernel):
-    """``x @ weight.T + bias`` over packed panels. With ``gate`` outputs are gate and up in equal halves, and
-    it yields ``activation(gate) * up``.
+    """``x @ weight.T + bias`` over packed panels. With a ``gate`` half of the outputs are gate and half are up, and the
+    result is ``activation(gate) * up``.
     """
 
     def __init__(self, module: Linear, spec: OpSpec, gate: int = 0) -> None:
@@ -128,7 +135,7 @@ class PanelLinear(Kernel):
         return out
 
     def _keep(self, name: str, size: int) -> torch.Tensor:
-        """Buffer ``name`` of the module: the one it has from an earlier filling, or a new one."""
+        """The module's buffer ``name``: the one left from an earlier load, or a new one."""
         held = self._module._buffers.get(name)
         return held if held is not None else self._module.keep(name, arena.weights.take(size))
 

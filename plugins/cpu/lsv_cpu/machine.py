@@ -22,7 +22,7 @@ _FLAGS_OF_ISA = {
 
 
 class Machine:
-    """Reads below ``root``, which tests replace by a folder of their own."""
+    """Reads files below ``root``; tests use a folder of their own."""
 
     def __init__(self, root: str | Path = "/") -> None:
         self.root = Path(root)
@@ -40,7 +40,7 @@ class Machine:
         return frozenset(next(found, "").split())
 
     def instruction_sets(self) -> tuple[str, ...]:
-        """Those that native kernels know and this machine has, the most recent first."""
+        """The ones that native kernels support and this machine has, the most recent first."""
         flags = self.flags()
         return tuple(isa for isa, needed in _FLAGS_OF_ISA.items() if needed <= flags)
 
@@ -58,11 +58,11 @@ class Machine:
         return cores[: self._cpu_quota() or len(cores)]
 
     def memory_limit(self) -> int:
-        """Bytes this process may use: the machine's memory, or less where a cgroup says so."""
+        """Bytes this process may use: the machine's memory, or less if a cgroup limits it."""
         return min([self._meminfo("MemTotal"), *(limit for limit, _ in self._memory_cgroups())])
 
     def memory_free(self) -> int:
-        """Bytes that can still be had without swapping or passing a cgroup's limit."""
+        """Bytes that can still be allocated without swapping or exceeding a cgroup's limit."""
         return max(0, min([self._meminfo("MemAvailable"), *(limit - used for limit, used in self._memory_cgroups())]))
 
     def memory_used(self) -> int:
@@ -84,7 +84,7 @@ class Machine:
         return 0
 
     def _memory_cgroups(self) -> Iterator[tuple[int, int]]:
-        """(limit, bytes used beside file cache) of each cgroup above this process that limits memory."""
+        """(limit, bytes used without the file cache) of each cgroup above this process that limits memory."""
         for folder in self._cgroups("memory"):
             for limit_file, used_file in (
                 ("memory.max", "memory.current"),
@@ -95,7 +95,7 @@ class Machine:
                     yield int(limit), int(_read(folder / used_file) or 0) - _file_cache(folder)
 
     def _cpu_quota(self) -> int:
-        """Whole CPUs the tightest cgroup grants, at least 1; 0 where none limits them."""
+        """Whole CPUs that the tightest cgroup grants, at least 1; 0 if none limits them."""
         quotas = []
         for folder in self._cgroups("cpu"):
             quota, _, period = _read(folder / "cpu.max").partition(" ")

@@ -26,7 +26,7 @@ from lsv_cpu.machine import Machine
 log = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent / "native"
-# The warnings switched off are about the compiler's own intrinsics.
+# The disabled warnings come from the compiler's own intrinsics.
 _FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-pthread", "-Wno-maybe-uninitialized", "-Wno-psabi")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
@@ -64,25 +64,25 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),
     "lsv_linear": (None, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
 }
-"""Results and arguments of the functions that every build has."""
+"""Result and argument types of the functions that every build has."""
 
 
 @dataclass(slots=True)
 class _Selection:
-    """What ``cpu.isa``, ``cpu.native`` and ``cpu.cache_dir`` say."""
+    """The values of ``cpu.isa``, ``cpu.native`` and ``cpu.cache_dir``."""
 
     isa: str = "auto"
     enabled: bool = True
     cache_dir: Path | None = None
 
 
-# Backends and kernels are made without options, after the device of their process has been opened with them; and
-# machine code is loaded once per process in any case.
+# Options reach the device that a process opens, not the backends and kernels that are made after it. Machine code is
+# loaded once per process in any case.
 _selection = _Selection()
 
 
 def select(isa: str = "auto", *, enabled: bool = True, cache_dir: Path | None = None) -> None:
-    """Decide for this process what ``library`` gives. Raises ``ConfigError`` for an ISA the machine lacks."""
+    """Choose what ``library`` returns in this process. Raises ``ConfigError`` for an ISA the machine lacks."""
     if isa != "auto":
         available = Machine().instruction_sets()
         if isa not in available:
@@ -92,24 +92,24 @@ def select(isa: str = "auto", *, enabled: bool = True, cache_dir: Path | None = 
 
 
 def library() -> ctypes.CDLL | None:
-    """The kernels selected for this process; None where plain torch has to do, with one line saying why."""
+    """The kernels selected for this process; None if plain torch has to do, which is logged once with the reason."""
     if not _selection.enabled:
         return _do_without("cpu.native=off")
     return load(_selection.isa, _selection.cache_dir)
 
 
 def load(isa: str, cache_dir: Path | None = None) -> ctypes.CDLL | None:
-    """The kernels for one instruction set (``"auto"`` for the best), compiled unless that was done before."""
+    """The kernels for one instruction set (``"auto"`` for the best), compiled unless they were before."""
     return _load(resolve_isa(isa), _writable(cache_dir or Path.home() / ".cache"))
 
 
 def resolve_isa(isa: str) -> str:
-    """What is compiled for a value of ``cpu.isa``."""
+    """The instruction set that a value of ``cpu.isa`` stands for."""
     return next(iter(Machine().instruction_sets()), "generic") if isa == "auto" else isa
 
 
 def _writable(cache_dir: Path) -> Path:
-    """``lsv/cpu`` below ``cache_dir``, or a private temporary folder where that can't be written."""
+    """``lsv/cpu`` below ``cache_dir``, or a private temporary folder if that can't be written."""
     folder = cache_dir / "lsv" / "cpu"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def _reason(problem: Exception) -> str:
 
 
 def _key(isa: str) -> str:
-    """Names what a binary was made from. Not the compiler nor torch: the interface is plain C."""
+    """Identifies what a binary was built from. The compiler and torch are not part of it: the interface is plain C."""
     digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _FLAGS_OF_ISA[isa])).encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -159,7 +159,7 @@ def _key(isa: str) -> str:
 
 
 def _build_once(isa: str, path: Path) -> None:
-    """Compile to ``path`` unless another process does so first. Raises ``OSError`` or ``SubprocessError``."""
+    """Compile to ``path`` unless another process did so first. Raises ``OSError`` or ``SubprocessError``."""
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
@@ -176,7 +176,7 @@ def _build_once(isa: str, path: Path) -> None:
 
 
 def _compile(command: Sequence[str], output: Path) -> None:
-    """Compile the sources side by side, then link them. Raises ``CalledProcessError``."""
+    """Compile the sources in parallel, then link them. Raises ``CalledProcessError``."""
     with tempfile.TemporaryDirectory(prefix="lsv-cpu-") as scratch, ThreadPoolExecutor() as pool:
 
         def compile_one(source: Path) -> str:

@@ -1,4 +1,4 @@
-"""The cpu platform: one device, bound to cores, with a memory rule of its own."""
+"""The cpu platform: one device, bound to cores, with its own rule for the memory of the KV cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CpuPlatform(Platform):
         )
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
-        """``index`` is this process's rank on the machine: it picks the list of cores in ``cpu.bind``."""
+        """``index`` is the rank of this process on the machine: it selects the list of cores in ``cpu.bind``."""
         from lsv_cpu import native
 
         cores = cores_to_bind(str(options.get("cpu.bind") or "all"), index, Machine().allowed())
@@ -56,7 +56,7 @@ class CpuPlatform(Platform):
 def cores_to_bind(text: str, rank: int, allowed: frozenset[int]) -> frozenset[int] | None:
     """The logical CPUs of one rank; None for ``"all"``, which binds nothing.
 
-    Lists of ranks are parted by ``|`` or ``/``. Raises ``ConfigError``.
+    The lists of ranks are separated by ``|`` or ``/``. Raises ``ConfigError``.
     """
     if text == "all":
         return None
@@ -81,8 +81,8 @@ def cores_to_bind(text: str, rank: int, allowed: frozenset[int]) -> frozenset[in
 class CpuDevice(Device):
     """The cores and memory this process may use. Binds the calling thread, and so all compute threads it starts.
 
-    Native kernels have a thread team of their own. Torch's few remaining ops then run on one thread: two teams that
-    wait for work by spinning would take the cores from each other.
+    Native kernels have their own thread team. The few ops left to torch then run on one thread: two teams that spin
+    while they wait for work would compete for the cores.
     """
 
     def __init__(self, machine: Machine, cores: frozenset[int] | None, *, threads: int, kv_gib: float) -> None:
@@ -117,7 +117,7 @@ class CpuDevice(Device):
         return Budget(kv, why=f"min(4 GiB, a quarter of {limit})")
 
     def release_cache(self) -> None:
-        """Have malloc give back what it holds for later; nothing where the C library has no such call."""
+        """Have malloc return its free memory to the system; does nothing if the C library has no such call."""
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)

@@ -75,16 +75,16 @@ def lsv_settings() -> Iterable[Setting]:
         name="cpu.isa",
         default="auto",
         choices=("auto", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
-        help="the most recent instruction set that native kernels may use",
+        help="the newest instruction set that native kernels may use",
     )
     yield Setting(
         name="cpu.native",
         default="auto",
         choices=("auto", "off"),
-        help="auto compiles native kernels at first use; off runs the plain torch ones",
+        help="auto compiles native kernels on first use; off runs plain torch instead",
     )
     yield Setting(
         name="cpu.cache_dir",
         env=("XDG_CACHE_HOME",),
-        help="folder that keeps compiled kernels, in lsv/cpu below it; default ~/.cache",
+        help="folder for compiled kernels, in lsv/cpu below it; default ~/.cache",
     )

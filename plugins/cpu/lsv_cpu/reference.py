@@ -1,4 +1,4 @@
-"""Paged attention in plain torch, request by request: what runs where there is no native code."""
+"""Paged attention in plain torch, row by row: what runs where there is no native code."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def _attend_densely(
         weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
     else:
         weights = scores.softmax(-1)
-    seen = visible.any(0)  # freed blocks behind a window may hold anything, NaN included
+    seen = visible.any(0)  # freed blocks outside a window may hold anything, NaN included
     values = v.masked_fill(~seen[:, None, None], 0.0)
     return torch.einsum("grqk,kgd->qgrd", weights, values).flatten(1, 2)
 
 
 def _visible(distance: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
-    """``distance`` is query position less key position; both sides are open to layers that are not causal."""
+    """``distance`` is query position less key position. Layers that are not causal see both sides."""
     visible = distance >= 0 if layer.causal else torch.ones_like(distance, dtype=torch.bool)
     return visible if layer.window is None else visible & (distance.abs() < layer.window)

@@ -1,4 +1,4 @@
-"""Quantising weights while a model is loaded: native/quantise.cpp in the place of plain torch."""
+"""Quantising weights while a model is loaded, by native/quantise.cpp instead of plain torch."""
 
 from __future__ import annotations
 

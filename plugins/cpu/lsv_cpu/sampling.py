@@ -1,4 +1,4 @@
-"""Choosing and describing tokens straight on the logits, in their own dtype; see native/sample.cpp."""
+"""Choosing and describing tokens directly on the logits, in their own dtype; see native/sample.cpp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARGUMENTS: Mapping[str, list[type]] = {
 
 
 class NativeChoose(Kernel):
-    """``lsv.nn.sampling.Choose``; the same tokens to the bit, whatever the team and the instruction set."""
+    """``lsv.nn.sampling.Choose``, with exactly the same tokens whatever the thread team and the instruction set."""
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
         self._library = _library()
@@ -45,7 +45,7 @@ class NativeChoose(Kernel):
 
 
 class NativeDescribe(Kernel):
-    """``lsv.nn.sampling.Describe``, without a vocabulary of log probabilities and without sorting one."""
+    """``lsv.nn.sampling.Describe``, without computing the log probabilities of the whole vocabulary or sorting them."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._library = _library()

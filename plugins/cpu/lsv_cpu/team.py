@@ -1,4 +1,4 @@
-"""The thread team of native code, as large as this process may use cores."""
+"""The thread team of native code: one thread for each core that this process may use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lsv_cpu import native
 
 
 def set_team(threads: int, cores: Set[int] | None) -> bool:
-    """Make the team ``threads`` strong; each member but the caller is pinned to one of ``cores`` if these are given.
+    """Make a team of ``threads``. If ``cores`` are given, each member but the caller is pinned to one of them.
 
-    False where there is no native code to run on it.
+    False if there is no native code to run on it.
     """
     library = native.library()
     if library is None:

@@ -1,4 +1,4 @@
-"""The attention backend ``hpu-flat``: padded batches, index tensors of fixed shapes, nothing that depends on values."""
+"""The attention backend ``hpu-flat``: padded batches and index tensors whose shapes do not depend on values."""
 
 from __future__ import annotations
 
@@ -23,44 +23,60 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SingleTokens:
-    """A step of one token a row. ``slots`` int64 [R] is where its K and V go, ``alive`` [R] whether it is one at all.
-
-    pages, rows and distance int64 [N] and mapping float32 [N, R] are those of all blocks, see ``attend_blocks``.
-    """
+    """A step of one token per row, over one list of all blocks of the batch; see ``attend_blocks``."""
 
     slots: torch.Tensor
+    """int64 [R]: where K and V of each token go."""
+
     alive: torch.Tensor
+    """bool [R]: False for padding."""
+
     pages: torch.Tensor
+    """int64 [N]: the page of each block."""
+
     rows: torch.Tensor
+    """int64 [N]: the row of each block."""
+
     distance: torch.Tensor
+    """int64 [N]: how many tokens before the row's query a block begins."""
+
     mapping: torch.Tensor
+    """float32 [N, R]: one-hot, the row of each block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """A step of ``span`` places a row: slots int64 and alive [R * span] as in ``SingleTokens``.
-
-    starts int64 [R] is the position of a row's first token, lengths int32 [R] its tokens in this step. With context,
-    pages int64 [R * W] are the blocks of all its tokens and context int64 [R] their number.
-    """
+    """A step of ``span`` places per row."""
 
     span: int
+
     slots: torch.Tensor
+    """int64 [R * span]: where K and V of each token go."""
+
     alive: torch.Tensor
+    """bool [R * span]: False for padding."""
+
     starts: torch.Tensor
+    """int64 [R]: position of each row's first token in this step."""
+
     lengths: torch.Tensor
+    """int32 [R]: tokens of each row in this step."""
+
     context: torch.Tensor
+    """int64 [R]: tokens of each row, those of earlier steps included."""
+
     pages: torch.Tensor | None
+    """int64 [R * W]: the blocks of all tokens; None if rows attend to the tokens of this step alone."""
 
 
 FlatPlan = SingleTokens | Prompts
 
 
 class FlatAttention(PagedBackend):
-    """Flat paged attention for single tokens, Intel's fused kernel for prompts. ``ops`` None chooses what is selected
+    """Flat paged attention for single tokens, Intel's fused kernel for prompts. Without ``ops`` it uses those selected
     for the process.
 
-    Not row-invariant: products over all blocks of a batch add up in an order of the device's choice.
+    Not row-invariant: the device chooses the order in which products over all blocks of a batch are added up.
     """
 
     def __init__(self, ops: VendorOps | None = None, *, fused: bool | None = None) -> None:
@@ -74,7 +90,7 @@ class FlatAttention(PagedBackend):
         return make_cache(spec, device.torch_device, self._ops, selection.calibration())
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: FlatPlan | None = None) -> FlatPlan:
-        """Shapes follow from rows, span and ``batch.blocks``, or from what the batch needs where that is more."""
+        """Shapes follow from rows, span and ``batch.blocks``, or from what the batch needs if that is more."""
         assert batch.span > 0, "hpu-flat takes padded batches"
         table = self.table_of(batch, group).astype(np.int64)
         if batch.span == 1 and table.shape[1]:
@@ -127,7 +143,7 @@ class FlatAttention(PagedBackend):
         return Prompts(batch.span, **{"pages": None, **tensors})  # type: ignore[arg-type]
 
     def _places(self, batch: BatchLayout, table: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-        """Where in the cache each place of the step is to be written, 0 for padding; and which are tokens."""
+        """Where in the cache each place of the step is written to, 0 for padding; and which places are tokens."""
         place = np.arange(batch.span)
         alive = place < batch.query[:, None]
         if not table.shape[1]:
@@ -204,7 +220,7 @@ class FlatAttention(PagedBackend):
         return Sight(plan.starts, keys)
 
     def _sight_of_cache(self, plan: Prompts) -> Sight:
-        """Pages are in the order of positions; nothing is in the null page."""
+        """Pages are in the order of positions; the null page holds nothing."""
         assert plan.pages is not None
         pages = plan.pages.view(len(plan.starts), -1).repeat_interleave(self.block_size, 1)
         position = torch.arange(pages.shape[1], device=pages.device)

@@ -1,4 +1,4 @@
-"""How the KV cache lies in memory: for every place in a group one tensor of keys and one of values.
+"""The layout of the KV cache: for every place in a group one tensor of keys and one of values.
 
 A page is a block of tokens in all of them. Layers of different groups that have the same place share its tensors,
 because a page belongs to one group at a time; a narrower layer uses the front of each token.
@@ -18,31 +18,39 @@ from lsv_hpu.vendor_ops import VendorOps
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Of a layer's keys or values in 8-bit floats: what they are in units of, and its inverse; float32 []."""
+    """Of a layer's keys or values in 8-bit floats."""
 
     scale: torch.Tensor
+    """float32 []: they are in units of this."""
+
     inverse: torch.Tensor
+    """float32 []: its inverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatCache:
-    """``keys[place]`` and ``values[place]`` are [pages * block_size, kv_heads * head_dim of the widest layer].
-
-    ``scales`` are by layer index, for keys and values; empty where the cache is in the step's own dtype;
-    so are ``peaks``, which keep the largest numbers that were written, and are empty but where these are measured.
-    """
+    """Keys and values of all layers."""
 
     keys: tuple[torch.Tensor, ...]
+    """By place: [pages * block_size, kv_heads * head_dim of the widest layer]."""
+
     values: tuple[torch.Tensor, ...]
+    """As ``keys``."""
+
     block_size: int
+
     scales: Mapping[int, tuple[Scales, Scales]]
+    """Those of keys and of values by layer index; empty for a cache in the step's own dtype."""
+
     ops: VendorOps
+
     peaks: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+    """The largest key and value written so far by layer index; empty unless they are measured."""
 
     def write(
         self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, slots: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put k and v [T, kv_heads, head_dim] where ``slots`` int64 [T] say; what will be read of them."""
+        """Write k and v [T, kv_heads, head_dim] to ``slots`` int64 [T]. Returns them as they will be read."""
         for peak, x in zip(self.peaks.get(layer.index, ()), (k, v), strict=False):
             raise_peak(peak, x)
         kept = []
@@ -90,7 +98,7 @@ class FlatCache:
 
 
 def put_rows(rows: torch.Tensor, slots: torch.Tensor, x: torch.Tensor) -> None:
-    """``rows[slots] = x``. Torch's CPU can't index 8-bit floats, and to the emulation they are bytes."""
+    """``rows[slots] = x``. Torch can't index 8-bit floats on the CPU, so emulation handles them as bytes."""
     if x.dtype.itemsize == 1 and rows.device.type != "hpu":
         rows, x = rows.view(torch.uint8), x.view(torch.uint8)
     rows.index_copy_(0, slots, x)
@@ -99,7 +107,7 @@ def put_rows(rows: torch.Tensor, slots: torch.Tensor, x: torch.Tensor) -> None:
 def make_cache(
     spec: CacheSpec, device: torch.device, ops: VendorOps, calibration: Calibration | None = None
 ) -> FlatCache:
-    """A cache of zeros: lists are filled up with the null page, to which nothing but zeros is ever written."""
+    """A cache of zeros: lists are padded with the null page, to which only zeros are ever written."""
     widths: dict[int, int] = {}
     for (_, place), layer in spec.placed().items():
         widths[place] = max(widths.get(place, 0), layer.kv_heads * layer.head_dim)
@@ -120,7 +128,7 @@ def make_cache(
 
 
 def _units(layer: AttentionLayer, calibration: Calibration | None) -> tuple[float, float]:
-    """What keys and values are in units of: as measured or, where they were not, as the checkpoint says."""
+    """The units of keys and values: as measured or, if they were not, as in the checkpoint."""
     if calibration is None or calibration.measuring:
         return layer.key_scale, layer.value_scale
     return (

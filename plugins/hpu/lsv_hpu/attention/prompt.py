@@ -1,6 +1,6 @@
-"""Attention of prompts [rows, span]: Intel's fused kernel where it has what a layer asks for, else plain algebra.
+"""Attention of prompts [rows, span]: Intel's fused kernel if it has what a layer asks for, else plain algebra.
 
-Queries are taken in pieces of a fixed size, so that masks and scores of long prompts stay small.
+Queries are computed in pieces of a fixed size, so that masks and scores of long prompts stay small.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _QUERIES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Who may see what: queries of row r are at ``starts[r]``, ``starts[r] + 1`` …; ``keys`` int64 [R, K] are the
-    positions of its keys, -1 where there is none.
-    """
+    """Which keys a query may see."""
 
     starts: torch.Tensor
+    """int64 [R]: the queries of row r are at positions ``starts[r]``, ``starts[r] + 1`` …"""
+
     keys: torch.Tensor
+    """int64 [R, K]: positions of the keys of each row, -1 where there is none."""
 
     def of(self, first: int, last: int, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor]:
-        """Distances int64 [R, 1, 1, last - first, K] of some queries to their keys, and which of them are seen."""
+        """Distances int64 [R, 1, 1, last - first, K] of queries to their keys, and which of the keys are seen."""
         queries = self.starts[:, None] + torch.arange(first, last, device=self.starts.device)
         distance = queries[:, :, None] - self.keys[:, None]
         visible = (self.keys >= 0)[:, None].expand_as(distance)

@@ -1,4 +1,4 @@
-"""The attention backend ``triton-paged``: one family of launches for prompts, decoding and both together."""
+"""The attention backend ``triton-paged``: the same kernels for prompts, decoding and steps that mix them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from lsv_triton.device_table import launch
 
 MAX_HEAD_DIM = 256
 
-_PARTS_BYTES = 64 << 20  # of results of segments that are held at a time
+_PARTS_BYTES = 64 << 20  # most bytes that the results of segments may take
 _DOTS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-if triton.knobs.runtime.interpret:  # the interpreter knows no other floats than float32 well
+if triton.knobs.runtime.interpret:  # float32 is the only dtype that the interpreter computes in reliably
     _DOTS = dict.fromkeys(_DOTS, tl.float32)
 
 
 class TritonAttention(PagedBackend):
-    """Row-invariant: a token's result depends on its request's tokens only, decoded or in a prompt of any chunk.
+    """Row-invariant: a token's result depends on its request's tokens only, whether it is decoded or part of a prompt,
+    and however that is cut into chunks.
 
-    Grids follow from shapes alone, so that every step can be captured and replayed.
+    Grids follow from shapes alone, so every step can be captured and replayed.
     """
 
     def supports(self, layer: AttentionLayer) -> str | None:
@@ -65,19 +66,27 @@ class TritonAttention(PagedBackend):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Keys:
-    """Where a layer's keys and values are, as ``attend_tiles`` wants it; ``longest`` bounds how many a row has.
-
-    They are in units of ``unit`` and ``value_unit``.
-    """
+    """Where a layer's keys and values are, as ``attend_tiles`` takes it."""
 
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    """Keys, values, and the scales of both."""
+
     strides: tuple[int, ...]
+
     longest: int
+    """Bounds the keys of a row."""
+
     block: int = 1
     paged: bool = False
+
     form: int = PLAIN.value
+    """A form of ``code_kernels``."""
+
     unit: float = 1.0
+    """Keys are in units of this."""
+
     value_unit: float = 1.0
+    """Values are in units of this."""
 
 
 def _in_step(k: torch.Tensor, v: torch.Tensor) -> _Keys:
@@ -126,7 +135,7 @@ def _attend(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Ke
         "DECODING": plan.decoding,
         "SEGMENT": tile["segment"],
         "SPAN": span,
-        "enable_fp_fusion": False,  # it is not for the compiler to choose differently for the one kernel and the other
+        "enable_fp_fusion": False,  # or the compiler might fuse differently in the two kernels
     }
     sinks = q if layer.sinks is None else layer.sinks
     attend_tiles[tiles, layer.kv_heads, segments if split else 1](
@@ -146,7 +155,7 @@ def _attend(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Ke
 
 
 def _scales(layer: AttentionLayer, source: _Keys) -> tuple[float, float]:
-    """What a score is multiplied with, and the cap it then gets; scores end in base 2."""
+    """What a score is multiplied by, and the cap that is applied then; scores end up in base 2."""
     scale = layer.scale * source.unit
     if layer.soft_cap:
         return scale / layer.soft_cap, layer.soft_cap / math.log(2)
@@ -154,5 +163,5 @@ def _scales(layer: AttentionLayer, source: _Keys) -> tuple[float, float]:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """With each head in one piece; slices of a fused projection are that already."""
+    """``x`` with contiguous heads, which slices of a fused projection have."""
     return x if x.stride(2) == 1 else x.contiguous()

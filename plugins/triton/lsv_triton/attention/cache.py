@@ -1,7 +1,7 @@
-"""How the KV cache lies in memory: one pool of pages, in each a block of every layer of the group that owns it.
+"""The layout of the KV cache: one pool of pages; each holds a block of every layer of the group that owns it.
 
 A block has the keys of all KV heads, head by head [kv_heads, block, head_dim], then their values likewise, then for
-int8 the scales of both [kv_heads, block]. A head's keys lie in one piece, which is what a program reads.
+int8 the scales of both [kv_heads, block]. The keys of a head are contiguous, which is what a program reads.
 """
 
 from __future__ import annotations
@@ -18,26 +18,33 @@ CODES: Mapping[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
     torch.int8: torch.int8,
 }
-"""What caches of 8 bits are made of, by the dtype that names them."""
+"""What 8-bit caches store, by the dtype that names them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerCache:
-    """Views of one layer's cache: K and V [pages, kv_heads, block, head_dim]; scales float32 [pages, kv_heads, block]
-    where it is of integers.
-    """
+    """Views of one layer's cache."""
 
     keys: torch.Tensor
+    """[pages, kv_heads, block, head_dim]"""
+
     values: torch.Tensor
+    """[pages, kv_heads, block, head_dim]"""
+
     key_scales: torch.Tensor | None
+    """float32 [pages, kv_heads, block] for integers."""
+
     value_scales: torch.Tensor | None
+    """float32 [pages, kv_heads, block] for integers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVCache:
-    """``pages`` uint8 [pages, bytes]; ``layers`` by (group, place)."""
+    """The pages of all groups, and views of the layers in them."""
 
     pages: torch.Tensor
+    """uint8 [pages, bytes]"""
+
     dtype: torch.dtype
     block_size: int
     layers: Mapping[Place, LayerCache]
@@ -47,7 +54,7 @@ class KVCache:
 
 
 def make_cache(spec: CacheSpec, device: torch.device) -> KVCache:
-    """A cache whose pages are as large as those of the largest group. What is in them is not defined."""
+    """A cache whose pages are as large as the largest group needs. Their contents are undefined."""
     begins, largest = spec.offsets()
     memory = torch.empty(spec.pages, largest, dtype=torch.uint8, device=device)
     views = {

@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits: what a cache holds, and what that stands for."""
+"""Keys and values in 8 bits: what a cache holds, and the numbers that it stands for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 LARGEST_INTEGER = 127
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
-"""Integers of a smaller scale are all zero."""
+"""Integers with a smaller scale are all zero."""
 
 
 def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Heads [..., dim] as codes of the same shape, and for int8 their scales float32 [...].
 
-    Floats are in units of ``scale`` and come as uint8. Rounded to nearest even; what is larger than the largest number
-    becomes that. A NaN stays one, or makes the scale of its integers one.
+    Floats are in units of ``scale`` and returned as uint8. Rounds to nearest even and saturates. A NaN stays NaN in
+    floats, and makes the scale NaN in integers.
     """
     x = x.float()
     if dtype == torch.int8:
@@ -25,7 +25,7 @@ def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Ten
 
 
 def decode(codes: torch.Tensor, dtype: torch.dtype, scale: float, scales: torch.Tensor | None) -> torch.Tensor:
-    """What codes [..., dim] stand for, float32; ``scales`` [...] are those of int8."""
+    """The numbers that codes [..., dim] stand for, float32; ``scales`` [...] are for int8."""
     if scales is None:
         return codes.view(dtype).float() * scale
     return codes.float() * scales[..., None]

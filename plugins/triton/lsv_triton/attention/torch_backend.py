@@ -1,4 +1,4 @@
-"""Paged attention in plain torch, many rows at a time: for any device, and what the Triton kernels are held to."""
+"""Paged attention in plain torch, many rows at a time: for any device, and the reference of the Triton kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lsv_triton.attention.cache import CODES, KVCache, make_cache
 from lsv_triton.attention.codes import decode, encode
 
 _QUERIES = 64  # tokens of a tile
-_FLOATS = 1 << 24  # scores, or keys, that are held at a time
+_FLOATS = 1 << 24  # most scores, or keys, in memory at a time
 
 Int64s = npt.NDArray[np.int64]
 
@@ -69,12 +69,12 @@ def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCach
 
 
 class _Source(Protocol):
-    """Where keys and values are read. A place holds those of ``unit`` tokens."""
+    """Where keys and values are read from. A place holds those of ``unit`` tokens."""
 
     unit: int
 
     def places(self, rows: Int64s, plan: PagedPlan) -> torch.Tensor:
-        """Where the rows' keys are, [rows, places]; those behind the last key of a row may be anywhere."""
+        """Where the rows' keys are, [rows, places]; places after the last key of a row may be anything."""
         ...
 
     def read(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,24 +126,28 @@ class _Tokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tiles:
-    """Queries q [tiles, queries, heads, dim] at ``positions`` [tiles, queries]; those of a tile are of one row.
-
-    Tile i reads the first ``length[i]`` keys at the places ``places[i]`` of a source.
-    """
+    """Groups of queries; those of a tile belong to one row."""
 
     q: torch.Tensor
+    """[tiles, queries, heads, dim]"""
+
     positions: torch.Tensor
+    """[tiles, queries]"""
+
     length: torch.Tensor
+    """[tiles]: how many keys a tile reads."""
+
     places: torch.Tensor
+    """[tiles, places]: where in a source they are."""
 
     def split(self, count: int) -> Iterator[_Tiles]:
-        """The same in pieces of ``count`` tiles."""
+        """The same tiles, ``count`` at a time."""
         pieces = (part.split(count) for part in (self.q, self.positions, self.length, self.places))
         return (_Tiles(*piece) for piece in zip(*pieces, strict=True))
 
 
 def _attend_unevenly(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Source) -> torch.Tensor:
-    """Rows of any number of tokens; those of one apart from the others, which are cut into tiles of equal size."""
+    """Rows of any lengths: those of one token apart from the others, which are cut into tiles of equal size."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     starts = plan.host_starts.astype(np.int64)
     query = np.diff(starts)
@@ -162,7 +166,7 @@ def _attend_unevenly(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, so
 
 
 def _cut(rows: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
-    """Tiles of the rows' tokens: the row of each [tiles], and its tokens [tiles, queries], the last beyond the row."""
+    """Tiles of the rows' tokens: the row of each [tiles] and its tokens [tiles, queries], the last past the row."""
     query = starts[rows + 1] - starts[rows]
     size = min(_QUERIES, int(query.max()))
     counts = -(-query // size)
@@ -180,7 +184,7 @@ def _attend(tiles: _Tiles, layer: AttentionLayer, source: _Source) -> torch.Tens
 
 
 def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Over k and v float32 [tiles, kv_heads, keys, dim]. Keys and values that nobody sees may be NaN."""
+    """Over k and v float32 [tiles, kv_heads, keys, dim]. Keys and values that no query sees may be NaN."""
     q = tiles.q.float().unflatten(2, (layer.kv_heads, -1)).movedim(1, 3)  # [tiles, kv_heads, ratio, queries, dim]
     scores = (q.flatten(2, 3) @ k.transpose(2, 3)).view(*q.shape[:-1], -1) * layer.scale
     if layer.soft_cap:
@@ -201,12 +205,12 @@ def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: to
 
 
 def _by_head(values: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
-    """[heads] as float32 that fits scores [tiles, kv_heads, ratio, queries, keys]."""
+    """[heads] as float32 that broadcasts over scores [tiles, kv_heads, ratio, queries, keys]."""
     return values.float().view(layer.kv_heads, -1, 1, 1)
 
 
 def _visible(distance: torch.Tensor, length: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
-    """Bool [tiles, queries, keys]; ``distance`` is query position less key position."""
+    """Bool [tiles, queries, keys]; ``distance`` is query position minus key position."""
     visible = (torch.arange(distance.shape[2], device=distance.device) < length[:, None, None]).expand_as(distance)
     if layer.causal:
         visible = visible & (distance >= 0)

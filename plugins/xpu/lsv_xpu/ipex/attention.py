@@ -17,14 +17,14 @@ from lsv_xpu.step_plan import StepPlan, make_plan
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _PAGE = 16
-"""Tokens of a page that stands in for a cache where there is none."""
+"""Tokens of the pages that stand in for a cache when there is none."""
 
 
 class IpexAttention(PagedBackend):
-    """A step of one token a row goes to the op for single queries, any other to flash attention in chunks.
+    """Steps of one token per row use the op for single queries, all others flash attention in chunks.
 
-    Where flash attention reads pages with tokens first it serves both: single queries would want another cache. IPEX
-    reads no scales of a cache of 8-bit floats, so they are worked into what it is given and gives back.
+    If flash attention reads pages with tokens first, it serves both, as single queries would need another layout. IPEX
+    ignores the scales of a cache of 8-bit floats, so they are applied to what goes in and what comes out.
     """
 
     def __init__(self, library: Ipex | None = None) -> None:
@@ -44,7 +44,7 @@ class IpexAttention(PagedBackend):
                 f"attention backend ipex-paged has no KV cache of {spec.dtype}: "
                 "choose --kv-cache-dtype auto or, with a model in bfloat16, fp8_e5m2"
             )
-        for layer in spec.layers:  # now, and not when a step is captured
+        for layer in spec.layers:  # now rather than while a step is captured
             self._heads_of(layer, device.torch_device)
         return make_cache(spec, device.torch_device, heads_first=not self._library.tokens_first)
 
@@ -55,7 +55,7 @@ class IpexAttention(PagedBackend):
         return make_plan(batch, table, self.block_size, self.device, group.window, into)
 
     def _plan_pages(self, batch: BatchLayout) -> StepPlan:
-        """A plan for a step without a cache, whose rows get pages one after another."""
+        """A plan for a step without a cache: its rows get consecutive pages."""
         width = -(-int(batch.context.max()) // _PAGE)
         table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
         return make_plan(BatchLayout(batch.query, batch.context, ()), table, _PAGE, self.device)
@@ -81,7 +81,7 @@ class IpexAttention(PagedBackend):
             self._write(k, v, (keys, values), layer, plan)
         scale = layer.scale * layer.key_scale if packed else layer.scale
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        both = layer.window is not None and layer.soft_cap is not None  # which single queries can't have
+        both = layer.window is not None and layer.soft_cap is not None  # which the op for single queries refuses
         if plan.decoding and not both and not self._library.tokens_first:
             self._decode(out, q, keys, values, scale, layer, plan)
         else:
@@ -162,7 +162,7 @@ class IpexAttention(PagedBackend):
         )
 
     def _heads_of(self, layer: AttentionLayer, device: torch.device) -> torch.Tensor:
-        """int32 [heads]: the KV head of each."""
+        """int32 [heads]: the KV head of each query head."""
         shape = (layer.heads, layer.kv_heads)
         if shape not in self._kv_heads:
             heads = torch.arange(layer.kv_heads, dtype=torch.int32, device=device)

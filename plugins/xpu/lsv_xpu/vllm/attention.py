@@ -18,16 +18,14 @@ from lsv_xpu.step_plan import StepPlan, make_plan
 from lsv_xpu.vllm.calls import VllmKernels
 
 HEAD_DIMS = (64, 96, 128, 192, 256, 512)
-"""Sizes of heads that kernels are compiled for; others fall back to plain torch inside the library, or fail."""
+"""Head sizes that kernels are compiled for; others fall back to plain torch inside the library, or fail."""
 CODES: Mapping[torch.dtype, str] = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
-"""What the op calls caches of 8 bits."""
+"""The op's names for 8-bit caches."""
 _FLOATS = (torch.float16, torch.bfloat16)
 
 
 class FlashAttention(PagedBackend):
-    """Rows of any mix in one call a layer. Nothing is promised of a row's bits in other company: the library chooses
-    its splits by the longest row.
-    """
+    """One call per layer for any mix of rows. Not row-invariant: the library chooses its splits by the longest row."""
 
     def __init__(self, library: VllmKernels | None = None) -> None:
         self._library: VllmKernels = library or libraries.obtain(libraries.VLLM)
@@ -48,7 +46,7 @@ class FlashAttention(PagedBackend):
                 f"attention backend xpu-flash has no KV cache of {spec.dtype}: "
                 "choose float16 or bfloat16, with a cache of the same or of 8-bit floats, or another backend"
             )
-        for layer in spec.layers:  # now, and not when a step is captured
+        for layer in spec.layers:  # now rather than while a step is captured
             self._scale(layer.key_scale), self._scale(layer.value_scale)
         return make_cache(spec, device.torch_device)
 
@@ -108,13 +106,13 @@ class FlashAttention(PagedBackend):
         )
 
     def _scale(self, scale: float) -> torch.Tensor:
-        """float32 [1] on the device, with a storage of its own."""
+        """float32 [1] on the device, in a storage of its own."""
         if scale not in self._scales:
             self._scales[scale] = torch.tensor([scale], dtype=torch.float32, device=self.torch_device)
         return self._scales[scale]
 
 
 def _dense_heads(x: torch.Tensor) -> torch.Tensor:
-    """``x`` [T, heads, dim] with each token's heads in one piece; a slice of a fused projection is that already."""
+    """``x`` [T, heads, dim] with the heads of each token contiguous, as they are in a slice of a fused projection."""
     _, head, feature = x.stride()
     return x if feature == 1 and head == x.shape[2] else x.contiguous()
