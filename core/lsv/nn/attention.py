@@ -124,9 +124,9 @@ class Attention(Bindable):
         return self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        turning = self.heads + self.kv_heads
-        qkv = self.qkv(x).view(-1, turning + self.kv_heads, self.head_dim)
-        qk, v = qkv[:, :turning], qkv[:, turning:]
+        rotated = self.heads + self.kv_heads
+        qkv = self.qkv(x).view(-1, rotated + self.kv_heads, self.head_dim)
+        qk, v = qkv[:, :rotated], qkv[:, rotated:]
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
         if self.rope is not None:

@@ -18,8 +18,8 @@ from lsv.weights.place import Weights
 Runs = Sequence[tuple[int, int]]
 """How tokens fall into spans that see themselves alone, in order: (spans, tokens of each)."""
 
-Turn = Callable[[torch.Tensor], torch.Tensor]
-"""Rotates heads [T, any, dim] by their tokens' places."""
+Rotate = Callable[[torch.Tensor], torch.Tensor]
+"""Rotates heads [T, any, dim] by the places of their tokens."""
 
 
 def check_placeholder(name: str, token: int, vocab_size: int) -> None:
@@ -44,10 +44,10 @@ class SelfAttention(nn.Module):
         self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=True, unbiased=unbiased)
         self.out = Column.even(w, (out,), size, size, bias=True)
 
-    def forward(self, x: torch.Tensor, runs: Runs, turn: Turn | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate | None = None) -> torch.Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        if turn is not None:
-            q, k = turn(q), turn(k)
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
         return self.out(attend(q, k, v, runs).flatten(1))  # type: ignore[no-any-return]
 
 

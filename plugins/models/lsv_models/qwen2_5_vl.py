@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import Runs, SelfAttention, Turn
+from lsv.nn.encoder import Rotate, Runs, SelfAttention
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.norm import RMSNorm
@@ -33,8 +33,8 @@ class WindowLayer(nn.Module):
         self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads)
         self.mlp = GatedMLP(w / "mlp", c.size, c.inner, c.activation, bias=True)
 
-    def forward(self, x: torch.Tensor, runs: Runs, turn: Turn) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), runs, turn)
+    def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), runs, rotate)
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder
-from lsv.nn.encoder import Runs, SelfAttention, Turn, check_placeholder
+from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder
@@ -73,8 +73,8 @@ class VisionLayer(nn.Module):
         self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads)
         self.mlp: nn.Module = FeedForward(w / "mlp", ("fc1", "fc2"), (c.size, c.inner, c.size), c.activation)
 
-    def forward(self, x: torch.Tensor, runs: Runs, turn: Turn) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), runs, turn)
+    def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), runs, rotate)
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,7 @@ class Looking:
     """An item on its way: x [patches, size], and how its patches fall into frames."""
 
     x: torch.Tensor
-    turn: Turn
+    turn: Rotate
     frames: Runs
 
 
@@ -135,7 +135,7 @@ class Qwen2VLEncoder(Encoder):
         pixels = (inputs["pixel_values"] * factor - offset).to(self.patches.dtype)
         return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
 
-    def turn(self, places: torch.Tensor, frames: int) -> Turn:
+    def turn(self, places: torch.Tensor, frames: int) -> Rotate:
         """The rotation of heads in ``frames`` whose patches stand at ``places`` [patches, 2]."""
         return axial_turn(places.repeat(frames, 1), self.c.size // self.c.heads, self.c.theta)
 
@@ -150,18 +150,18 @@ def patch_places(height: int, width: int, merge: int) -> torch.Tensor:
     return places.view(height // merge, merge, width // merge, merge, 2).transpose(1, 2).flatten(0, 3)
 
 
-def axial_turn(places: torch.Tensor, head_dim: int, theta: float) -> Turn:
+def axial_turn(places: torch.Tensor, head_dim: int, theta: float) -> Rotate:
     """The rotation of heads by row in the first half of their feature pairs, by column in the second; in float32."""
     inverse = theta ** -(torch.arange(0, head_dim // 2, 2, device=places.device) / (head_dim // 2))
     angles = (places[..., None] * inverse).flatten(1)
     cos, sin = angles.cos(), angles.sin()
     cos, sin = (torch.cat(halves, dim=-1).unsqueeze(1) for halves in ((cos, cos), (-sin, sin)))
 
-    def turn(heads: torch.Tensor) -> torch.Tensor:
+    def rotate(heads: torch.Tensor) -> torch.Tensor:
         x = heads.float()
         return (x * cos + x.roll(head_dim // 2, dims=-1) * sin).to(heads.dtype)
 
-    return turn
+    return rotate
 
 
 class Qwen2VL(Decoder):

@@ -35,11 +35,11 @@ def _attend(attn: Attention, x: torch.Tensor, step: Step) -> torch.Tensor:
     """``attn.reference`` with one launch between the projection and the backend; its own kernel where it has one."""
     if attn.kernel is not None:
         return attn(x, step)  # type: ignore[no-any-return]
-    turning, layer = attn.heads + attn.kv_heads, attn.layer
-    qkv = attn.qkv(x).view(-1, turning + attn.kv_heads, attn.head_dim)
+    rotated, layer = attn.heads + attn.kv_heads, attn.layer
+    qkv = attn.qkv(x).view(-1, rotated + attn.kv_heads, attn.head_dim)
     norms = (attn.q_norm, attn.k_norm, attn.heads) if attn.q_norm is not None and attn.k_norm is not None else None
-    qk = turn_heads(qkv[:, :turning], step.positions[0], attn.rope, norms)
+    qk = turn_heads(qkv[:, :rotated], step.positions[0], attn.rope, norms)
     attended = step.backend.attend(
-        qk[:, : attn.heads], qk[:, attn.heads :], qkv[:, turning:], layer, step.cache, step.attention[layer.group]
+        qk[:, : attn.heads], qk[:, attn.heads :], qkv[:, rotated:], layer, step.cache, step.attention[layer.group]
     )
     return attn.out(attended.flatten(1))  # type: ignore[no-any-return]
