@@ -34,7 +34,7 @@ PANEL = 32  # outputs
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How weights are stored: ``number`` is ``Format`` of native/gemm.h, ``peak`` names the rate that binds. Codes have
+    """How weights are stored: ``number`` is ``Format`` of native/gemm/gemm.h, ``peak`` the binding rate. Codes have
     ``bits`` and perhaps an offset for each group.
     """
 
@@ -131,7 +131,7 @@ def copy_of(part: torch.Tensor) -> torch.Tensor:
 
 
 def read_shape(text: str) -> tuple[int, int, int]:
-    """``"9728x896+silu"`` -> outputs, inputs and ``Gate`` of native/gemm.h."""
+    """``"9728x896+silu"`` -> outputs, inputs and ``Gate`` of native/gemm/gemm.h."""
     size, _, gate = text.partition("+")
     outputs, inputs = map(int, size.split("x"))
     return outputs, inputs, GATES[gate] if gate else 0

@@ -23,7 +23,7 @@ _Address = ctypes.c_void_p
 
 
 class LayerRecord(ctypes.Structure):
-    """``Layer`` of native/attention.h."""
+    """``Layer`` of native/attention/attention.h."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "dim", "window", "causal")),
@@ -35,7 +35,7 @@ class LayerRecord(ctypes.Structure):
 
 
 class _Plan(ctypes.Structure):
-    """``Plan`` of native/attention.h."""
+    """``Plan`` of native/attention/attention.h."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("requests", "width")),
@@ -44,7 +44,7 @@ class _Plan(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    """``Cache`` of native/attention.h."""
+    """``Cache`` of native/attention/attention.h."""
 
     _fields_ = [
         ("data", _Address),
@@ -54,7 +54,7 @@ class _Cache(ctypes.Structure):
 
 
 class _Tensors(ctypes.Structure):
-    """``Tensors`` of native/attention.h."""
+    """``Tensors`` of native/attention/attention.h."""
 
     _fields_ = [
         *((name, _Address) for name in ("q", "k", "v", "out")),
@@ -63,7 +63,7 @@ class _Tensors(ctypes.Structure):
 
 
 class HeadTurnRecord(ctypes.Structure):
-    """``HeadTurn`` of native/attention.h."""
+    """``HeadTurn`` of native/attention/attention.h."""
 
     _fields_ = [
         *((name, _Address) for name in ("q_norm", "k_norm")),

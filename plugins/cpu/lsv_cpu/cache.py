@@ -1,4 +1,4 @@
-"""The layout of the KV cache: see native/attention_pages.h.
+"""The layout of the KV cache: see native/attention/pages.h.
 
 One tensor [pages, elements of a page]. A page holds a block of every layer of the group that owns it, layer by layer:
 the keys of all KV heads, then their values. A pair, of features in keys and of tokens in values, fills 4 bytes, or is

@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits, in plain torch: the formats of native/attention_codes.h."""
+"""Keys and values in 8 bits, in plain torch: the formats of native/attention/codes.h."""
 
 from __future__ import annotations
 

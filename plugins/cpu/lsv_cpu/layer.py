@@ -19,7 +19,7 @@ from lsv_cpu.linear import LinearRecord, PanelLinear, PanelMLP, why_not_gated
 
 
 class NormRecord(ctypes.Structure):
-    """``Norm`` of native/gemm.h."""
+    """``Norm`` of native/gemm/gemm.h."""
 
     _fields_ = [("weight", ctypes.c_void_p), ("eps", ctypes.c_float)]
 

@@ -1,4 +1,4 @@
-"""Linear layers over packed panels of weights: the layout and the arithmetic are those of native/gemm.h."""
+"""Linear layers over packed panels of weights: the layout and the arithmetic are those of native/gemm/gemm.h."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lsv_cpu.kernels import selected_library, why_not_native
 from lsv_cpu.rounding import RoundInt4, RoundInt8
 
 GATES: Mapping[str, int] = {"silu": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "relu": 4}
-"""``Gate`` of native/gemm.h by the name of an activation."""
+"""``Gate`` of native/gemm/gemm.h by the name of an activation."""
 
 
 class LinearRecord(ctypes.Structure):
-    """``Linear`` of native/gemm.h."""
+    """``Linear`` of native/gemm/gemm.h."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("dtype", "format", "gate", "group")),
@@ -37,7 +37,7 @@ class Stored:
     """A linear layer's weights as its module holds them."""
 
     format: int
-    """``Format`` of native/gemm.h."""
+    """``Format`` of native/gemm/gemm.h."""
 
     weight: torch.Tensor
     scales: torch.Tensor | None = None

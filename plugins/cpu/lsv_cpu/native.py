@@ -43,7 +43,7 @@ _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
 }
 _WITHOUT_AMX = "avx512_bf16"
 DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""``Dtype`` of native/gemm.h."""
+"""``Dtype`` of native/gemm/gemm.h."""
 
 _POINTER, _INT, _INT64, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
@@ -153,8 +153,8 @@ def _reason(problem: Exception) -> str:
 def _key(isa: str) -> str:
     """Identifies what a binary was built from. The compiler and torch are not part of it: the interface is plain C."""
     digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _FLAGS_OF_ISA[isa])).encode())
-    for source in sorted(_SOURCES.iterdir()):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for source in sorted(path for path in _SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(source.relative_to(_SOURCES)).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -180,11 +180,11 @@ def _compile(command: Sequence[str], output: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="lsv-cpu-") as scratch, ThreadPoolExecutor() as pool:
 
         def compile_one(source: Path) -> str:
-            compiled = f"{scratch}/{source.stem}.o"
-            _run([*command, "-c", str(source), "-o", compiled])
+            compiled = f"{scratch}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
+            _run([*command, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
             return compiled
 
-        compiled = list(pool.map(compile_one, sorted(_SOURCES.glob("*.cpp"))))
+        compiled = list(pool.map(compile_one, sorted(_SOURCES.rglob("*.cpp"))))
         _run([command[0], "-shared", "-pthread", *compiled, "-o", str(output)])
 
 

@@ -1,4 +1,4 @@
-"""Choosing and describing tokens directly on the logits, in their own dtype; see native/sample.cpp."""
+"""Choosing and describing tokens directly on the logits, in their own dtype; see native/sampling/sample.cpp."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_layout(name: str, record: np.dtype[Any], found: str) -> None:
     expected = layout_of(record)
     if found != expected:
         raise AssertionError(
-            f"struct {name.title()} of native/sample.cpp is not {name.upper()} of lsv/nn/sampling.py: "
+            f"struct {name.title()} of native/sampling/sample.cpp is not {name.upper()} of lsv/nn/sampling.py: "
             f'it is "{found}", expected "{expected}"'
         )
 

@@ -35,7 +35,9 @@ def test_a_record_of_another_form_is_caught(
     change: dict[str, Any], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "CHOICE", changed(change))
-    with pytest.raises(AssertionError, match=r"struct Choice of native/sample.cpp is not CHOICE of lsv/nn/sampling.py"):
+    with pytest.raises(
+        AssertionError, match=r"struct Choice of native/sampling/sample.cpp is not CHOICE of lsv/nn/sampling.py"
+    ):
         sampling.NativeChoose(SAMPLING.choose, SAMPLING.choose.spec())
 
 

@@ -2,7 +2,7 @@
 // of consecutive inputs) times those inputs of a row, added to the outputs' sums.
 #pragma once
 
-#include "gemm.h"
+#include "gemm/gemm.h"
 #include "vector.h"
 
 namespace lsv {

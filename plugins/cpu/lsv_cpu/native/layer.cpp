@@ -2,8 +2,8 @@
 // product reads is normed or quantised straight from what the last one wrote; residuals are added before rounding.
 #include <initializer_list>
 
-#include "attention.h"
-#include "gemm.h"
+#include "attention/attention.h"
+#include "gemm/gemm.h"
 #include "scratch.h"
 #include "team.h"
 

@@ -1,7 +1,7 @@
 // Quantising the weights of a plain checkpoint while it is loaded.
 #include "quantise.h"
 
-#include "epilogue.h"
+#include "gemm/epilogue.h"
 #include "team.h"
 
 namespace lsv {

@@ -1,6 +1,6 @@
 // Operations on one token's features at a time, computed in float and rounded once at the end.
-#include "attention.h"
-#include "epilogue.h"
+#include "attention/attention.h"
+#include "gemm/epilogue.h"
 #include "norm.h"
 #include "team.h"
 #include "vector.h"

@@ -1,8 +1,8 @@
 // Rows times a panel of int8 weights.
 #include <utility>
 
-#include "gemm_integer.h"
-#include "products.h"
+#include "gemm/integer.h"
+#include "gemm/products.h"
 
 namespace lsv {
 namespace integer {

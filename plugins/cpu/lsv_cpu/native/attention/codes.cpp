@@ -1,4 +1,4 @@
-#include "attention_codes.h"
+#include "attention/codes.h"
 
 #include <algorithm>
 #include <array>

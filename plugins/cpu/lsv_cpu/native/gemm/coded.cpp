@@ -2,12 +2,12 @@
 //
 // One block of rows reads the codes as a stream and decodes them in registers. Several take a piece of a panel in turn,
 // from the cache: its codes, or where these take time to decode the weights that they mean.
-#include "gemm_coded.h"
+#include "gemm/coded.h"
 
 #include <cmath>
 
-#include "epilogue.h"
-#include "gemm_formats.h"
+#include "gemm/epilogue.h"
+#include "gemm/formats.h"
 #include "norm.h"
 
 namespace lsv {

@@ -1,7 +1,7 @@
 // Chooses the kernel for a linear layer, and the entry points for a layer on its own.
-#include "gemm.h"
+#include "gemm/gemm.h"
 
-#include "gemm_formats.h"
+#include "gemm/formats.h"
 #include "scratch.h"
 
 namespace lsv {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "gemm_amx.h"
-#include "gemm_formats.h"
+#include "gemm/amx.h"
+#include "gemm/formats.h"
 #include "vector.h"
 
 namespace lsv {

@@ -2,7 +2,7 @@
 // between passes changes no bit, so that the order of additions is that of the inputs, however they are cut.
 #if defined(LSV_AMX)
 
-#include "gemm_amx.h"
+#include "gemm/amx.h"
 #include "vector.h"
 
 namespace lsv {

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "dot.h"
-#include "gemm_integer.h"
-#include "products.h"
+#include "gemm/integer.h"
+#include "gemm/products.h"
 
 namespace lsv {
 namespace integer {

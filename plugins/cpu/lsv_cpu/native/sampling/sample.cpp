@@ -1,5 +1,5 @@
 // Choosing tokens: finite check, edits, top-k, temperature, top-p, min-p and the draw, as lsv/nn/sampling.py has it.
-#include "sample.h"
+#include "sampling/sample.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "epilogue.h"
-#include "philox.h"
+#include "gemm/epilogue.h"
+#include "sampling/philox.h"
 #include "scratch.h"
 
 namespace lsv {

@@ -4,7 +4,7 @@
 // (its 32 scales, then its 32 offsets if there are any, float) and rows of codes. A row has 4 bytes of each output:
 // - of 4 bits 8 inputs: nibble i of an output's two halves is for the inputs 2i and 2i + 1;
 // - of 8 bits 4 inputs: for every 4 outputs their inputs 0 and 1, output by output, and then their inputs 2 and 3.
-// Either form makes pairs of inputs, 16 outputs in a line, by few instructions: see gemm_coded_decoders.h.
+// Either form makes pairs of inputs, 16 outputs in a line, by few instructions: see gemm/coded_decoders.h.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "dot.h"
-#include "gemm.h"
+#include "gemm/gemm.h"
 
 namespace lsv {
 namespace coded {

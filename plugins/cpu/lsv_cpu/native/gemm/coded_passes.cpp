@@ -2,8 +2,8 @@
 // kernel does that in the same order, whether it decodes the weights or finds them decoded.
 #include <utility>
 
-#include "gemm_coded.h"
-#include "gemm_coded_decoders.h"
+#include "gemm/coded.h"
+#include "gemm/coded_decoders.h"
 
 namespace lsv {
 namespace coded {

@@ -1,9 +1,9 @@
 // What happens to heads between their projection and attention, in one pass: norm, rotation, the way into the cache.
-#include "attention.h"
-#include "epilogue.h"
+#include "attention/attention.h"
+#include "gemm/epilogue.h"
 #include "norm.h"
-#include "attention_pages.h"
-#include "rope.h"
+#include "attention/pages.h"
+#include "attention/rope.h"
 
 namespace lsv {
 namespace {

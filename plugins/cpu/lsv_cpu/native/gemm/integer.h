@@ -1,7 +1,7 @@
 // What the kernels for int8 and int4 weights share: the form of their rows, and what they are asked.
 #pragma once
 
-#include "gemm.h"
+#include "gemm/gemm.h"
 #include "vector.h"
 
 namespace lsv {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "attention.h"
-#include "attention_kernels.h"
+#include "attention/attention.h"
+#include "attention/kernels.h"
 
 namespace lsv {
 

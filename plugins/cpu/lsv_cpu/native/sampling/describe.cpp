@@ -1,11 +1,11 @@
 // Log probabilities and ranks of a chosen token and of the likeliest ones, as lsv/nn/sampling.py has them.
-#include "sample.h"
+#include "sampling/sample.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "epilogue.h"
+#include "gemm/epilogue.h"
 #include "scratch.h"
 
 namespace lsv {

@@ -20,7 +20,7 @@ enum Format {
   kPlain = 0,  // weights in the layer's dtype
   kInt8 = 1,   // int8 weights with a scale per output; rows are quantised to int8 with a scale per row
   kInt4 = 2,   // int4 weights with a scale per output and group of inputs; rows to int8 with a scale per row and group
-  kCoded = 3,  // codes into a table, with a scale and perhaps an offset per output and group: see gemm_coded.h
+  kCoded = 3,  // codes into a table, with a scale and perhaps an offset per output and group: see gemm/coded.h
 };
 
 enum Gate { kNoGate = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "dot.h"
-#include "epilogue.h"
-#include "gemm_formats.h"
+#include "gemm/epilogue.h"
+#include "gemm/formats.h"
 #include "norm.h"
 
 namespace lsv {

@@ -1,7 +1,7 @@
 // What happens to a product before it is stored: bias, gate, residual, one rounding.
 #pragma once
 
-#include "gemm.h"
+#include "gemm/gemm.h"
 #include "vector.h"
 
 namespace lsv {

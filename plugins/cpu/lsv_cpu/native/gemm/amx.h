@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "gemm.h"
-#include "tiles.h"
+#include "gemm/gemm.h"
+#include "gemm/tiles.h"
 
 namespace lsv {
 namespace amx {

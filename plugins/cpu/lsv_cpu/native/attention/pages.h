@@ -9,9 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "attention.h"
-#include "attention_codes.h"
-#include "epilogue.h"
+#include "attention/attention.h"
+#include "attention/codes.h"
+#include "gemm/epilogue.h"
 
 namespace lsv {
 

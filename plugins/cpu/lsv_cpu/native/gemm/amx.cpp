@@ -1,10 +1,10 @@
 // Linear layers with tile instructions: the rows' form, and how panels, rows and inputs are cut for the caches.
 #if defined(LSV_AMX)
 
-#include "gemm_amx.h"
+#include "gemm/amx.h"
 
-#include "epilogue.h"
-#include "gemm_formats.h"
+#include "gemm/epilogue.h"
+#include "gemm/formats.h"
 #include "norm.h"
 #include "quantise.h"
 

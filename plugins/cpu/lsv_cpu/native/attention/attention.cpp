@@ -1,12 +1,12 @@
 // Paged attention. K and V are read where they lie, split by split; splits lie at absolute positions, so that a query's
 // arithmetic depends on its own context only, never on who shares its tile, step or thread.
-#include "attention.h"
+#include "attention/attention.h"
 
-#include "attention_kernels.h"
-#include "epilogue.h"
-#include "attention_pages.h"
+#include "attention/kernels.h"
+#include "gemm/epilogue.h"
+#include "attention/pages.h"
 #include "scratch.h"
-#include "attention_tiles.h"
+#include "attention/tiles.h"
 
 namespace lsv {
 namespace {

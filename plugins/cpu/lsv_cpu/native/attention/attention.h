@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "gemm.h"
+#include "gemm/gemm.h"
 
 namespace lsv {
 

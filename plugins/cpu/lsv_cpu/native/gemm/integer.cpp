@@ -1,13 +1,13 @@
 // Linear layers with int8 and int4 weights: packing, quantising rows, and walking over panels and blocks of rows.
-#include "gemm_integer.h"
+#include "gemm/integer.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "epilogue.h"
-#include "gemm_formats.h"
+#include "gemm/epilogue.h"
+#include "gemm/formats.h"
 #include "norm.h"
-#include "products.h"
+#include "gemm/products.h"
 #include "quantise.h"
 
 namespace lsv {
