@@ -129,7 +129,7 @@ def test_specs_name_what_a_kernel_may_care_about():
     assert spec.flags == {"column", "bias"}
 
 
-class ByRows:
+class ByRows(Kernel):
     """A row-invariant linear: each token on its own."""
 
     def __init__(self, module, spec):

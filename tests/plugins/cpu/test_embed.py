@@ -9,7 +9,7 @@ import torch
 
 from lsv.nn.embed import Embed, Head
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import bind
+from lsv.ops import Kernel, bind
 from lsv.platform import Device
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import TensorsSource, place
@@ -51,7 +51,7 @@ def test_embedding_and_head_share_one_copy_also_when_filled_again(device: Device
         torch.testing.assert_close(model[1](x, None), x @ table.T)
 
 
-class Plain:
+class Plain(Kernel):
     """A kernel for the head that leaves its weight where it is."""
 
     def __init__(self, module: Any, spec: Any) -> None:
