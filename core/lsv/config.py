@@ -67,7 +67,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     """The name of the ``QuantizerOffer``; None is unquantised."""
     quantization_ignore: tuple[str, ...] = ()
-    """Layers that stay unquantised, see ``lsv.weights.quantizer.is_skipped``."""
+    """Layers that stay unquantised, see ``lsv.weights.quantizer.is_ignored``."""
     load_format: str = "auto"
     """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
     dtype: str

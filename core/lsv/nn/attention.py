@@ -40,8 +40,8 @@ class Heads:
     """This rank's share of the heads: ``queries`` and ``kv`` as [first, last)."""
 
     def __init__(self, w: Weights, c: Sizes) -> None:
-        self.queries = w.shard.cut(c.heads, "attention heads")
-        self.kv = w.shard.cut_or_copy(c.kv_heads, "KV heads")
+        self.queries = w.shard.split(c.heads, "attention heads")
+        self.kv = w.shard.split_or_replicate(c.kv_heads, "KV heads")
         self._c = c
 
     def part(self, name: str, *, biased: bool = True) -> Part:

@@ -26,7 +26,7 @@ class Embed(Bindable):
 
     def __init__(self, w: Weights, vocab_size: int, size: int) -> None:
         super().__init__()
-        start, stop, width = w.shard.cut_padded(vocab_size)
+        start, stop, width = w.shard.split_padded(vocab_size)
         self.vocab_size, self.start, self.communicator = vocab_size, start, w.communicator
         self.weight: nn.Parameter = _vocabulary(w, vocab_size, size, (start, stop, width))
         self.head: PlainLinear | None = None
@@ -55,7 +55,7 @@ class Head(nn.Module):
     def __init__(self, w: Weights, vocab_size: int, size: int, *, tied: Embed | None = None) -> None:
         super().__init__()
         self.vocab_size, self.communicator = vocab_size, w.communicator
-        start, stop, width = w.shard.cut_padded(vocab_size)
+        start, stop, width = w.shard.split_padded(vocab_size)
         if tied is None and vocab_size % w.shard.size == 0:
             place, _, name = w.name.rpartition(".")
             part = Part(name, vocab_size, start, stop)

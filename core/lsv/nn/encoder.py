@@ -1,6 +1,6 @@
-"""What towers over pictures and sounds are made of: attention without a mask, and no cache.
+"""What towers over images and sounds are made of: attention without a mask, and no cache.
 
-A tower is small beside its decoder and runs once an item, so every rank holds a whole one: build it at ``w.uncut()``.
+A tower is small beside its decoder and runs once per item, so it is replicated: build it at ``w.replicated()``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Column(nn.Module):
         unbiased: Sequence[str] = (),
     ) -> Column:
         """Projections of ``outputs`` features each, cut evenly; those named ``unbiased`` have no bias in any case."""
-        start, stop = w.shard.cut(outputs, what)
+        start, stop = w.shard.split(outputs, what)
         parts = [Part(name, outputs, start, stop, name not in unbiased) for name in names]
         return cls(w, parts, inputs, bias=bias)
 

@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
         super().__init__()
         inputs, inner, outputs = sizes
         self.first = Column.even(w, names[:1], inputs, inner, bias=bias)
-        self.second = Row(w, names[1], inner, outputs, reads=w.shard.cut(inner, "inner features"), bias=bias)
+        self.second = Row(w, names[1], inner, outputs, reads=w.shard.split(inner, "inner features"), bias=bias)
         self.activate = find_activation(activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class GatedMLP(Bindable):
     ) -> None:
         super().__init__()
         gate, up, down = names
-        share = w.shard.cut(intermediate_size, "intermediate features")
+        share = w.shard.split(intermediate_size, "intermediate features")
         self.gate_up = Column.even(w, (gate, up), hidden_size, intermediate_size, bias=bias)
         self.act = GatedActivation(activation, w.dtype)
         self.down = Row(w, down, intermediate_size, hidden_size, reads=share, bias=bias, reduce=reduce)

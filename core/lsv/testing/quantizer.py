@@ -59,7 +59,7 @@ def _fused(
     by_rank = []
     for rank in range(size):
         w = place(rank=rank, size=size, quantizer=make())
-        parts = [Part(str(n), outputs, *w.shard.cut(outputs, "outputs")) for n, outputs in enumerate(OUTPUTS)]
+        parts = [Part(str(n), outputs, *w.shard.split(outputs, "outputs")) for n, outputs in enumerate(OUTPUTS)]
         layer = fill_module(Column(w, parts, INPUTS, bias=True), w, source)
         by_rank.append(layer(x).split([part.width for part in parts], dim=-1))
     return torch.cat([torch.cat(shares, dim=-1) for shares in zip(*by_rank, strict=True)], dim=-1)
@@ -71,7 +71,7 @@ def _rows(make: MakeQuantizer, encode: Encode, weight: torch.Tensor, x: torch.Te
     total = torch.zeros(len(x), outputs)
     for rank in range(size):
         w = place(rank=rank, size=size, quantizer=make())
-        reads = w.shard.cut(inputs, "inputs")
+        reads = w.shard.split(inputs, "inputs")
         layer = fill_module(Row(w, "0", inputs, outputs, reads=reads), w, _source(encode, [weight], ()))
         total += layer(x[:, slice(*reads)])
     return total

@@ -17,7 +17,7 @@ import torch
 from lsv.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from lsv.weights.place import Slot
+    from lsv.weights.place import TensorSlot
 
 _MAX_HEADER = 100_000_000
 _INDEX = "model.safetensors.index.json"
@@ -224,7 +224,7 @@ class RenamedSource:
 class DummySource:
     """Random weights for what a model declared: small normal numbers, or any integers. The same for the same seed."""
 
-    def __init__(self, slots: Iterable[Slot], seed: int = 0) -> None:
+    def __init__(self, slots: Iterable[TensorSlot], seed: int = 0) -> None:
         self.seed = seed
         self._infos = {
             piece.name: TensorInfo(piece.shape, slot.parameter.dtype)

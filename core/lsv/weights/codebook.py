@@ -1,4 +1,4 @@
-"""Weights as small codes: the one form that most low-bit formats come down to, so that a platform needs one kernel.
+"""Weights as small codes into a table: the form that most low-bit formats come down to, so a platform needs one kernel.
 
 A weight is ``table[code] * scale + offset``, where scale and offset belong to an output and a group of inputs.
 """
@@ -23,26 +23,26 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Coding:
-    """What codes mean: ``table`` has the values of 16 codes (4 bits) or 256 (8 bits), exact in bfloat16 and float16.
-
-    ``group`` inputs in a row share a scale, 0 for all inputs. With ``offsets`` each group has one of those too.
-    With ``ordered`` a layer's inputs are taken in an order of its own, which makes groups of inputs that lie apart.
-    """
+class Codebook:
+    """What codes mean."""
 
     table: tuple[float, ...]
+    """The values of 16 codes (4 bits) or 256 (8 bits), exact in bfloat16 and float16."""
     group: int = 0
+    """How many consecutive inputs share a scale; 0 for all inputs."""
     offsets: bool = False
+    """Whether each group has an offset, too."""
     ordered: bool = False
+    """Whether a layer takes its inputs in an order of its own, so that a group may hold inputs that lie apart."""
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits of a code."""
         return 4 if len(self.table) == 16 else 8
 
     @property
     def kind(self) -> str:
-        """``even`` where values rise in equal steps with the code, the name of the 8-bit float whose bits codes are, or
+        """``even`` if values rise in equal steps with the code, the name of an 8-bit float if codes are its bits, else
         ``table``.
         """
         steps = {after - before for before, after in pairwise(self.table)}
@@ -55,36 +55,40 @@ class Coding:
         return "table"
 
     def groups(self, inputs: int) -> int:
+        """Scales of an output that has so many inputs."""
         return -(-inputs // self.group) if self.group else 1
 
 
 class CodedLinear(Linear):
     """A linear layer over codes. Formats derive from it and call ``hold`` in ``filled``.
 
-    codes uint8 [outputs, ceil(inputs * bits / 8)], of two in a byte the even input's in the low four bits; scales
-    float32 [outputs, groups]; offsets float32 [outputs, groups] or None; order int32 [inputs] or None: the input each
-    column of codes is for. Products are added up in float32.
+    Products are added up in float32.
     """
 
     op: ClassVar[str] = "linear.coded"
     format: ClassVar[str] = "coded"
     codes: torch.Tensor
+    """uint8 [outputs, ceil(inputs * bits / 8)]; two 4-bit codes share a byte, the even input's in the low four bits."""
     scales: torch.Tensor
+    """float32 [outputs, groups]."""
     offsets: torch.Tensor | None
+    """float32 [outputs, groups] or None."""
     order: torch.Tensor | None
+    """int32 [inputs], the input that each column of codes belongs to, or None for their own order."""
     table: torch.Tensor
+    """float32 [16 or 256]: the codebook's values."""
 
-    def __init__(self, layer: LinearLayer, coding: Coding, bias: nn.Parameter | None) -> None:
+    def __init__(self, layer: LinearLayer, codebook: Codebook, bias: nn.Parameter | None) -> None:
         super().__init__(layer)
-        self.coding, self.bias = coding, bias
+        self.codebook, self.bias = codebook, bias
         self.register_buffer("offsets", None)
         self.register_buffer("order", None)
 
     def spec(self) -> OpSpec:
         spec = super().spec()
-        marks = {mark for mark in ("offsets", "ordered") if getattr(self.coding, mark)}
-        shape = {**spec.shape, "bits": self.coding.bits, "group": self.coding.group}
-        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | {self.coding.kind})
+        marks = {mark for mark in ("offsets", "ordered") if getattr(self.codebook, mark)}
+        shape = {**spec.shape, "bits": self.codebook.bits, "group": self.codebook.group}
+        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | {self.codebook.kind})
 
     def hold(
         self,
@@ -93,8 +97,8 @@ class CodedLinear(Linear):
         offsets: torch.Tensor | None = None,
         order: torch.Tensor | None = None,
     ) -> None:
-        """Keep the layer's weights: what ``coding`` promises must be there."""
-        table = torch.tensor(self.coding.table, device=codes.device)
+        """Keep the layer's weights; offsets and order must be given if the codebook has them."""
+        table = torch.tensor(self.codebook.table, device=codes.device)
         found = {"codes": codes, "scales": scales.float(), "offsets": offsets, "order": order, "table": table}
         for name, tensor in found.items():
             if tensor is not None:
@@ -103,9 +107,9 @@ class CodedLinear(Linear):
     def weight(self, rows: slice = slice(None)) -> torch.Tensor:
         """Decoded weights of some outputs, float32 [outputs, inputs], inputs in their own order."""
         codes, inputs = self.codes[rows], self.layer.inputs
-        if self.coding.bits == 4:
+        if self.codebook.bits == 4:
             codes = from_nibbles(codes)[..., :inputs]
-        groups, group = self.coding.groups(inputs), self.coding.group or inputs
+        groups, group = self.codebook.groups(inputs), self.codebook.group or inputs
         values = functional.pad(self.table[codes.int()], (0, groups * group - inputs))
         values = values.reshape(-1, groups, group) * self.scales[rows, :, None]
         if self.offsets is not None:
@@ -126,7 +130,7 @@ class CodedLinear(Linear):
 
 
 def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """Codes uint8 [..., K] below 16 -> uint8 [..., ceil(K / 2)], the even one in the low four bits."""
+    """Codes uint8 [..., K] below 16 -> uint8 [..., ceil(K / 2)], even ones in the low four bits."""
     codes = functional.pad(codes, (0, codes.shape[-1] % 2))
     return codes[..., ::2] | codes[..., 1::2] << 4
 

@@ -1,6 +1,6 @@
 """Filling declared weights: everything is checked first, then tensors are streamed in piece by piece.
 
-At no time is more in memory than the model, a few chunks of a file, and the weights of one module in two forms
+Memory never holds more than the model, a few chunks of a file, and the weights of one module in two forms
 (as stored, and as its quantizer or kernel wants them).
 """
 
@@ -18,10 +18,10 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.ops import Bindable, dtype_name
 from lsv.weights.checkpoint import CheckpointSource, TensorInfo
-from lsv.weights.place import Piece, Slot
+from lsv.weights.place import Piece, TensorSlot
 
 _CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to its place
-_READERS = 4  # a core alone copies a good deal slower than memory and disks give
+_READERS = 4  # one core copies a good deal slower than memory and disks deliver
 _CASTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHOWN = 20
 
@@ -32,24 +32,24 @@ Report = Callable[[int, int], None]
 
 
 class Filler:
-    """Fills a model with weights, any number of times. Made while declared parameters are still in place.
+    """Fills a model with weights, any number of times. Make it while the declared parameters are still in place.
 
-    ``ignores`` are regular expressions of tensors that a checkpoint may hold beside what was declared.
+    ``ignores`` are regular expressions of tensors that a checkpoint may hold besides the declared ones.
     """
 
-    def __init__(self, model: nn.Module, slots: Sequence[Slot], ignores: Sequence[str] = ()) -> None:
+    def __init__(self, model: nn.Module, slots: Sequence[TensorSlot], ignores: Sequence[str] = ()) -> None:
         self.model, self.slots, self.ignores = model, slots, ignores
         self.holders = _find_holders(model)
 
     @torch.no_grad()
     def fill(self, source: CheckpointSource, device: torch.device, report: Report = lambda done, total: None) -> None:
-        """Check all tensors, then stream them to ``device``; a second time into the same storage.
+        """Check all tensors, then stream them to ``device``; filling again writes into the same storage.
 
         Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit.
         """
         tensors = source.tensors()
         check(self.slots, tensors, self.ignores)
-        waiting: dict[int, list[Slot]] = {}
+        waiting: dict[int, list[TensorSlot]] = {}
         for slot in self.slots:
             if slot.optional and not _is_there(slot, tensors):
                 continue
@@ -65,14 +65,14 @@ class Filler:
                     module.filled()
                     module.pack()
 
-    def _fill_slot(self, slot: Slot, source: CheckpointSource, device: torch.device, readers: Executor) -> None:
+    def _fill_slot(self, slot: TensorSlot, source: CheckpointSource, device: torch.device, readers: Executor) -> None:
         into, tensors = self._storage(slot, device), source.tensors()
         chunks = (chunk for piece in slot.pieces for chunk in chunks_of(piece, tensors[piece.name]))
         for _ in readers.map(lambda chunk: chunk.copy(source, into), chunks):
-            pass  # raises what a reader failed with
+            pass  # raises the error of a reader that failed
 
-    def _storage(self, slot: Slot, device: torch.device) -> torch.Tensor:
-        """The storage a slot has, or new storage if it never had one or a kernel took it."""
+    def _storage(self, slot: TensorSlot, device: torch.device) -> torch.Tensor:
+        """The slot's storage; new storage if it never had any or a kernel took it."""
         holders = self.holders[id(slot.parameter)]
         parameters = [module.get_parameter(name) for module, name in holders]
         parameter = next((parameter for parameter in parameters if not parameter.is_meta), None)
@@ -86,7 +86,7 @@ class Filler:
 
 
 def _find_holders(model: nn.Module) -> dict[int, tuple[Holder, ...]]:
-    """The modules a parameter belongs to, by its identity; several where weights are tied."""
+    """The modules that hold a parameter, by its identity; several where weights are tied."""
     found: dict[int, tuple[Holder, ...]] = {}
     for module in _children_first(model):
         for name, parameter in module.named_parameters(recurse=False):
@@ -95,7 +95,7 @@ def _find_holders(model: nn.Module) -> dict[int, tuple[Holder, ...]]:
 
 
 def _children_first(model: nn.Module) -> list[nn.Module]:
-    """All modules, each behind those below it."""
+    """All modules, each after those below it."""
     ordered: dict[int, nn.Module] = {}
 
     def visit(module: nn.Module) -> None:
@@ -110,7 +110,7 @@ def _children_first(model: nn.Module) -> list[nn.Module]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows ``[first, last)`` of the tensor ``name``, cut to ``columns``, and where they go in a slot's storage."""
+    """Rows ``[first, last)`` and ``columns`` of the tensor ``name``, and where they go in a slot's storage."""
 
     name: str
     first: int
@@ -120,7 +120,10 @@ class Chunk:
 
     @torch.inference_mode()
     def copy(self, source: CheckpointSource, into: torch.Tensor) -> None:
-        """Read, cut, cast and place it; a single number fills its whole place. Modes are a thread's own."""
+        """Read, slice, cast and place it; a single number fills its whole place.
+
+        Inference mode belongs to a thread, so each reader has to enter it.
+        """
         rows, place = source.read(self.name, self.first, self.last), into[self.target]
         if self.columns:
             rows = rows[(slice(None), *self.columns)]
@@ -128,7 +131,7 @@ class Chunk:
 
 
 def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
-    """What a piece is read in; a tensor of one number is one chunk, whatever its axes."""
+    """The chunks that a piece is read in; a tensor of one number is one chunk, whatever its axes."""
     stack = () if piece.index is None else (piece.index,)
     if math.prod(info.shape) == 1:
         yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target))
@@ -142,7 +145,7 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
         yield Chunk(piece.name, first, last, tuple(columns), target)
 
 
-def check(slots: Sequence[Slot], tensors: Mapping[str, TensorInfo], ignores: Sequence[str]) -> None:
+def check(slots: Sequence[TensorSlot], tensors: Mapping[str, TensorInfo], ignores: Sequence[str]) -> None:
     """Raise one ``CheckpointError`` with every tensor that is missing, unexpected, misshaped or of a wrong dtype."""
     problems: list[str] = []
     used: set[str] = set()
@@ -165,19 +168,19 @@ def check(slots: Sequence[Slot], tensors: Mapping[str, TensorInfo], ignores: Seq
         raise CheckpointError("the checkpoint does not fit the model: " + "; ".join(problems[:_SHOWN]) + more)
 
 
-def _is_there(slot: Slot, tensors: Mapping[str, TensorInfo]) -> bool:
-    """Whether a checkpoint has any of a slot's pieces; if it has some, it must have all."""
+def _is_there(slot: TensorSlot, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether a checkpoint has any piece of a slot; if it has one, it must have all."""
     return any(piece.name in tensors for piece in slot.pieces)
 
 
-def _has_shape(slot: Slot, piece: Piece, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of this shape can fill a piece; it may have more axes of size one at its end."""
+def _has_shape(slot: TensorSlot, piece: Piece, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape can fill a piece; trailing axes of size one are allowed."""
     count = len(piece.shape)
     fits = shape[:count] == piece.shape and math.prod(shape[count:]) == 1
     return fits or (slot.uniform and math.prod(shape) == 1)
 
 
-def _mismatches(slot: Slot, piece: Piece, info: TensorInfo) -> list[str]:
+def _mismatches(slot: TensorSlot, piece: Piece, info: TensorInfo) -> list[str]:
     name, problems = piece.name, []
     if not _has_shape(slot, piece, info.shape):
         problems.append(f"{name} has shape {list(info.shape)}, expected {list(piece.shape)}")

@@ -13,11 +13,14 @@ from lsv.weights.checkpoint import CheckpointSource
 
 NAMES = r"(?:^|\.)layers\.(\d+)\.self_attn\.(?:attn\.|[kv]_proj\.)?([kv])_scale$"
 """``self_attn.k_scale`` (compressed-tensors), ``self_attn.attn.k_scale``, ``self_attn.k_proj.k_scale`` (ModelOpt); one
-number each. Read whatever the cache's dtype is, and used by one of 8-bit floats."""
+number each. Read for a cache of any dtype, and used by one of 8-bit floats."""
 
 
 def with_scales(layers: Sequence[AttentionLayer], source: CheckpointSource) -> list[AttentionLayer]:
-    """The layers with the checkpoint's scales, 1 where it has none. Raises ``CheckpointError`` for what is no scale."""
+    """The layers with the checkpoint's scales, 1 where it has none.
+
+    Raises ``CheckpointError`` for a value that is not a positive finite number.
+    """
     found: dict[tuple[int, str], float] = {}
     for name in source.tensors():
         match = re.search(NAMES, name)

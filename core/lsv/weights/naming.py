@@ -1,9 +1,9 @@
-"""Checkpoints of one family call the same thing by different names: pairs of prefixes, theirs and the model's own."""
+"""Checkpoints of one family name the same tensor differently: pairs of prefixes, theirs and the model's own."""
 
 from __future__ import annotations
 
 Prefixes = tuple[tuple[str, str], ...]
-"""(in checkpoints, in the model), whole components of names. Of several that fit, the first one counts."""
+"""(in checkpoints, in the model), whole components of names. The first one that fits applies."""
 
 
 def rename(name: str, prefixes: Prefixes) -> str:

@@ -1,7 +1,7 @@
-"""``Weights`` is a place in a checkpoint: modules declare there what they need and are filled later.
+"""``Weights`` is a place in a checkpoint: modules declare what they need there and are filled later.
 
-Declaring reads nothing but the numbers of config.json. Each declared tensor is a ``Slot``: a meta parameter
-and the ``Piece``s of checkpoint tensors that make it up, already cut to this rank.
+Declaring reads nothing but the numbers of config.json. Each declared tensor is a ``TensorSlot``: a meta parameter
+and the ``Piece``s of checkpoint tensors that make it up, already reduced to this rank's shard.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ from lsv.weights.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, St
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Which of ``size`` tensor-parallel ranks this is, and what falls to it."""
+    """Which of ``size`` tensor-parallel ranks this is, and which share of a dimension it gets."""
 
     rank: int = 0
     size: int = 1
 
-    def cut(self, total: int, what: str) -> tuple[int, int]:
-        """This rank's ``[start, stop)`` of ``total``; raises ``ConfigError`` when shares are not even."""
+    def split(self, total: int, what: str) -> tuple[int, int]:
+        """This rank's ``[start, stop)`` of ``total``; raises ``ConfigError`` when it can't be split evenly.
+
+        ``what`` names the units in the message, such as "attention heads".
+        """
         if total % self.size:
             raise ConfigError(
-                f"{total} {what} can't be cut over {self.size} ranks: choose a number that divides them",
+                f"{total} {what} can't be split over {self.size} ranks: choose a number that divides them",
                 param="tensor_parallel_size",
             )
         share = total // self.size
         return self.rank * share, (self.rank + 1) * share
 
-    def cut_or_copy(self, total: int, what: str) -> tuple[int, int]:
-        """Like ``cut``, but where there are more ranks than units, several ranks hold the same one."""
+    def split_or_replicate(self, total: int, what: str) -> tuple[int, int]:
+        """Like ``split``, but with more ranks than units each unit is replicated on several ranks."""
         if total >= self.size:
-            return self.cut(total, what)
+            return self.split(total, what)
         if self.size % total:
             raise ConfigError(
-                f"{total} {what} can't be copied evenly to {self.size} ranks: choose a multiple of {total}",
+                f"{total} {what} can't be replicated evenly on {self.size} ranks: choose a multiple of {total}",
                 param="tensor_parallel_size",
             )
         unit = self.rank * total // self.size
         return unit, unit + 1
 
-    def cut_padded(self, total: int) -> tuple[int, int, int]:
-        """``(start, stop, width)`` with equal widths on all ranks; the last ones may own less than that."""
+    def split_padded(self, total: int) -> tuple[int, int, int]:
+        """``(start, stop, width)`` with the same width on all ranks; the last ranks may own less and are padded."""
         width = -(-total // self.size)
         start = min(self.rank * width, total)
         return start, min(start + width, total), width
@@ -56,64 +59,76 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of a checkpoint tensor and where it goes in a slot.
-
-    ``shape`` is the whole tensor's; ``source`` and ``target`` are regions of equal size, one slice an axis of
-    the tensor. ``index`` leads into a stacked slot's first axis.
-    """
+    """A region of a checkpoint tensor, and where it goes in a slot's parameter."""
 
     name: str
+    """The tensor's name in the checkpoint."""
     shape: tuple[int, ...]
+    """The full shape of that tensor."""
     source: tuple[slice, ...]
+    """The region that is read, a slice for each axis."""
     target: tuple[slice, ...]
+    """Where it goes: a region of the same size."""
     index: int | None = None
+    """Where the parameter stacks several tensors, the place of this one along the new first axis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
-    """A declared tensor. ``exact`` demands the stored dtype as it is; otherwise any float is cast.
-
-    ``padded`` says that pieces do not cover it all; the rest is zero. A slot that is ``optional`` may have none of its
-    pieces in the checkpoint, and stays on meta then. Where it is ``uniform``, a single number may stand for a piece.
-    """
+class TensorSlot:
+    """A declared tensor: what a filler fills from a checkpoint."""
 
     parameter: nn.Parameter
+    """On meta until it is filled."""
     pieces: tuple[Piece, ...]
+    """What it is put together from."""
     exact: bool = False
+    """Whether the stored dtype must be the parameter's; otherwise any floating point is cast."""
     padded: bool = False
+    """Whether the pieces leave a part of it uncovered, which is then zero."""
     optional: bool = False
+    """Whether a checkpoint may lack all of its pieces; the parameter then stays on meta."""
     uniform: bool = False
+    """Whether a single number may stand for a piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the projections a linear layer fuses: outputs ``[start, stop)`` of the ``total`` stored under ``name``.
-
-    Where the layer has a bias and this part is not ``biased``, its bias is zero.
-    """
+    """One of the projections that a linear layer fuses."""
 
     name: str
+    """Its name below the layer's place, e.g. ``q_proj``."""
     total: int
+    """Outputs as stored."""
     start: int
+    """The first output of this rank's shard."""
     stop: int
+    """The output after the shard's last one."""
     biased: bool = True
+    """False for a part whose bias is zero although the layer has one."""
 
     @property
     def width(self) -> int:
+        """Outputs of the shard."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What all places of one model share. ``slots`` grows while the model is being built."""
+    """What all places of one model share."""
 
     dtype: torch.dtype
+    """The model computes in it, and plain weights are cast to it."""
     device: torch.device
+    """Where weights will be once they are filled."""
     quantizer: Quantizer
+    """The weight format of linear layers."""
     shard: Shard = Shard()
+    """The rank whose share is declared."""
     communicator: Communicator | None = None
+    """Collectives of the tensor-parallel group; None when it has one rank."""
     prefixes: Prefixes = ()
-    slots: list[Slot] = field(default_factory=list)
+    """What checkpoints write instead of the beginnings of the model's tensor names."""
+    slots: list[TensorSlot] = field(default_factory=list)
 
 
 class Weights:
@@ -126,8 +141,8 @@ class Weights:
     def __truediv__(self, name: str | int) -> Weights:
         return Weights(self.declaration, f"{self.name}.{name}" if self.name else str(name))
 
-    def uncut(self) -> Weights:
-        """The same place for modules of which every rank holds a whole one."""
+    def replicated(self) -> Weights:
+        """The same place for modules that are replicated: every rank holds all of them."""
         return Weights(replace(self.declaration, shard=Shard(), communicator=None), self.name)
 
     @property
@@ -148,9 +163,9 @@ class Weights:
         """Collectives of the tensor-parallel group; None when it has one rank."""
         return self.declaration.communicator
 
-    def take(self, suffix: str, shape: Sequence[int], cut: tuple[int, int, int] | None = None) -> nn.Parameter:
-        """A tensor in the model's dtype. ``cut`` = (axis, start, stop) takes a part of one axis."""
-        region = _region(shape, {} if cut is None else {cut[0]: (cut[1], cut[2])})
+    def take(self, suffix: str, shape: Sequence[int], shard: tuple[int, int, int] | None = None) -> nn.Parameter:
+        """A tensor of this shape, in the model's dtype. ``shard`` = (axis, start, stop) takes a part of one axis."""
+        region = _region(shape, {} if shard is None else {shard[0]: (shard[1], shard[2])})
         piece = Piece((self / suffix).name, tuple(shape), region, _at_origin(region))
         return self.declare([part.stop - part.start for part in region], (piece,))
 
@@ -164,8 +179,10 @@ class Weights:
         optional: bool = False,
         uniform: bool = False,
     ) -> nn.Parameter:
-        """A meta parameter of any form; ``dtype`` None means floating point, cast to the model's dtype, and float32
-        floating point, cast to that. Any other is what the checkpoint must hold.
+        """A meta parameter of this shape, made of any pieces; for the flags see ``TensorSlot``.
+
+        ``dtype`` None takes any floating point and casts it to the model's dtype; float32 takes any floating point,
+        too. Any other dtype is what the checkpoint must hold.
         """
         tensor = torch.empty(tuple(shape), dtype=dtype or self.dtype, device="meta")
         parameter = nn.Parameter(tensor, requires_grad=False)
@@ -183,8 +200,8 @@ class Weights:
         optional: bool = False,
         uniform: bool = False,
     ) -> None:
-        """Have a parameter that exists already (on meta) filled like a declared one."""
-        self.declaration.slots.append(Slot(parameter, tuple(pieces), exact, padded, optional, uniform))
+        """Have an existing meta parameter filled like a declared one."""
+        self.declaration.slots.append(TensorSlot(parameter, tuple(pieces), exact, padded, optional, uniform))
 
     def linear(
         self,
@@ -196,16 +213,18 @@ class Weights:
         bias: bool = False,
         stored_bias: bool = False,
     ) -> Linear:
-        """A linear layer of the model's format over ``parts``; ``reads`` = (start, stop) cuts its inputs. With
-        ``stored_bias`` alone there is a bias that the caller adds.
+        """A linear layer of the model's format, with ``parts`` fused: [..., inputs] -> [..., width of all parts].
+
+        ``reads`` = (start, stop) is the shard of its inputs. With ``stored_bias`` alone there is a bias, which the
+        caller adds.
         """
         start, stop = reads or (0, inputs)
         name = (self / parts[0].name).name if len(parts) == 1 else self.name
         names = tuple((self / part.name).name for part in parts)
-        outputs, cut = tuple(part.width for part in parts), None if stop - start == inputs else (start, stop)
+        outputs, shard = tuple(part.width for part in parts), None if stop - start == inputs else (start, stop)
         prefixes = self.declaration.prefixes
         layer = LinearLayer(
-            name, role, stop - start, outputs, bias, self.dtype, names, cut, bias or stored_bias, prefixes
+            name, role, stop - start, outputs, bias, self.dtype, names, shard, bias or stored_bias, prefixes
         )
         stored = self.declaration.quantizer.stored(layer) + ((BIAS,) if bias else ())
         tensors = {tensor.suffix: self.take_stored(tensor, parts, inputs, (start, stop)) for tensor in stored}
@@ -214,13 +233,13 @@ class Weights:
     def take_stored(
         self, tensor: StoredTensor, parts: Sequence[Part], inputs: int, reads: tuple[int, int]
     ) -> nn.Parameter:
-        """One stored tensor of a linear layer, its parts cut and fused: the same for every format."""
+        """One stored tensor of a linear layer, its parts sharded and fused: the same for every format."""
         pieces: list[Piece] = []
         shape: list[int] = []
         offset = 0
         for number, part in enumerate(parts):
             name = f"{(self / part.name).name}.{tensor.suffix}"
-            whole, region = _stored_region(tensor, part, inputs, reads, name)
+            full, region = _stored_region(tensor, part, inputs, reads, name)
             target = list(_at_origin(region))
             shape = [place.stop for place in target]
             if tensor.output_axis is not None:
@@ -229,7 +248,7 @@ class Weights:
                 offset += width
             index = number if tensor.output_axis is None and len(parts) > 1 else None
             if tensor is not BIAS or part.biased:
-                pieces.append(Piece(name, whole, region, tuple(target), index))
+                pieces.append(Piece(name, full, region, tuple(target), index))
         if tensor.output_axis is not None:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
@@ -243,7 +262,7 @@ class Weights:
 def _stored_region(
     tensor: StoredTensor, part: Part, inputs: int, reads: tuple[int, int], name: str
 ) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """The whole shape of a stored tensor and the region one rank reads of it."""
+    """The full shape of a stored tensor, and the region of it that one rank reads."""
     axes: dict[int, tuple[int, int, int]] = {}
     if tensor.output_axis is not None:
         axes[tensor.output_axis] = _elements(part.total, part.start, part.stop, tensor.per_output, name)
@@ -256,18 +275,18 @@ def _stored_region(
 
 
 def _elements(total: int, start: int, stop: int, per: int, name: str) -> tuple[int, int, int]:
-    """Features -> elements that each cover ``per`` of them; a cut must fall between elements."""
+    """Features -> elements that each cover ``per`` of them; a shard must begin and end between elements."""
     if start % per or (stop % per and stop != total):
         raise ConfigError(
-            f"{name}: features {start} to {stop} can't be cut out of elements that cover {per} each; "
+            f"{name}: features {start} to {stop} can't be taken from elements that cover {per} each; "
             "choose a smaller tensor_parallel_size",
             param="tensor_parallel_size",
         )
     return -(-total // per), start // per, -(-stop // per)
 
 
-def _region(shape: Sequence[int], cuts: Mapping[int, tuple[int, int]]) -> tuple[slice, ...]:
-    return tuple(slice(*cuts.get(axis, (0, size))) for axis, size in enumerate(shape))
+def _region(shape: Sequence[int], shards: Mapping[int, tuple[int, int]]) -> tuple[slice, ...]:
+    return tuple(slice(*shards.get(axis, (0, size))) for axis, size in enumerate(shape))
 
 
 def _at_origin(region: Sequence[slice]) -> tuple[slice, ...]:

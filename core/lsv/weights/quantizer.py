@@ -1,4 +1,4 @@
-"""The seam to weight formats: a quantizer describes a linear layer's stored tensors, core cuts and fuses them.
+"""The seam to weight formats: a quantizer describes a linear layer's stored tensors, core shards and fuses them.
 
 Because each tensor says which axis holds outputs, which inputs, and how many features one element covers, one function
 (``lsv.weights.place.Weights.take_stored``) shards and fuses every format. Unquantised is a quantizer too.
@@ -27,23 +27,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A linear layer on one rank: ``outputs`` per fused part (``q, k, v``), ``name`` its place in the checkpoint.
-
-    ``parts`` are the full names of what is fused, in order; of a layer that is not, its own. ``reads`` = (start, stop)
-    are its inputs among all that are stored, None where it has them all. ``stored_bias`` says that a checkpoint has a
-    bias there, be it that somebody else adds it. ``prefixes`` are those that checkpoints have instead of the model's.
-    """
+    """A linear layer on one rank."""
 
     name: str
+    """Its place in the checkpoint."""
     role: Role
+    """How it is sharded: ``column`` by outputs, ``row`` by inputs; ``head`` makes logits."""
     inputs: int
     outputs: tuple[int, ...]
+    """Outputs of each fused part, such as q, k and v."""
     bias: bool
+    """Whether the layer adds a bias."""
     dtype: torch.dtype
+    """The model's dtype, which inputs and outputs have."""
     parts: tuple[str, ...] = ()
+    """Full names of the fused parts, in order; empty for a layer that is not fused."""
     reads: tuple[int, int] | None = None
+    """(start, stop) of its inputs among those stored; None where it has them all."""
     stored_bias: bool = False
+    """Whether the checkpoint stores a bias, even if another module adds it."""
     prefixes: Prefixes = ()
+    """What checkpoints write instead of the beginnings of the model's names."""
 
     @property
     def width(self) -> int:
@@ -52,40 +56,41 @@ class LinearLayer:
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """``parts``, which a layer that is not fused may leave to its name."""
+        """Full names of the fused parts; of a layer that is not fused, its own name."""
         return self.parts or (self.name,)
 
     def spellings(self, part: str) -> tuple[str, ...]:
-        """All full names of a part that a checkpoint's configuration may mean it by, the model's own first."""
+        """All full names by which a checkpoint's configuration may mean a part, the model's own first."""
         return spellings(part, self.prefixes)
 
     def tensor_name(self, suffix: str) -> str:
-        """What a stored tensor is called in the checkpoint, for a message; of a fused layer, those of all parts."""
+        """What a stored tensor is called in the checkpoint, for a message; all names of a fused layer."""
         return ", ".join(f"{part}.{suffix}" for part in self.part_names)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a linear layer as a checkpoint stores it, under ``<layer>.<suffix>``.
-
-    ``output_axis`` and ``input_axis`` are the axes that run over outputs and inputs, None where there is
-    none; one element covers ``per_output`` outputs and ``per_input`` inputs (8 for int4 packed into int32,
-    the group size for scales). ``dtype`` None means floating point, cast to the model's dtype; float32 means floating
-    point of any size, kept as exact as it is; any other dtype must be the stored one. A tensor without an output axis
-    belongs to a whole part: fused parts are then stacked along a new first axis. ``sizes`` are those of axes that run
-    over neither, in order. One that is ``optional`` may be absent from a checkpoint and then stays on meta; of one that
-    is ``uniform`` there may be a single number, which stands for all.
-    """
+    """One tensor of a linear layer as a checkpoint stores it, under ``<layer>.<suffix>``."""
 
     suffix: str
     dtype: torch.dtype | None = None
+    """None takes floating point and casts it to the model's dtype; float32 takes floating point of any size and keeps
+    it exact; any other dtype must be the stored one."""
     output_axis: int | None = None
+    """The axis that runs over outputs. A tensor without one belongs to a whole part: the tensors of fused parts are
+    then stacked along a new first axis."""
     input_axis: int | None = None
+    """The axis that runs over inputs, None where there is none."""
     per_output: int = 1
+    """How many outputs one element covers."""
     per_input: int = 1
+    """How many inputs one element covers: 8 for int4 packed into int32, the group size for scales."""
     sizes: tuple[int, ...] = ()
+    """Sizes of the axes that run over neither, in order."""
     optional: bool = False
+    """Whether a checkpoint may lack it; it then stays on meta."""
     uniform: bool = False
+    """Whether a checkpoint may hold a single number that stands for all."""
 
 
 WEIGHT = StoredTensor("weight", output_axis=0, input_axis=1)
@@ -109,7 +114,7 @@ class Linear(Bindable):
 
 
 def joint_format(*formats: str) -> str:
-    """What an op over layers of these formats calls its own: ``"plain"`` or, where they differ, ``"coded+plain"``."""
+    """The format of an op over layers of these formats: ``"plain"`` or, where they differ, ``"coded+plain"``."""
     return "+".join(sorted({name for format in formats for name in format.split("+")}))
 
 
@@ -119,12 +124,12 @@ class Quantizer(Protocol):
     name: str
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        """The tensors a checkpoint holds for a layer, its bias apart."""
+        """The tensors a checkpoint holds for a layer, apart from its bias."""
         ...
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        """The module that computes it. ``tensors`` are on meta, by suffix, fused and cut, with ``"bias"`` if there is
-        one.
+        """The module that computes it. ``tensors`` are on meta, by suffix, sharded and fused, with ``"bias"`` if there
+        is one.
 
         The module's op should be ``linear.<format>``. An online quantizer turns the plain weight into its own form in
         ``Bindable.filled``.
@@ -156,8 +161,8 @@ class Unquantised:
         return PlainLinear(layer, tensors["weight"], tensors.get("bias"))
 
 
-class ByLayer(ABC):
-    """A weight format that is another one from layer to layer."""
+class PerLayer(ABC):
+    """A weight format that differs from layer to layer."""
 
     name: str
 
@@ -172,10 +177,10 @@ class ByLayer(ABC):
         return self.choose(layer).build(layer, tensors)
 
 
-def of_parts(layer: LinearLayer, choose: Callable[[Sequence[str]], T]) -> T:
-    """What ``choose`` makes of a layer's parts by all spellings of their names, the model's own first.
+def per_part(layer: LinearLayer, choose: Callable[[Sequence[str]], T]) -> T:
+    """What ``choose`` answers for each part of a layer, given all spellings of its name, the model's own first.
 
-    Raises ``CheckpointError`` where that differs.
+    Raises ``CheckpointError`` when the answers differ.
     """
     first, *others = layer.part_names
     chosen = choose(layer.spellings(first))
@@ -188,23 +193,24 @@ def of_parts(layer: LinearLayer, choose: Callable[[Sequence[str]], T]) -> T:
     return chosen
 
 
-class Skipping(ByLayer):
-    """A weight format that leaves the layers of some names as they are, see ``is_skipped``."""
+class WithIgnored(PerLayer):
+    """A weight format that leaves some layers unquantised: those that ``is_ignored`` finds in ``names``."""
 
     def __init__(self, quantizer: Quantizer, names: Iterable[str]) -> None:
         self.name = quantizer.name
         self._quantizer, self._names = quantizer, tuple(names)
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        return Unquantised() if is_skipped(layer, self._names) else self._quantizer
+        return Unquantised() if is_ignored(layer, self._names) else self._quantizer
 
 
-def is_skipped(layer: LinearLayer, names: Iterable[str]) -> bool:
-    """Whether one of ``names`` means the layer: its full name, some of its components in a row (``lm_head``,
-    ``mlp.gate``, ``model.layers.0``), or ``re:`` and a regular expression that its full name begins with; in any of the
-    spellings that checkpoints of its family have.
+def is_ignored(layer: LinearLayer, names: Iterable[str]) -> bool:
+    """Whether one of ``names`` matches the layer under any of the spellings that checkpoints of its family use.
 
-    Raises ``CheckpointError`` where only some of a fused layer's parts are meant.
+    A name is the layer's full name, some consecutive components of it (``lm_head``, ``mlp.gate``, ``model.layers.0``),
+    or ``re:`` and a regular expression that matches from the beginning of the full name.
+
+    Raises ``CheckpointError`` where only some parts of a fused layer match.
     """
     names = tuple(names)
     parts = layer.part_names
@@ -225,5 +231,5 @@ def _means(name: str, part: str) -> bool:
 
 
 def within(name: str, whole: str) -> bool:
-    """Whether the components of a name stand in a row in those of another."""
+    """Whether the components of ``name`` are consecutive components of ``whole``."""
     return f".{name}." in f".{whole}."

@@ -71,11 +71,11 @@ def _take_int4(module: Any) -> Stored:
 
 
 def _take_coded(module: Any) -> Stored:
-    coding, scales = module.coding, module.release("scales")
-    if coding.offsets:
+    codebook, scales = module.codebook, module.release("scales")
+    if codebook.offsets:
         scales = torch.stack((scales, module.release("offsets")))
-    values = torch.tensor(coding.table, dtype=torch.bfloat16)
-    return Stored(3, module.release("codes"), scales, coding.group, values, module.order, coding.offsets)
+    values = torch.tensor(codebook.table, dtype=torch.bfloat16)
+    return Stored(3, module.release("codes"), scales, codebook.group, values, module.order, codebook.offsets)
 
 
 TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4, "coded": _take_coded}

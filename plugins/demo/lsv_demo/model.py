@@ -145,4 +145,4 @@ class LsvDemo(Decoder):
             check_placeholder(f"senses.tokens.{kind}", token, c.vocab_size)
         rope = Rope(w, c.rope, max_len)
         super().__init__(w, c, (TextLayer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
-        self.encoder = Senses(w.uncut() / "tower", tower, c.hidden_size)
+        self.encoder = Senses(w.replicated() / "tower", tower, c.hidden_size)

@@ -179,7 +179,7 @@ class Llava(Decoder):
         keys.finish(type(self).__name__)
         rope = Rope(w, c.rope, max_len)
         super().__init__(w, c, (layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
-        self.encoder = LlavaEncoder(w.uncut(), between, c.hidden_size)
+        self.encoder = LlavaEncoder(w.replicated(), between, c.hidden_size)
         unread = "|".join(map(str, range(self.encoder.parts, tower.layers)))
         self.ignores = (*self.ignores, r"^vision_tower\.(post_layernorm|head|embeddings\.position_ids)\b")
         self.ignores += (rf"^vision_tower\.encoder\.layers\.({unread})\.",) if unread else ()

@@ -171,7 +171,7 @@ class Qwen2VL(Decoder):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
-        vision = self.make_encoder(w.uncut() / "visual", keys.take("vision_config", dict))
+        vision = self.make_encoder(w.replicated() / "visual", keys.take("vision_config", dict))
         c = _read_language(keys)
         for name, token in _TOKENS.items():
             check_placeholder(name, keys.take(name, int, token), c.vocab_size)

@@ -180,7 +180,7 @@ class Whisper(AttentionModel):
         self.layers = nn.ModuleList(WhisperLayer(place / "layers" / i, c, i) for i in range(c.layers))
         self.norm = LayerNorm(place / "layer_norm", size, _EPS)
         self.head = Head(w / "proj_out", c.vocab_size, size, tied=self.tokens if c.tied else None)
-        self.encoder = Tower(w.uncut() / "model" / "encoder", c)
+        self.encoder = Tower(w.replicated() / "model" / "encoder", c)
         if c.tied:
             self.ignores = (r"^proj_out\.weight$",)
 

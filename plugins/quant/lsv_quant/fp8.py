@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Coding
+from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import Quantizer
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.online.online import Online
@@ -45,8 +45,8 @@ class OneScale(OnlineCoded):
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     if quantization_config:
         return fp8_checkpoint.make(quantization_config)
-    return Online("fp8", partial(OnlineCoded, coding=Coding(E4M3), round=to_e4m3))
+    return Online("fp8", partial(OnlineCoded, codebook=Codebook(E4M3), round=to_e4m3))
 
 
 def make_tensor(quantization_config: Mapping[str, Any]) -> Quantizer:
-    return Online("fp8_tensor", partial(OneScale, coding=Coding(E4M3), round=to_e4m3))
+    return Online("fp8_tensor", partial(OneScale, codebook=Codebook(E4M3), round=to_e4m3))

@@ -1,4 +1,4 @@
-"""The values of codes: tables for ``lsv.weights.codebook.Coding``, and the code whose value is nearest."""
+"""The values of codes: tables for ``lsv.weights.codebook.Codebook``, and the code whose value is nearest."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ def take_int4(module: Any, zeros: range) -> Int4Weights:
     """
     if module.op == "linear.int4":
         return Int4Weights(module.release("nibbles"), module.release("scales").t().contiguous(), None, None, None)
-    coding, nibbles, stored = module.coding, module.release("codes"), module.release("scales").t().contiguous()
-    step = coding.table[1] - coding.table[0]
+    codebook, nibbles, stored = module.codebook, module.release("codes"), module.release("scales").t().contiguous()
+    step = codebook.table[1] - codebook.table[0]
     scales, order = stored * step, module.order
-    lift = coding.table[0] + MIDDLE * step
-    if not coding.offsets:
+    lift = codebook.table[0] + MIDDLE * step
+    if not codebook.offsets:
         rest = stored * lift if lift else None
     else:
         rest = stored * lift + module.release("offsets").t()

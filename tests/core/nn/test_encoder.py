@@ -38,7 +38,7 @@ def test_attention_equals_torchs(names):
     stored = {f"{name}.weight": part for name, part in zip(names, weight.chunk(parts), strict=True)}
     stored |= {f"{name}.bias": part for name, part in zip(names, bias.chunk(parts), strict=True)}
     stored |= {"out.weight": theirs.out_proj.weight.data, "out.bias": theirs.out_proj.bias.data}
-    w = place(rank=1, size=2).uncut()
+    w = place(rank=1, size=2).replicated()
     ours = fill_module(SelfAttention(w, names, "out", 16, 2), w, TensorsSource(stored))
     x = torch.randn(2, 5, 16)
     torch.testing.assert_close(ours(x.flatten(0, 1), ((2, 5),)), theirs(x, x, x)[0].flatten(0, 1))

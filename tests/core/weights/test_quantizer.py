@@ -16,10 +16,10 @@ from lsv.weights.quantizer import (
     WEIGHT,
     Linear,
     LinearLayer,
-    Skipping,
     StoredTensor,
     Unquantised,
-    is_skipped,
+    WithIgnored,
+    is_ignored,
     joint_format,
 )
 
@@ -161,7 +161,7 @@ def test_the_suite_fails_wrong_results(wrong):
 def test_a_cut_inside_a_group_is_refused():
     w = place(rank=1, size=4, quantizer=GroupedInt4())
     with pytest.raises(ConfigError, match="cover 32 each"):
-        Row(w, "o", 64, 8, reads=w.shard.cut(64, "inputs"))
+        Row(w, "o", 64, 8, reads=w.shard.split(64, "inputs"))
 
 
 def test_a_layer_knows_its_place_and_parts():
@@ -200,18 +200,18 @@ def layer(*parts):
     ],
 )
 def test_which_names_mean_a_layer(names, skipped):
-    assert is_skipped(layer("model.layers.3.self_attn.o_proj"), names) is skipped
+    assert is_ignored(layer("model.layers.3.self_attn.o_proj"), names) is skipped
 
 
 def test_parts_of_a_fused_layer_are_skipped_together():
     fused = layer("a.q_proj", "a.k_proj")
-    assert is_skipped(fused, ["a"])
+    assert is_ignored(fused, ["a"])
     with pytest.raises(CheckpointError, match=r"a\.k_proj is left unquantised but a\.q_proj is not"):
-        is_skipped(fused, ["k_proj"])
+        is_ignored(fused, ["k_proj"])
 
 
 def test_skipped_layers_stay_as_they_are():
-    w = place(quantizer=Skipping(OnlineInt8(), ["0"]))
+    w = place(quantizer=WithIgnored(OnlineInt8(), ["0"]))
     assert Column.even(w, ("0",), 8, 8).linear.format == "plain"
     assert Column.even(w, ("1",), 8, 8).linear.format == "toy_int8"
 

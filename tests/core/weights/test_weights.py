@@ -26,7 +26,7 @@ def test_columns_fuse_and_cut(size):
     source = TensorsSource({"a.q.weight": q, "a.k.weight": k, "a.q.bias": q[:, 0], "a.k.bias": k[:, 0]})
     for rank in range(size):
         w = place(rank=rank, size=size)
-        parts = [Part("q", 8, *w.shard.cut(8, "heads")), Part("k", 4, *w.shard.cut(4, "heads"))]
+        parts = [Part("q", 8, *w.shard.split(8, "heads")), Part("k", 4, *w.shard.split(4, "heads"))]
         column = fill_module(Column(w / "a", parts, 6, bias=True), w, source)
         share = torch.cat((q.chunk(size)[rank], k.chunk(size)[rank]))
         assert torch.equal(column.linear.weight, share)
@@ -46,7 +46,7 @@ def test_rows_cut_inputs(size):
     weight = matrix(4, 6)
     for rank in range(size):
         w = place(rank=rank, size=size)
-        reads = w.shard.cut(6, "inputs")
+        reads = w.shard.split(6, "inputs")
         row = fill_module(Row(w, "o", 6, 4, reads=reads), w, TensorsSource({"o.weight": weight}))
         assert torch.equal(row.linear.weight, weight[:, slice(*reads)])
 
@@ -72,14 +72,14 @@ def test_vocabulary_is_padded_to_equal_shares(size):
     ("heads", "size", "expected"),
     [(4, 2, [(0, 2), (2, 4)]), (2, 4, [(0, 1), (0, 1), (1, 2), (1, 2)]), (1, 2, [(0, 1)] * 2)],
 )
-def test_few_heads_are_copied(heads, size, expected):
-    assert [Shard(rank, size).cut_or_copy(heads, "KV heads") for rank in range(size)] == expected
+def test_few_heads_are_replicated(heads, size, expected):
+    assert [Shard(rank, size).split_or_replicate(heads, "KV heads") for rank in range(size)] == expected
 
 
-@pytest.mark.parametrize("cut", [lambda s: s.cut(6, "heads"), lambda s: s.cut_or_copy(3, "KV heads")])
-def test_what_does_not_divide_is_refused(cut):
+@pytest.mark.parametrize("split", [lambda s: s.split(6, "heads"), lambda s: s.split_or_replicate(3, "KV heads")])
+def test_what_does_not_divide_is_refused(split):
     with pytest.raises(ConfigError, match=r"heads can't be"):
-        cut(Shard(0, 4))
+        split(Shard(0, 4))
 
 
 def test_values_are_cast_to_the_models_dtype():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
@@ -37,24 +37,24 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def random_layer(
-    coding: Coding, outputs: int, inputs: int, dtype: torch.dtype = torch.float32, *, bias: bool = False
+    codebook: Codebook, outputs: int, inputs: int, dtype: torch.dtype = torch.float32, *, bias: bool = False
 ) -> CodedLinear:
     offset = torch.nn.Parameter(torch.randn(outputs).to(dtype), requires_grad=False) if bias else None
-    linear = CodedLinear(LinearLayer("q", "column", inputs, (outputs,), bias, dtype), coding, offset)
+    linear = CodedLinear(LinearLayer("q", "column", inputs, (outputs,), bias, dtype), codebook, offset)
     fill(linear)
     return linear
 
 
 def fill(linear: CodedLinear) -> None:
-    coding, (outputs, inputs) = linear.coding, (linear.layer.width, linear.layer.inputs)
-    finite = torch.tensor(coding.table).isfinite().nonzero()[:, 0].to(torch.uint8)
+    codebook, (outputs, inputs) = linear.codebook, (linear.layer.width, linear.layer.inputs)
+    finite = torch.tensor(codebook.table).isfinite().nonzero()[:, 0].to(torch.uint8)
     codes = finite[torch.randint(0, len(finite), (outputs, inputs))]
-    groups, size = coding.groups(inputs), max(abs(value) for value in coding.table if value == value)
+    groups, size = codebook.groups(inputs), max(abs(value) for value in codebook.table if value == value)
     linear.hold(
-        to_nibbles(codes) if coding.bits == 4 else codes,
+        to_nibbles(codes) if codebook.bits == 4 else codes,
         (torch.rand(outputs, groups) + 0.5) / size,
-        torch.randn(outputs, groups) / 8 if coding.offsets else None,
-        torch.randperm(inputs).int() if coding.ordered else None,
+        torch.randn(outputs, groups) / 8 if codebook.offsets else None,
+        torch.randperm(inputs).int() if codebook.ordered else None,
     )
 
 
@@ -77,12 +77,12 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_every_coding(library: ctypes.CDLL, table: str) -> None:
     """All pairs of two properties, the dtypes and numbers of rows dealt out among them."""
-    codings = itertools.product((0, 16, 20, 32, 64, 128, 300), (False, True), (False, True))
+    codebooks = itertools.product((0, 16, 20, 32, 64, 128, 300), (False, True), (False, True))
     sizes = itertools.cycle([(70, 400), (33, 128), (1, 15), (64, 333), (50, 640), (31, 257), (96, 16)])
     dtypes, rows = itertools.cycle(TOLERANCE), itertools.cycle(ROWS)
-    for group, offsets, ordered in codings:
-        coding, dtype = Coding(TABLES[table], group, offsets, ordered), next(dtypes)
-        linear = random_layer(coding, *next(sizes), dtype, bias=ordered)
+    for group, offsets, ordered in codebooks:
+        codebook, dtype = Codebook(TABLES[table], group, offsets, ordered), next(dtypes)
+        linear = random_layer(codebook, *next(sizes), dtype, bias=ordered)
         x = torch.randn(next(rows), linear.layer.inputs).to(dtype)
         expected = wanted(linear, x)
         assert_near(packed(linear).forward(x), expected)
@@ -98,7 +98,7 @@ def test_every_code_at_every_place(library: ctypes.CDLL, dtype: torch.dtype) -> 
         for place in range(9):
             codes = torch.full((len(table), 9), finite, dtype=torch.uint8)
             codes[:, place] = torch.arange(len(table))
-            linear = CodedLinear(LinearLayer("q", "column", 9, (len(table),), False, dtype), Coding(table), None)
+            linear = CodedLinear(LinearLayer("q", "column", 9, (len(table),), False, dtype), Codebook(table), None)
             linear.hold(to_nibbles(codes) if len(table) == 16 else codes, torch.ones(len(table), 1))
             x = torch.eye(9, dtype=dtype)[[place] * 5]
             kernel = packed(linear)
@@ -110,8 +110,8 @@ def test_every_code_at_every_place(library: ctypes.CDLL, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_a_row_does_not_depend_on_the_rows_beside_it(library: ctypes.CDLL, dtype: torch.dtype, bits: int) -> None:
-    coding = Coding(NIBBLES if bits == 4 else SIGNED, 64, offsets=True, ordered=True)
-    kernel = packed(random_layer(coding, 72, 1500, dtype, bias=True), SILU)
+    codebook = Codebook(NIBBLES if bits == 4 else SIGNED, 64, offsets=True, ordered=True)
+    kernel = packed(random_layer(codebook, 72, 1500, dtype, bias=True), SILU)
     x = torch.randn(200, 1500).to(dtype) / 16
     alone = torch.cat([kernel.forward(row) for row in x[:80].split(1)])
     for threads in (1, 2, 3):
@@ -123,7 +123,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(library: ctypes.CDLL, dtype
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_gate(library: ctypes.CDLL, dtype: torch.dtype) -> None:
     for half, rows in ((1, 3), (15, 1), (16, 40), (24, 7), (40, 2)):
-        linear = random_layer(Coding(NIBBLES, 32), 2 * half, 50, dtype, bias=half != 16)
+        linear = random_layer(Codebook(NIBBLES, 32), 2 * half, 50, dtype, bias=half != 16)
         x = torch.randn(rows, 50).to(dtype) / 4
         gate, up = wanted(linear, x).chunk(2, dim=1)
         assert_near(packed(linear, SILU).forward(x), torch.nn.functional.silu(gate) * up)

@@ -31,7 +31,7 @@ class Ordered(OnlineCoded):
     """The columns in an order of the layer's own: a random model stays one."""
 
     def __init__(self, layer: LinearLayer, tensors: Mapping[str, Any], like: OnlineCoded) -> None:
-        super().__init__(layer, tensors, coding=replace(like.coding, ordered=True), round=like.round)
+        super().__init__(layer, tensors, codebook=replace(like.codebook, ordered=True), round=like.round)
 
     def hold(self, *tensors: torch.Tensor, **named: torch.Tensor) -> None:
         order = torch.randperm(self.layer.inputs, generator=torch.Generator().manual_seed(1))

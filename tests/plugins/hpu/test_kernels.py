@@ -13,7 +13,7 @@ from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer, OpSpec
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import place
-from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer
 from lsv_hpu import plugin, selection
@@ -23,7 +23,7 @@ from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
 from lsv_hpu.formats.int4 import why_not_int4
 from lsv_hpu.kernels import EveryExpert
 
-E4M3 = Coding(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
+E4M3 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
 
 
@@ -131,17 +131,17 @@ class FourBits(CodedLinear):
     def __init__(self, w: Weights, inputs: int, *, group: int, offsets: bool, bias: bool, dtype: torch.dtype) -> None:
         layer = LinearLayer("a", "column", inputs, (24,), bias, dtype)
         first = 0 if offsets else -8
-        coding = Coding(tuple(float(first + code) for code in range(16)), group, offsets=offsets)
-        super().__init__(layer, coding, w.take("bias", (24,)) if bias else None)
+        codebook = Codebook(tuple(float(first + code) for code in range(16)), group, offsets=offsets)
+        super().__init__(layer, codebook, w.take("bias", (24,)) if bias else None)
         self.plain = w.take("weight", (24, inputs))
 
     def filled(self) -> None:
-        plain = self.release("plain").float().unflatten(1, (self.coding.groups(self.layer.inputs), -1))
+        plain = self.release("plain").float().unflatten(1, (self.codebook.groups(self.layer.inputs), -1))
         low, high = plain.amin(-1), plain.amax(-1)
-        scales = (high - low) / 15 if self.coding.offsets else plain.abs().amax(-1) / 8
-        base = low[..., None] if self.coding.offsets else -8 * scales[..., None]
+        scales = (high - low) / 15 if self.codebook.offsets else plain.abs().amax(-1) / 8
+        base = low[..., None] if self.codebook.offsets else -8 * scales[..., None]
         codes = ((plain - base) / scales[..., None]).round().clamp(0, 15).to(torch.uint8)
-        self.hold(to_nibbles(codes.flatten(1)), scales, low if self.coding.offsets else None)
+        self.hold(to_nibbles(codes.flatten(1)), scales, low if self.codebook.offsets else None)
 
 
 @pytest.mark.parametrize(("group", "offsets"), [(32, True), (32, False), (0, True)])

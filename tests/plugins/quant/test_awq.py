@@ -98,7 +98,7 @@ def test_layers_that_do_not_fill_their_words_are_refused() -> None:
 
 def test_cuts_fall_between_words_and_groups() -> None:
     w = place(quantizer=make(CONFIG))
-    with pytest.raises(ConfigError, match=r"0\.qweight: features 4 to 12 can't be cut"):
+    with pytest.raises(ConfigError, match=r"0\.qweight: features 4 to 12 can't be taken"):
         Column(w, [Part("0", 16, 4, 12)], 64)
 
 

@@ -113,7 +113,7 @@ def test_inputs_are_cut_between_blocks_only() -> None:
     parts = []
     for rank in (0, 1):
         w = place(quantizer=make(FOUR), rank=rank, size=2)
-        row = fill_module(Row(w, "0", 256, 16, reads=w.shard.cut(256, "inputs")), w, source_of(tensors))
+        row = fill_module(Row(w, "0", 256, 16, reads=w.shard.split(256, "inputs")), w, source_of(tensors))
         parts.append(row.linear.weight())  # type: ignore[operator]
     assert torch.equal(torch.cat(parts, dim=1), wanted)
     w = place(quantizer=make(FOUR), rank=1, size=8)

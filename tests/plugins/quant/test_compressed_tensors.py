@@ -260,7 +260,7 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
     def of(name: str) -> Any:
         return w.linear("column", [Part(name, 64, 0, 64)], 64)
 
-    assert [of(name).coding.bits for name in ("a.mlp", "a.self_attn.q_proj", "b.mlp")] == [8, 4, 8]
+    assert [of(name).codebook.bits for name in ("a.mlp", "a.self_attn.q_proj", "b.mlp")] == [8, 4, 8]
     assert [of(name).format for name in ("a.self_attn.o_proj", "lm_head", "a.gate", "b")] == ["int8", *["plain"] * 3]
     with pytest.raises(CheckpointError, match=r"a\.mlp and a\.self_attn\.q_proj are quantised differently"):
         w.linear("column", [Part("a.mlp", 64, 0, 64), Part("a.self_attn.q_proj", 64, 0, 64)], 64)

@@ -292,7 +292,7 @@ def test_inputs_are_cut_between_groups(tmp_path: Path, write_gguf: Write) -> Non
     found = []
     for rank in range(4):  # within the 256 weights of a block
         w = place(quantizer=make(method), rank=rank, size=4)
-        reads = w.shard.cut(512, "inputs")
+        reads = w.shard.split(512, "inputs")
         row = fill_module(Row(w, name, 512, 256, reads=reads), w, only(open_source(made), name))
         found.append(row.linear.weight())  # type: ignore[operator]
     assert torch.equal(torch.cat(found, dim=1), model.plain[f"{name}.weight"])

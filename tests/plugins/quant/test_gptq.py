@@ -105,7 +105,7 @@ def test_inputs_are_cut_between_groups(desc_act: bool) -> None:
     for rank in (0, 1):
         w = place(quantizer=make({**CONFIG, "desc_act": desc_act}), rank=rank, size=2)
         source = parts_source([{**tensors, "bias": torch.zeros(16)}])
-        row: Any = fill_module(Row(w, "0", 256, 16, reads=w.shard.cut(256, "inputs")), w, source)
+        row: Any = fill_module(Row(w, "0", 256, 16, reads=w.shard.split(256, "inputs")), w, source)
         parts.append(row.linear.weight())
     assert torch.equal(torch.cat(parts, dim=1), meant)
 
@@ -114,7 +114,9 @@ def test_groups_that_lie_apart_cannot_be_cut() -> None:
     for order in (torch.randperm(256), torch.arange(256).roll(128)):
         tensors, _ = pack(torch.randn(16, 256), order=order)
         w = place(quantizer=make(ACT_ORDER), rank=1, size=2)
-        with pytest.raises(CheckpointError, match=r"0\.g_idx: .* can't be cut over ranks: use tensor_parallel_size 1"):
+        with pytest.raises(
+            CheckpointError, match=r"0\.g_idx: .* can't be split over ranks: use tensor_parallel_size 1"
+        ):
             fill_module(Row(w, "0", 256, 16, reads=(128, 256)), w, parts_source([tensors]))
 
 

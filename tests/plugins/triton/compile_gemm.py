@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv.weights.codebook import CodedLinear, Coding
+from lsv.weights.codebook import Codebook, CodedLinear
 from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_triton import device_table
 
@@ -28,7 +28,7 @@ _POINTERS = {
     torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 _MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
-_FP8 = Coding(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
+_FP8 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 
 
 class Compiling:
@@ -74,18 +74,18 @@ def layers() -> Iterator[tuple[str, Any]]:
         PlainLinear(layer, torch.nn.Parameter(torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")), bias),
     )
     nibbles = tuple(float(n) for n in range(16))
-    codings = {
-        "w4": Coding(nibbles, 128), "w4 with offsets": Coding(nibbles, 32, offsets=True), "fp8": _FP8,
-        "table": Coding((*nibbles[1:], 99.0), 64), "ordered": Coding(nibbles, 48, ordered=True),
+    codebooks = {
+        "w4": Codebook(nibbles, 128), "w4 with offsets": Codebook(nibbles, 32, offsets=True), "fp8": _FP8,
+        "table": Codebook((*nibbles[1:], 99.0), 64), "ordered": Codebook(nibbles, 48, ordered=True),
     }  # fmt: skip
-    for name, coding in codings.items():
-        linear = CodedLinear(layer, coding, bias)
-        count = (4096, coding.groups(4096))
+    for name, codebook in codebooks.items():
+        linear = CodedLinear(layer, codebook, bias)
+        count = (4096, codebook.groups(4096))
         linear.hold(
-            torch.empty(4096, 4096 * coding.bits // 8, dtype=torch.uint8, device="meta"),
+            torch.empty(4096, 4096 * codebook.bits // 8, dtype=torch.uint8, device="meta"),
             torch.empty(count, device="meta"),
-            torch.empty(count, device="meta") if coding.offsets else None,
-            torch.empty(4096, dtype=torch.int32, device="meta") if coding.ordered else None,
+            torch.empty(count, device="meta") if codebook.offsets else None,
+            torch.empty(4096, dtype=torch.int32, device="meta") if codebook.ordered else None,
         )
         yield name, linear
 

@@ -13,7 +13,7 @@ from lsv.nn.linear import Column
 from lsv.offers import KernelOffer, OpSpec
 from lsv.testing.attention import cover_pairs
 from lsv.testing.ops import check_kernel
-from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_triton import availability, plugin
 from lsv_triton.gemm.linear import TritonLinear
@@ -47,18 +47,18 @@ def seed() -> None:
 
 
 def random_layer(
-    coding: Coding, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, *, bias: bool = False
+    codebook: Codebook, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, *, bias: bool = False
 ) -> CodedLinear:
     added = torch.nn.Parameter(torch.randn(outputs).to(dtype), requires_grad=False) if bias else None
-    linear = CodedLinear(LinearLayer("q", "column", inputs, (outputs,), bias, dtype), coding, added)
-    finite = torch.tensor(coding.table).isfinite().nonzero()[:, 0].to(torch.uint8)
+    linear = CodedLinear(LinearLayer("q", "column", inputs, (outputs,), bias, dtype), codebook, added)
+    finite = torch.tensor(codebook.table).isfinite().nonzero()[:, 0].to(torch.uint8)
     codes = finite[torch.randint(0, len(finite), (outputs, inputs))]
-    groups, size = coding.groups(inputs), max(abs(value) for value in coding.table if math.isfinite(value))
+    groups, size = codebook.groups(inputs), max(abs(value) for value in codebook.table if math.isfinite(value))
     linear.hold(
-        to_nibbles(codes) if coding.bits == 4 else codes,
+        to_nibbles(codes) if codebook.bits == 4 else codes,
         (torch.rand(outputs, groups) + 0.5) / size,
-        torch.randn(outputs, groups) / 8 if coding.offsets else None,
-        torch.randperm(inputs).int() if coding.ordered else None,
+        torch.randn(outputs, groups) / 8 if codebook.offsets else None,
+        torch.randperm(inputs).int() if codebook.ordered else None,
     )
     return linear.to(device)
 
@@ -71,14 +71,16 @@ def packed(linear: CodedLinear) -> TritonLinear:
 
 def check(case: tuple[Any, ...], device: torch.device) -> None:
     table, group, offsets, ordered, dtype, rows, (outputs, inputs) = case
-    linear = random_layer(Coding(TABLES[table], group, offsets, ordered), outputs, inputs, dtype, device, bias=ordered)
+    linear = random_layer(
+        Codebook(TABLES[table], group, offsets, ordered), outputs, inputs, dtype, device, bias=ordered
+    )
     x = torch.randn(rows, inputs).to(device, dtype)
     wanted = linear.reference(x).float()
     error = (packed(linear).forward(x).float() - wanted).abs().max() / wanted.abs().max()
     assert error <= TOLERANCE[dtype], f"{case}: {error:.1e}"
 
 
-def test_codings(device: torch.device) -> None:
+def test_codebooks(device: torch.device) -> None:
     """Every two values of different factors meet."""
     for case in cover_pairs(FACTORS):
         check(case, device)
@@ -99,7 +101,7 @@ def test_every_code_has_its_meaning(dtype: torch.dtype, device: torch.device) ->
         values = torch.tensor(table)
         codes = torch.full((len(table), 9), int(values.isfinite().nonzero()[0]), dtype=torch.uint8)
         codes[:, 5] = torch.arange(len(table))
-        linear = CodedLinear(LinearLayer("q", "column", 9, (len(table),), False, dtype), Coding(table), None)
+        linear = CodedLinear(LinearLayer("q", "column", 9, (len(table),), False, dtype), Codebook(table), None)
         linear.hold(to_nibbles(codes) if len(table) == 16 else codes, torch.ones(len(table), 1))
         found = packed(linear.to(device)).forward(torch.eye(9, dtype=dtype, device=device)[[5] * 3]).cpu()
         assert torch.equal(found.nan_to_num(0.1), values.to(dtype).nan_to_num(0.1).expand(3, -1))
@@ -111,7 +113,7 @@ def test_every_code_has_its_meaning(dtype: torch.dtype, device: torch.device) ->
 def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, table: str, device: torch.device) -> None:
     """One row's parts run side by side, those of many in one program."""
     offsets = table == "even4"
-    kernel = packed(random_layer(Coding(TABLES[table], 0, offsets), 60, 200, dtype, device, bias=True))
+    kernel = packed(random_layer(Codebook(TABLES[table], 0, offsets), 60, 200, dtype, device, bias=True))
     x = torch.randn(70, 200).to(device, dtype)
     together = kernel.forward(x)
     for rows in (1, 17, 40):
@@ -142,8 +144,8 @@ def test_plain_linear(dtype: torch.dtype, inputs: int, bias: bool, device: torch
 
 
 def test_rows_of_any_shape(device: torch.device) -> None:
-    linear = random_layer(Coding(NIBBLES, 32), 20, 64, torch.float32, device)
-    reference = random_layer(Coding(NIBBLES, 32), 20, 64, torch.float32, device)
+    linear = random_layer(Codebook(NIBBLES, 32), 20, 64, torch.float32, device)
+    reference = random_layer(Codebook(NIBBLES, 32), 20, 64, torch.float32, device)
     reference.hold(linear.codes, linear.scales)
     kernel = packed(linear)
     for x in (torch.randn(2, 3, 64), torch.randn(64), torch.randn(0, 64)):
@@ -164,8 +166,8 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_filling_again_writes_to_the_same_storage(device: torch.device) -> None:
-    linear = random_layer(Coding(NIBBLES, 32), 20, 100, torch.float32, device)
-    other = random_layer(Coding(NIBBLES, 32), 20, 100, torch.float32, device)
+    linear = random_layer(Codebook(NIBBLES, 32), 20, 100, torch.float32, device)
+    other = random_layer(Codebook(NIBBLES, 32), 20, 100, torch.float32, device)
     x = torch.randn(3, 100).to(device)
     wanted, kernel = other.reference(x), packed(linear)
     places = [tensor.data_ptr() for tensor in linear.buffers() if not tensor.is_meta]

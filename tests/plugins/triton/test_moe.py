@@ -18,7 +18,7 @@ from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
-from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised
+from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
@@ -42,7 +42,7 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-class Uneven(ByLayer):
+class Uneven(PerLayer):
     """The first format whose key is in a layer's name."""
 
     name = "uneven"

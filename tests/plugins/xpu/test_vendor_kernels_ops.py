@@ -18,7 +18,7 @@ from lsv.ops import bind
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
-from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.int4 import make_64
 from lsv_xpu import libraries, plugin
@@ -99,23 +99,23 @@ def rope(dim: int, rotary: int) -> RopeConfig:
     )
 
 
-def coded(coding: Coding, dtype: torch.dtype, *, inputs: int = 128, bias: bool = True) -> CodedLinear:
+def coded(codebook: Codebook, dtype: torch.dtype, *, inputs: int = 128, bias: bool = True) -> CodedLinear:
     added = torch.nn.Parameter(torch.randn(24).to(dtype), requires_grad=False) if bias else None
-    return CodedLinear(LinearLayer("q", "column", inputs, (24,), bias, dtype), coding, added)
+    return CodedLinear(LinearLayer("q", "column", inputs, (24,), bias, dtype), codebook, added)
 
 
 def hold(linear: CodedLinear, *, whole_zeros: bool = True) -> None:
     """Random weights. Offsets are those of zeros that are integers, unless they are not to be."""
-    coding, (outputs, inputs) = linear.coding, (linear.layer.width, linear.layer.inputs)
-    finite = torch.tensor(coding.table).isfinite().nonzero()[:, 0].to(torch.uint8)
+    codebook, (outputs, inputs) = linear.codebook, (linear.layer.width, linear.layer.inputs)
+    finite = torch.tensor(codebook.table).isfinite().nonzero()[:, 0].to(torch.uint8)
     codes = finite[torch.randint(0, len(finite), (outputs, inputs))]
-    scales = (torch.rand(outputs, coding.groups(inputs)) + 0.5) / 16
+    scales = (torch.rand(outputs, codebook.groups(inputs)) + 0.5) / 16
     zeros = torch.randint(0, 16, scales.shape) if whole_zeros else 15 * torch.rand(scales.shape)
     linear.hold(
-        to_nibbles(codes) if coding.bits == 4 else codes,
+        to_nibbles(codes) if codebook.bits == 4 else codes,
         scales,
-        (-zeros - coding.table[0]) * scales if coding.offsets else None,
-        torch.randperm(inputs).int() if coding.ordered else None,
+        (-zeros - codebook.table[0]) * scales if codebook.offsets else None,
+        torch.randperm(inputs).int() if codebook.ordered else None,
     )
 
 
@@ -140,7 +140,7 @@ def check_coded(kernel: str, linear: CodedLinear, *, whole_zeros: bool = True) -
 @pytest.mark.parametrize("group", [32, 64, 128, 0])
 @DTYPES
 def test_symmetric_int4(kernel: str, group: int, dtype: torch.dtype) -> None:
-    check_coded(kernel, coded(Coding(NIBBLES, group), dtype))
+    check_coded(kernel, coded(Codebook(NIBBLES, group), dtype))
 
 
 @pytest.mark.parametrize("kernel", INT4)
@@ -149,12 +149,12 @@ def test_symmetric_int4(kernel: str, group: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("table", [NIBBLES, COUNTS, tuple(0.375 * value for value in NIBBLES)])
 def test_int4_with_offsets(kernel: str, table: tuple[float, ...], ordered: bool, whole_zeros: bool) -> None:
     """Zeros that are integers are the op's; others take a product of their own with the sums of groups of inputs."""
-    coding = Coding(table, 32, offsets=True, ordered=ordered)
-    check_coded(kernel, coded(coding, torch.float16, bias=not ordered), whole_zeros=whole_zeros)
+    codebook = Codebook(table, 32, offsets=True, ordered=ordered)
+    check_coded(kernel, coded(codebook, torch.float16, bias=not ordered), whole_zeros=whole_zeros)
 
 
 def test_zeros_that_do_not_fit_a_nibble_are_not_lost(fakes: dict[str, Any]) -> None:
-    linear = coded(Coding(COUNTS, 32, offsets=True), torch.float16, bias=False)
+    linear = coded(Codebook(COUNTS, 32, offsets=True), torch.float16, bias=False)
     bind(linear, [offer("linear.coded", INT4[0])], "xpu", lambda offer: load_object(offer.load))
     codes, scales = torch.randint(0, 256, (24, 64), dtype=torch.uint8), torch.full((24, 4), 0.05)
     linear.hold(codes, scales, -16 * scales)
@@ -183,7 +183,7 @@ def test_online_int4(kernel: str) -> None:
 @pytest.mark.parametrize("table", [E4M3, E5M2], ids=["e4m3", "e5m2"])
 @DTYPES
 def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:
-    linear = coded(Coding(table), dtype)
+    linear = coded(Codebook(table), dtype)
     check_coded("vllm.ops:Fp8Linear", linear)
 
 
@@ -205,19 +205,19 @@ def test_layers_an_int4_product_cannot_serve(kernel: str) -> None:
     supports = offer("linear.coded", kernel).supports
     curved = tuple(value * abs(value) for value in NIBBLES)
     for linear, word in (
-        (coded(Coding(curved, 32), torch.float16), "evenly"),
-        (coded(Coding(NIBBLES, 16), torch.float16), "groups of 16"),
-        (coded(Coding(NIBBLES, 64), torch.float16, inputs=96), "groups of 64 of 96"),
-        (coded(Coding(NIBBLES, 32), torch.float32), "float32"),
-        (coded(Coding(E4M3), torch.float16), "8 bits"),
+        (coded(Codebook(curved, 32), torch.float16), "evenly"),
+        (coded(Codebook(NIBBLES, 16), torch.float16), "groups of 16"),
+        (coded(Codebook(NIBBLES, 64), torch.float16, inputs=96), "groups of 64 of 96"),
+        (coded(Codebook(NIBBLES, 32), torch.float32), "float32"),
+        (coded(Codebook(E4M3), torch.float16), "8 bits"),
     ):
         assert word in (supports(linear.spec()) or "")
 
 
 def test_layers_the_float8_product_cannot_serve() -> None:
     supports = offer("linear.coded", "vllm.ops:Fp8Linear").supports
-    for coding, word in ((Coding(NIBBLES, 32), "8-bit floats"), (Coding(E4M3, 128), "scale an output")):
-        assert word in (supports(coded(coding, torch.float16).spec()) or "")
+    for codebook, word in ((Codebook(NIBBLES, 32), "8-bit floats"), (Codebook(E4M3, 128), "scale an output")):
+        assert word in (supports(coded(codebook, torch.float16).spec()) or "")
 
 
 def test_nothing_is_offered_without_the_libraries() -> None:

@@ -22,8 +22,8 @@ from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
-from lsv.weights.place import Declaration, Shard, Slot, Weights
-from lsv.weights.quantizer import Quantizer, Skipping, Unquantised
+from lsv.weights.place import Declaration, Shard, TensorSlot, Weights
+from lsv.weights.quantizer import Quantizer, Unquantised, WithIgnored
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Declared:
     """What each layer keeps per token, by layer index."""
     groups: tuple[KVGroup, ...]
     """The layers that share a block table."""
-    slots: tuple[Slot, ...]
+    slots: tuple[TensorSlot, ...]
     device: torch.device
     """Where weights are filled to."""
     vocab_size: int
@@ -63,7 +63,7 @@ def declare(
     """Build the model on meta from config.json alone. ``communicator`` None means a single rank.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
-    can't be cut over the ranks and for an unknown dtype.
+    can't be split over the ranks and for an unknown dtype.
     """
     json, dtype = read_config(Path(config.model), config.overrides), model_dtype(config.dtype)
     architecture: Architecture = catalog.load(catalog.find(ModelOffer, config.model_offer))
@@ -98,7 +98,7 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
         return Unquantised()
     load = catalog.load(catalog.find(QuantizerOffer, config.quantization))
     quantizer: Quantizer = load(json.get("quantization_config") or {})
-    return Skipping(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
+    return WithIgnored(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
 
 
 def _specs(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> tuple[KVSpec, ...]:

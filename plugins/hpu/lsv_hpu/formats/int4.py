@@ -24,13 +24,13 @@ class EvenInt4(Kernel):
 
     def __init__(self, module: CodedLinear, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()
-        self._groups = module.coding.groups(module.layer.inputs)
+        self._groups = module.codebook.groups(module.layer.inputs)
 
     def pack(self) -> None:
         module = self._module
         codes, scales = module.release("codes"), module.release("scales")
-        low, high = module.coding.table[0], module.coding.table[-1]
-        step = (high - low) / (len(module.coding.table) - 1)
+        low, high = module.codebook.table[0], module.codebook.table[-1]
+        step = (high - low) / (len(module.codebook.table) - 1)
         rest = scales * (low + step * _MIDDLE)
         if module.offsets is not None:
             rest = rest + module.release("offsets")

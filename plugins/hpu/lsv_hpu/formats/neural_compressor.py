@@ -18,9 +18,9 @@ from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv.weights.quantizer import (
     WEIGHT,
-    ByLayer,
     Linear,
     LinearLayer,
+    PerLayer,
     PlainLinear,
     Quantizer,
     StoredTensor,
@@ -105,7 +105,7 @@ class StaticFp8Gemm(Kernel):
         return y.view(*x.shape[:-1], -1)
 
 
-class Inc(ByLayer):
+class Inc(PerLayer):
     """Measures or quantises the layers that QUANT_CONFIG covers; experts stay as they are."""
 
     name = "inc"

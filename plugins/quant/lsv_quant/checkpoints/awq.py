@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lsv.weights.codebook import from_nibbles
-from lsv.weights.quantizer import Role, Skipping, StoredTensor
+from lsv.weights.quantizer import Role, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.packed import PackedWeights, Packing, group_size, layer_names
 from lsv_quant.checkpoints.scheme import Scheme
 
@@ -59,7 +59,7 @@ class AwqPacking(Packing):
         return zeros.flatten(-2)
 
 
-def make(quantization_config: Mapping[str, Any]) -> Skipping:
+def make(quantization_config: Mapping[str, Any]) -> WithIgnored:
     """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("awq",))
@@ -82,4 +82,4 @@ def make(quantization_config: Mapping[str, Any]) -> Skipping:
     def packings(names: Sequence[str], role: Role) -> AwqPacking | None:
         return packing if head or role != "head" else None
 
-    return Skipping(PackedWeights("awq", packings), skipped)
+    return WithIgnored(PackedWeights("awq", packings), skipped)

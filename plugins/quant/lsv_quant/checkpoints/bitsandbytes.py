@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Coding
-from lsv.weights.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
+from lsv.weights.codebook import Codebook
+from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.online import online_coded
@@ -33,7 +33,7 @@ def four_bit(kind: str) -> CodedFormat:
 
     packed = StoredTensor("weight", torch.uint8, output_axis=0, input_axis=1, per_input=2)
     blocks = StoredTensor(scales, torch.float32, output_axis=0, input_axis=1, per_input=BLOCK)
-    return CodedFormat("bitsandbytes", Coding(TABLES[kind], BLOCK), (packed, blocks), decode)
+    return CodedFormat("bitsandbytes", Codebook(TABLES[kind], BLOCK), (packed, blocks), decode)
 
 
 def eight_bit() -> CodedFormat:
@@ -44,7 +44,7 @@ def eight_bit() -> CodedFormat:
 
     weight = StoredTensor("weight", torch.int8, output_axis=0, input_axis=1)
     return CodedFormat(
-        "bitsandbytes", Coding(BYTES), (weight, StoredTensor("SCB", torch.float32, output_axis=0)), decode
+        "bitsandbytes", Codebook(BYTES), (weight, StoredTensor("SCB", torch.float32, output_axis=0)), decode
     )
 
 
@@ -69,4 +69,4 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     scheme.finish()
     if quantization_config.get("llm_int8_skip_modules") is None:
         skipped = ("lm_head",)
-    return Skipping(four_bit(kind) if four else eight_bit(), skipped)
+    return WithIgnored(four_bit(kind) if four else eight_bit(), skipped)

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from lsv.weights.codebook import Coding
+from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.checkpoints.forms import Int8Format, float8_format, input_scale, int_format
 from lsv_quant.checkpoints.scheme import Scheme
@@ -88,20 +88,20 @@ def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
         tensors.append(StoredTensor("weight_g_idx", torch.int32, input_axis=0, optional=True))
     table = NIBBLES if weights.bits == 4 else BYTES
     apart = weights.ordered and blocks.inputs > 0  # a single group has all inputs, however they lie
-    coding = Coding(table, blocks.inputs, offsets=not weights.symmetric, ordered=apart)
-    return CodedFormat(NAME, coding, tensors, partial(_decode_packed, blocks, coding))
+    codebook = Codebook(table, blocks.inputs, offsets=not weights.symmetric, ordered=apart)
+    return CodedFormat(NAME, codebook, tensors, partial(_decode_packed, blocks, codebook))
 
 
-def _decode_packed(blocks: Blocks, coding: Coding, stored: Tensors, layer: LinearLayer) -> Held:
+def _decode_packed(blocks: Blocks, codebook: Codebook, stored: Tensors, layer: LinearLayer) -> Held:
     scales, offsets = blocks.by_output(stored["weight_scale"], layer), None
-    if coding.offsets:
-        zeros = _unpack_outputs(stored["weight_zero_point"], coding.bits, layer)
-        offsets = scales * ((1 << coding.bits - 1) - zeros).reshape(scales.shape)
-    codes = stored["weight_packed"].view(torch.uint8)[:, : -(-layer.inputs * coding.bits // 8)]
-    if not coding.ordered:
+    if codebook.offsets:
+        zeros = _unpack_outputs(stored["weight_zero_point"], codebook.bits, layer)
+        offsets = scales * ((1 << codebook.bits - 1) - zeros).reshape(scales.shape)
+    codes = stored["weight_packed"].view(torch.uint8)[:, : -(-layer.inputs * codebook.bits // 8)]
+    if not codebook.ordered:
         return Held(codes, scales, offsets)
-    order = order_of_groups(stored.get("weight_g_idx"), layer, coding.group, "weight_g_idx").to(codes.device)
-    return Held(in_order(codes, order, coding.bits), scales, offsets, order.int())
+    order = order_of_groups(stored.get("weight_g_idx"), layer, codebook.group, "weight_g_idx").to(codes.device)
+    return Held(in_order(codes, order, codebook.bits), scales, offsets, order.int())
 
 
 def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch.Tensor:
@@ -119,7 +119,7 @@ def make_nvfp4(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     whole = partial(StoredTensor, dtype=torch.float32)
     scale = weights.blocks().stored("weight_scale", torch.float8_e4m3fn)
     tensors = (_PAIRS, scale, whole("weight_global_scale"), whole("input_global_scale", optional=True))
-    return CodedFormat(NAME, Coding(E2M1, 16), tensors, _decode_nvfp4)
+    return CodedFormat(NAME, Codebook(E2M1, 16), tensors, _decode_nvfp4)
 
 
 _PAIRS = StoredTensor("weight_packed", torch.uint8, output_axis=0, input_axis=1, per_input=2)
@@ -143,7 +143,7 @@ def _make_mx(
         scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
         return Held(stored[codes.suffix].view(torch.uint8), scales)
 
-    return CodedFormat(NAME, Coding(table, 32), tensors, decode)
+    return CodedFormat(NAME, Codebook(table, 32), tensors, decode)
 
 
 Make = Callable[[Numbers, Numbers | None], Quantizer]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, Unquantised, of_parts
+from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised, per_part
 from lsv_quant.checkpoints.compressed_forms import (
     Numbers,
     make_float,
@@ -46,7 +46,7 @@ class Group:
     quantizer: Quantizer
 
 
-class CompressedTensors(ByLayer):
+class CompressedTensors(PerLayer):
     """The quantizer of a checkpoint: each layer's is that of the group which names it most exactly."""
 
     name = "compressed-tensors"
@@ -55,7 +55,7 @@ class CompressedTensors(ByLayer):
         self._groups, self._ignored = groups, ignored
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        return of_parts(layer, self._of_part)
+        return per_part(layer, self._of_part)
 
     def _of_part(self, names: Sequence[str]) -> Quantizer:
         if any(_rank(target, name) is not None for target in self._ignored for name in names):

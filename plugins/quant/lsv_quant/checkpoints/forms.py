@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Coding, to_nibbles
-from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv.weights.codebook import Codebook, to_nibbles
+from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.online.int8 import Int8Linear
 from lsv_quant.tables import BYTES, E4M3, NIBBLES
@@ -24,7 +24,7 @@ def float8_format(
         return Held(stored[weight].view(torch.uint8), blocks.by_output(stored[scale], layer))
 
     codes = StoredTensor(weight, torch.float8_e4m3fn, output_axis=0, input_axis=1)
-    return CodedFormat(name, Coding(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode)
+    return CodedFormat(name, Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode)
 
 
 def input_scale(suffix: str) -> StoredTensor:
@@ -59,8 +59,8 @@ def int_format(
 
     codes = StoredTensor(weight, torch.int8, output_axis=0, input_axis=1)
     zeros = blocks.stored(zero, torch.int8, optional=symmetric)
-    coding = Coding(NIBBLES if bits == 4 else BYTES, blocks.inputs, offsets=not symmetric)
-    return CodedFormat(name, coding, (codes, blocks.stored(scale), zeros), decode)
+    codebook = Codebook(NIBBLES if bits == 4 else BYTES, blocks.inputs, offsets=not symmetric)
+    return CodedFormat(name, codebook, (codes, blocks.stored(scale), zeros), decode)
 
 
 def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str) -> None:
@@ -104,7 +104,7 @@ class Int8Format:
         return StoredInt8(layer, tensors, *self._suffixes)
 
 
-class PlainHead(ByLayer):
+class PlainHead(PerLayer):
     """A format that an output head does not take part in."""
 
     def __init__(self, quantizer: Quantizer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lsv.weights.quantizer import Quantizer, Skipping, StoredTensor
+from lsv.weights.quantizer import Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.forms import PlainHead, float8_format, input_scale
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
@@ -35,7 +35,7 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     inverse = "weight_block_size" in quantization_config
     weight, activation = ("weight_scale_inv", "activation_scale") if inverse else ("weight_scale", "input_scale")
     blocks = Blocks() if block is None else Blocks(*block)
-    return Skipping(PlainHead(float8_format("fp8", blocks, input_scale(activation), scale=weight)), skipped)
+    return WithIgnored(PlainHead(float8_format("fp8", blocks, input_scale(activation), scale=weight)), skipped)
 
 
 def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:
@@ -46,4 +46,4 @@ def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:
     scheme.pass_over("activation_scale_ub")
     scheme.finish()
     unused = StoredTensor("input_scale_ub", torch.float32, optional=True)
-    return Skipping(PlainHead(float8_format("fbgemm_fp8", Blocks(), unused)), skipped)
+    return WithIgnored(PlainHead(float8_format("fbgemm_fp8", Blocks(), unused)), skipped)

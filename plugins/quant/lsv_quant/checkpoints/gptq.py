@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Coding, from_nibbles
+from lsv.weights.codebook import Codebook, from_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
 from lsv_quant.checkpoints.scheme import Scheme
@@ -45,9 +45,9 @@ class GptqPacking(Packing):
     ordered: bool = False
     less_one: bool = True
 
-    def coding(self) -> Coding:
+    def codebook(self) -> Codebook:
         """A single group is in order however its inputs lie."""
-        return replace(Packing.coding(self), ordered=self.ordered and self.group > 0)
+        return replace(Packing.codebook(self), ordered=self.ordered and self.group > 0)
 
     def words(self) -> StoredTensor:
         return StoredTensor("qweight", torch.int32, output_axis=1, input_axis=0, per_input=self.per_word)
@@ -69,7 +69,7 @@ class GptqPacking(Packing):
         held, found = Packing.decode(self, tensors, layer), tensors.get("g_idx")
         order = order_of_groups(found, layer, self.group or (layer.reads or (0, layer.inputs))[1], "g_idx")
         order = order.to(held.codes.device)
-        if self.coding().ordered:
+        if self.codebook().ordered:
             return held._replace(codes=in_order(held.codes, order, self.bits), order=order.int())
         if not torch.equal(order, torch.arange(layer.inputs, device=order.device)):
             raise CheckpointError(

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Coding
-from lsv.weights.quantizer import ByLayer, Linear, LinearLayer, Quantizer, Role, StoredTensor, Unquantised, of_parts
+from lsv.weights.codebook import Codebook
+from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Role, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES
@@ -40,8 +40,8 @@ class Packing(ABC):
     def middle(self) -> int:
         return 1 << (self.bits - 1)
 
-    def coding(self) -> Coding:
-        return Coding(NIBBLES if self.bits == 4 else BYTES, self.group, offsets=not self.symmetric)
+    def codebook(self) -> Codebook:
+        return Codebook(NIBBLES if self.bits == 4 else BYTES, self.group, offsets=not self.symmetric)
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         """qweight, qzeros [groups, words of outputs], which may be absent if it is symmetric, scales [groups, outputs].
@@ -63,7 +63,7 @@ class Packing(ABC):
         return StoredTensor(suffix, dtype, 1, 0, per_output, self.group, optional=optional)
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return StoredCoded(layer, tensors, self.coding(), self.decode)
+        return StoredCoded(layer, tensors, self.codebook(), self.decode)
 
     def decode(self, tensors: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         """Raises ``CheckpointError`` for tensors that contradict the config."""
@@ -96,14 +96,14 @@ Packings = Callable[[Sequence[str], Role], Packing | None]
 """How a projection is packed, by all spellings of its full name; None leaves it plain."""
 
 
-class PackedWeights(ByLayer):
+class PackedWeights(PerLayer):
     """The quantizer of a checkpoint whose layers are packed as ``packings`` says."""
 
     def __init__(self, name: str, packings: Packings) -> None:
         self.name, self._packings = name, packings
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        packing = of_parts(layer, lambda names: self._packings(names, layer.role))
+        packing = per_part(layer, lambda names: self._packings(names, layer.role))
         return Unquantised() if packing is None else packing
 
 

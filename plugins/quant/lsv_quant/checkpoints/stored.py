@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import CodedLinear, Coding, from_nibbles, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, from_nibbles, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
 
 _CHUNK = 1 << 18
@@ -33,8 +33,10 @@ Decode = Callable[[Mapping[str, torch.Tensor], LinearLayer], Held]
 class StoredCoded(CodedLinear):
     """Takes what a checkpoint stores and turns it into its own form once it is filled."""
 
-    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], coding: Coding, decode: Decode) -> None:
-        super().__init__(layer, coding, tensors.get("bias"))
+    def __init__(
+        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], codebook: Codebook, decode: Decode
+    ) -> None:
+        super().__init__(layer, codebook, tensors.get("bias"))
         self.decode = decode
         self.suffixes = tuple(suffix for suffix in tensors if suffix != "bias")
         for suffix in self.suffixes:
@@ -50,8 +52,8 @@ class StoredCoded(CodedLinear):
 class CodedFormat:
     """A quantizer of one form: every layer stores ``tensors``."""
 
-    def __init__(self, name: str, coding: Coding, tensors: Sequence[StoredTensor], decode: Decode) -> None:
-        self.name, self._coding, self._tensors, self._decode = name, coding, tuple(tensors), decode
+    def __init__(self, name: str, codebook: Codebook, tensors: Sequence[StoredTensor], decode: Decode) -> None:
+        self.name, self._coding, self._tensors, self._decode = name, codebook, tuple(tensors), decode
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return self._tensors
@@ -103,7 +105,7 @@ def order_of_groups(found: torch.Tensor | None, layer: LinearLayer, group: int, 
     first = layer.reads[0] if layer.reads else 0
     in_a_row = (torch.arange(layer.inputs, device=groups.device) + first) // group
     if not torch.equal(groups[order].long(), in_a_row):
-        why = "and can't be cut over ranks: use tensor_parallel_size 1" if layer.reads else f"but not {group} each"
+        why = "and can't be split over ranks: use tensor_parallel_size 1" if layer.reads else f"but not {group} each"
         raise CheckpointError(f"{name}: the inputs of a group lie apart, {why}")
     return order
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Coding
-from lsv.weights.quantizer import LinearLayer, Quantizer, Skipping, StoredTensor
+from lsv.weights.codebook import Codebook
+from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.forms import Int8Format, PlainHead, float8_format, int_format
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
@@ -49,7 +49,7 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
         part.finish()
     # who lists nothing leaves the head plain
     listed = quantization_config.get("modules_to_not_convert") is not None
-    return Skipping(quantizer if listed else PlainHead(quantizer), plain)
+    return WithIgnored(quantizer if listed else PlainHead(quantizer), plain)
 
 
 def _word(fields: Scheme, key: str, allowed: tuple[str, ...], default: str) -> str:
@@ -126,7 +126,7 @@ def _int4(fields: Scheme) -> Quantizer:
         StoredTensor(_SUFFIXES["scale"], torch.float32, output_axis=1, input_axis=0, per_input=group),
         StoredTensor(_ZERO, torch.float32, output_axis=1, input_axis=0, per_input=group),
     )
-    return CodedFormat(NAME, Coding(NIBBLES, group, offsets=True), tensors, _decode_int4)
+    return CodedFormat(NAME, Codebook(NIBBLES, group, offsets=True), tensors, _decode_int4)
 
 
 def _decode_int4(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Coding
-from lsv.weights.quantizer import ByLayer, LinearLayer, Quantizer, StoredTensor, Unquantised, of_parts
+from lsv.weights.codebook import Codebook
+from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.gguf.types import Form
 from lsv_quant.tables import BYTES, COUNTS, NIBBLES
 
 
-class GgufWeights(ByLayer):
+class GgufWeights(PerLayer):
     """``forms`` by a layer's full name; those it does not have are plain."""
 
     name = "gguf"
@@ -24,7 +24,7 @@ class GgufWeights(ByLayer):
         self._forms = forms
 
     def choose(self, layer: LinearLayer) -> Quantizer:
-        form = of_parts(layer, lambda names: self._forms.get(names[0]))
+        form = per_part(layer, lambda names: self._forms.get(names[0]))
         if form is None:
             return Unquantised()
         codes = StoredTensor("codes", torch.uint8, output_axis=0, input_axis=1, per_input=8 // form.bits)
@@ -34,7 +34,7 @@ class GgufWeights(ByLayer):
         )
         tensors = (codes, scales, offsets) if form.offsets else (codes, scales)
         table = BYTES if form.bits == 8 else COUNTS if form.offsets else NIBBLES
-        return CodedFormat(self.name, Coding(table, form.group, form.offsets), tensors, _as_stored)
+        return CodedFormat(self.name, Codebook(table, form.group, form.offsets), tensors, _as_stored)
 
 
 def _as_stored(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:

@@ -17,7 +17,7 @@ NAMES = {
 
 
 class Form(NamedTuple):
-    """How codes are held: see ``Coding``. Codes of 4 bits count from 0 with offsets, and from -8 without."""
+    """How codes are held: see ``Codebook``. Codes of 4 bits count from 0 with offsets, and from -8 without."""
 
     bits: int
     group: int

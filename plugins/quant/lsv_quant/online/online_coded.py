@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.weights.codebook import CodedLinear, Coding, to_nibbles
+from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online
 from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
 from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
 
 Round = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-"""x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, of a coding with them, offsets."""
+"""x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, of a codebook with them, offsets."""
 _SHARES = (1.0, 0.94, 0.88)
 """Of a group's range, to get scales to try: what lies outside is cut."""
 
@@ -25,22 +25,22 @@ class OnlineCoded(CodedLinear):
     """Takes the plain weight and rounds it, some rows at a time, once it is filled."""
 
     def __init__(
-        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], *, coding: Coding, round: Round
+        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], *, codebook: Codebook, round: Round
     ) -> None:
-        super().__init__(layer, coding, tensors.get("bias"))
+        super().__init__(layer, codebook, tensors.get("bias"))
         self.plain, self.round = tensors["weight"], round
 
     def filled(self) -> None:
         plain = self.release("plain")
         outputs, inputs = plain.shape
-        group = self.coding.group or inputs
-        codes = plain.new_empty((outputs, -(-inputs * self.coding.bits // 8)), dtype=torch.uint8)
-        scales = plain.new_empty((outputs, self.coding.groups(inputs)), dtype=torch.float32)
-        offsets = torch.empty_like(scales) if self.coding.offsets else None
+        group = self.codebook.group or inputs
+        codes = plain.new_empty((outputs, -(-inputs * self.codebook.bits // 8)), dtype=torch.uint8)
+        scales = plain.new_empty((outputs, self.codebook.groups(inputs)), dtype=torch.float32)
+        offsets = torch.empty_like(scales) if self.codebook.offsets else None
         for rows in row_chunks(plain):
             found, scales[rows], *others = self.round(in_groups(plain[rows].float(), group))
             found = found.flatten(-2)[..., :inputs]
-            codes[rows] = to_nibbles(found) if self.coding.bits == 4 else found
+            codes[rows] = to_nibbles(found) if self.codebook.bits == 4 else found
             if offsets is not None:
                 (offsets[rows],) = others
         self.hold(codes, scales, offsets)
@@ -88,14 +88,14 @@ def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return nearest(x / scales[..., None], NF4), scales
 
 
-def _make(name: str, coding: Coding, round: Round, quantization_config: Mapping[str, Any]) -> Online:
-    return Online(name, partial(OnlineCoded, coding=coding, round=round))
+def _make(name: str, codebook: Codebook, round: Round, quantization_config: Mapping[str, Any]) -> Online:
+    return Online(name, partial(OnlineCoded, codebook=codebook, round=round))
 
 
-make_asym_int4_32 = partial(_make, "asym_int4_g32", Coding(COUNTS, 32, offsets=True), to_counts)
-make_asym_int4_64 = partial(_make, "asym_int4", Coding(COUNTS, 64, offsets=True), to_counts)
-make_asym_int4_128 = partial(_make, "asym_int4_g128", Coding(COUNTS, 128, offsets=True), to_counts)
-make_int8_weight_only = partial(_make, "int8_weight_only", Coding(BYTES), to_bytes)
-make_mxfp4 = partial(_make, "mxfp4", Coding(E2M1, 32), to_mxfp4)
-make_nf4 = partial(_make, "nf4", Coding(NF4, 64), to_nf4)
-make_bitsandbytes = partial(_make, "bitsandbytes", Coding(NF4, 64), to_nf4)
+make_asym_int4_32 = partial(_make, "asym_int4_g32", Codebook(COUNTS, 32, offsets=True), to_counts)
+make_asym_int4_64 = partial(_make, "asym_int4", Codebook(COUNTS, 64, offsets=True), to_counts)
+make_asym_int4_128 = partial(_make, "asym_int4_g128", Codebook(COUNTS, 128, offsets=True), to_counts)
+make_int8_weight_only = partial(_make, "int8_weight_only", Codebook(BYTES), to_bytes)
+make_mxfp4 = partial(_make, "mxfp4", Codebook(E2M1, 32), to_mxfp4)
+make_nf4 = partial(_make, "nf4", Codebook(NF4, 64), to_nf4)
+make_bitsandbytes = partial(_make, "bitsandbytes", Codebook(NF4, 64), to_nf4)

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
-from lsv.weights.codebook import Coding, from_nibbles
+from lsv.weights.codebook import Codebook, from_nibbles
 from lsv.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
 from lsv_triton.device_table import launch
 
 Values = Literal["plain", "even", "e4m3", "e5m2", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
-"""Of codes, by ``Coding.kind``."""
+"""Of codes, by ``Codebook.kind``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class Form:
     @classmethod
     def of(cls, layer: Any) -> Form:
         if layer.format == "coded":
-            return cls.of_coding(layer.coding, layer.layer.inputs)
+            return cls.of_coding(layer.codebook, layer.layer.inputs)
         return cls("even", layer.group, -8.0, 1.0, halves=2) if layer.format == "int4" else cls()
 
     @classmethod
-    def of_coding(cls, coding: Coding, inputs: int) -> Form:
+    def of_coding(cls, codebook: Codebook, inputs: int) -> Form:
         # A scale of all inputs may wait until they are added up, an offset may not.
-        group = coding.group if coding.group and coding.group < inputs else inputs if coding.offsets else 0
-        first, second = coding.table[:2]
-        even = (first, second - first) if coding.kind == "even" else (0.0, 1.0)
-        return cls(_KINDS[coding.kind], group, *even, halves=2 if coding.bits == 4 else 1)
+        group = codebook.group if codebook.group and codebook.group < inputs else inputs if codebook.offsets else 0
+        first, second = codebook.table[:2]
+        even = (first, second - first) if codebook.kind == "even" else (0.0, 1.0)
+        return cls(_KINDS[codebook.kind], group, *even, halves=2 if codebook.bits == 4 else 1)
 
     def span(self, wanted: int) -> int:
         """Inputs of one step: as wanted, or fewer where small groups of a power of two would end inside."""
@@ -105,7 +105,7 @@ class Stack:
         """Whether a layer's weights are like those of the first."""
         first: Any = self._layers[0]
         same = (layer.format, Form.of(layer), layer.layer.bias) == (self._format, self._form, first.layer.bias)
-        return same and getattr(layer, "coding", None) == getattr(first, "coding", None)
+        return same and getattr(layer, "codebook", None) == getattr(first, "codebook", None)
 
     def take(self, number: int) -> None:
         """Take the weights of a layer that has just been filled, one tensor after the other."""
@@ -117,7 +117,7 @@ class Stack:
             if getattr(layer, held, None) is not None:
                 self._take_tensor(name, number, layer, held, span)
         if self._form.values == "table" and "table" not in self._tensors:
-            self._tensors["table"] = torch.tensor(layer.coding.table, dtype=torch.float32, device=device)
+            self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=torch.float32, device=device)
         self._packed = Packed(self._form, self.outputs, self.inputs, span, **self._tensors)
 
     def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:

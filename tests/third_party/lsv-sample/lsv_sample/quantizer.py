@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.weights.codebook import CodedLinear, Coding
+from lsv.weights.codebook import Codebook, CodedLinear
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
-INT8 = Coding(tuple(float(code - 128) for code in range(256)))
+INT8 = Codebook(tuple(float(code - 128) for code in range(256)))
 
 
 class SampleLinear(CodedLinear):
