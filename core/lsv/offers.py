@@ -218,10 +218,10 @@ def load_object(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def later(name: str) -> Callable[[Any], Any]:
+def lazy(name: str) -> Callable[[Any], Any]:
     """The function behind ``"package.module:attribute"``, which is imported when it is first asked something.
 
-    So a light manifest can say who answers for a heavy kernel: ``supports=later("lsv_mine.kernels:why_not")``.
+    So a light manifest can say who answers for a heavy kernel: ``supports=lazy("lsv_mine.kernels:why_not")``.
     """
 
     def ask(about: Any) -> Any:

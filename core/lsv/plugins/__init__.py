@@ -58,7 +58,7 @@ class BrokenPlugin(Origin, frozen=True, kw_only=True):
     def reason(self) -> str:
         if self.stale:
             return f"stale: the module {self.module} of {self.distribution} is gone; reinstall or uninstall it"
-        if isinstance(self.error, manifest.Unfit):
+        if isinstance(self.error, manifest.ManifestError):
             return str(self.error)
         return f"{type(self.error).__name__}: {self.error}"
 
@@ -99,7 +99,7 @@ class Plugins:
                 for setting in own:
                     manifest.check_setting(setting, plugin)
                     declared.add(setting)
-            except (manifest.Unfit, ConfigError) as error:
+            except (manifest.ManifestError, ConfigError) as error:
                 self.blame(plugin, error)
             else:
                 accepted += own
@@ -128,7 +128,7 @@ class Plugins:
                 raise PluginError(f"plugin {broken}") from broken.error
 
     def add(self, origin: Origin, module: object) -> None:
-        """Take in a manifest on its own; raises ``manifest.Unfit`` where it breaks a rule."""
+        """Take in a manifest on its own; raises ``manifest.ManifestError`` where it breaks a rule."""
         self.add_specs(module)
         self.add_implementations(origin, module)
 
@@ -223,7 +223,7 @@ def _load_into(plugins: Plugins, points: Iterable[EntryPoint]) -> None:
         with plugins.blaming(first):
             if others:
                 both = ", ".join(origin.distribution for origin in (first, *others))
-                raise manifest.Unfit(f"several distributions register this name, uninstall all but one: {both}")
+                raise manifest.ManifestError(f"several distributions register this name, uninstall all but one: {both}")
             imported[name] = first, manifest.read(first.module)
     fit = []
     for origin, module in imported.values():

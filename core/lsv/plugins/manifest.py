@@ -21,12 +21,12 @@ HookSpecs = Mapping[str, tuple[str, ...]]
 _SETTING_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
-class Unfit(Exception):
+class ManifestError(Exception):
     """A manifest breaks a rule; the message says which, where, and what to do."""
 
 
 def check(manifest: object, specs: HookSpecs) -> None:
-    """Check a manifest against the known hooks; raises ``Unfit``."""
+    """Check a manifest against the known hooks; raises ``ManifestError``."""
     check_api(manifest)
     for name, value in vars(manifest).items():
         mark = getattr(value, "lsv_impl", None)
@@ -39,9 +39,11 @@ def check(manifest: object, specs: HookSpecs) -> None:
 def check_api(manifest: object) -> None:
     found = getattr(manifest, "api", None)
     if found is None:
-        raise Unfit(f"the manifest has no api number: add `api = {API}`")
+        raise ManifestError(f"the manifest has no api number: add `api = {API}`")
     if found != API or isinstance(found, bool):
-        raise Unfit(f"the manifest is written for api {found!r}, this lsv has api {API}: install a matching version")
+        raise ManifestError(
+            f"the manifest is written for api {found!r}, this lsv has api {API}: install a matching version"
+        )
 
 
 def own_hookspecs(manifest: object) -> tuple[Any, ...]:
@@ -53,10 +55,12 @@ def own_hookspecs(manifest: object) -> tuple[Any, ...]:
 def check_hookspecs(specs: object, known: HookSpecs) -> None:
     names = [name for name, value in vars(specs).items() if getattr(value, "lsv_spec", None) is not None]
     if not names:
-        raise Unfit(f"hookspecs {_name(specs)} specifies no hook: mark functions with pluggy.HookspecMarker('lsv')")
+        raise ManifestError(
+            f"hookspecs {_name(specs)} specifies no hook: mark functions with pluggy.HookspecMarker('lsv')"
+        )
     for name in names:
         if name in known:
-            raise Unfit(f"hookspecs {_name(specs)} specifies {name}, which exists already: choose another name")
+            raise ManifestError(f"hookspecs {_name(specs)} specifies {name}, which exists already: choose another name")
 
 
 def check_setting(setting: Setting, plugin: str) -> None:
@@ -64,9 +68,11 @@ def check_setting(setting: Setting, plugin: str) -> None:
     prefix = plugin.replace("-", "_")
     owner, _, option = setting.name.partition(".")
     if owner != prefix or not _SETTING_NAME.fullmatch(option):
-        raise Unfit(f"setting {setting.name!r} must be called {prefix}.<name> with a name in snake_case")
+        raise ManifestError(f"setting {setting.name!r} must be called {prefix}.<name> with a name in snake_case")
     if setting.type in ("list", "json") and setting.scope != "serve":
-        raise Unfit(f"setting {setting.name!r} reaches the engine, so its type can't be {setting.type}: use str")
+        raise ManifestError(
+            f"setting {setting.name!r} reaches the engine, so its type can't be {setting.type}: use str"
+        )
 
 
 def arguments(function: Any) -> tuple[str, ...]:
@@ -77,13 +83,13 @@ def _check_implementation(hook: str, function: Any, mark: Mapping[str, Any], spe
     if hook not in specs:
         if mark.get("optionalhook"):
             return
-        raise Unfit(f"{_place(function)} implements {hook}, which is no hook{suggestion(hook, specs)}")
+        raise ManifestError(f"{_place(function)} implements {hook}, which is not a hook{suggestion(hook, specs)}")
     if mark.get("wrapper") or mark.get("hookwrapper"):
-        raise Unfit(f"{_place(function)}: hook wrappers are not supported, yield offers instead")
+        raise ManifestError(f"{_place(function)}: hook wrappers are not supported, yield offers instead")
     unknown = [name for name in arguments(function) if name not in specs[hook]]
     if unknown:
         takes = f"takes ({', '.join(specs[hook])})" if specs[hook] else "takes no arguments"
-        raise Unfit(f"{_place(function)}: {hook} {takes}, not {', '.join(unknown)}")
+        raise ManifestError(f"{_place(function)}: {hook} {takes}, not {', '.join(unknown)}")
 
 
 def _claims_a_hook(name: str, value: object, specs: HookSpecs) -> bool:
@@ -94,10 +100,10 @@ def _claims_a_hook(name: str, value: object, specs: HookSpecs) -> bool:
 
 def _refuse_unmarked(name: str, value: object, specs: HookSpecs) -> None:
     if not inspect.isroutine(value):
-        raise Unfit(f"{name} must be a function marked with @lsv.hookimpl, got {type(value).__name__}")
+        raise ManifestError(f"{name} must be a function marked with @lsv.hookimpl, got {type(value).__name__}")
     if name in specs:
-        raise Unfit(f"{_place(value)} has no @lsv.hookimpl mark, so it would never be called: add it")
-    raise Unfit(f"{_place(value)} is called like a hook but is none{suggestion(name, specs)}")
+        raise ManifestError(f"{_place(value)} has no @lsv.hookimpl mark, so it would never be called: add it")
+    raise ManifestError(f"{_place(value)} is named like a hook but is not one{suggestion(name, specs)}")
 
 
 def _place(function: Any) -> str:
@@ -122,8 +128,8 @@ def is_missing(error: BaseException, module: str) -> bool:
 def read(name: str) -> ModuleType:
     """Import a manifest; a module that tries to end the process is unfit, not obeyed."""
     if ":" in name:
-        raise Unfit(f"the entry point must name a module, not an object in one: {name}")
+        raise ManifestError(f"the entry point must name a module, not an object in one: {name}")
     try:
         return importlib.import_module(name)
     except SystemExit as error:
-        raise Unfit(f"importing {name} tried to end the process ({error.code!r})") from error
+        raise ManifestError(f"importing {name} tried to end the process ({error.code!r})") from error

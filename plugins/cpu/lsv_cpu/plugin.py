@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
-from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, later
+from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, lazy
 from lsv.settings import Setting
 from lsv_cpu.machine import Machine
 
 api = 1
 
-_NATIVE = later("lsv_cpu.kernels:why_not_native")
-_PANELS = later("lsv_cpu.linear:why_not_panels")
-_GATED = later("lsv_cpu.linear:why_not_gated")
-_FUSED = later("lsv_cpu.layer:why_not_fused")
-_TIED = later("lsv_cpu.embed:why_not_tied")
+_NATIVE = lazy("lsv_cpu.kernels:why_not_native")
+_PANELS = lazy("lsv_cpu.linear:why_not_panels")
+_GATED = lazy("lsv_cpu.linear:why_not_gated")
+_FUSED = lazy("lsv_cpu.layer:why_not_fused")
+_TIED = lazy("lsv_cpu.embed:why_not_tied")
 
 
 def probe() -> tuple[DeviceInfo, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer, later
+from lsv.offers import AttentionOffer, KernelOffer, OpSpec, PlatformOffer, QuantizerOffer, lazy
 from lsv.settings import Setting
 from lsv_hpu import settings
 from lsv_hpu.devices import Prober
@@ -15,9 +15,9 @@ from lsv_hpu.neural_compressor import files as inc
 
 api = 1
 
-_MIXED = later("lsv_hpu.kernels:why_not_mixed")
-_FP8 = later("lsv_hpu.formats.fp8:why_not_fp8")
-_INT4 = later("lsv_hpu.formats.int4:why_not_int4")
+_MIXED = lazy("lsv_hpu.kernels:why_not_mixed")
+_FP8 = lazy("lsv_hpu.formats.fp8:why_not_fp8")
+_INT4 = lazy("lsv_hpu.formats.int4:why_not_int4")
 
 
 def probe() -> tuple[DeviceInfo, ...]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from lsv import hookimpl
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, later
+from lsv.offers import AttentionOffer, KernelOffer, lazy
 from lsv.settings import Setting
 
 api = 1
 
-_FLOATS = later("lsv_triton.availability:why_not_floats")
-_WEIGHTS = later("lsv_triton.gemm.weights:why_not_weights")
+_FLOATS = lazy("lsv_triton.availability:why_not_floats")
+_WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")
 
 PLATFORMS = ("cuda", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, later
+from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, lazy
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
 from lsv_xpu import libraries, oneccl
@@ -16,12 +16,12 @@ from lsv_xpu.probe import Prober
 
 api = 1
 
-_VLLM = later("lsv_xpu.vllm.ops:why_not_vllm")
-_VLLM_INT4 = later("lsv_xpu.vllm.ops:why_not_vllm_int4")
-_VLLM_FLOAT8 = later("lsv_xpu.vllm.ops:why_not_vllm_float8")
-_VLLM_EXPERTS = later("lsv_xpu.vllm.moe:why_not_grouped")
-_TORCH_INT4 = later("lsv_xpu.torch_int4:why_not_torch_int4")
-_IPEX = later("lsv_xpu.ipex.ops:why_not_ipex")
+_VLLM = lazy("lsv_xpu.vllm.ops:why_not_vllm")
+_VLLM_INT4 = lazy("lsv_xpu.vllm.ops:why_not_vllm_int4")
+_VLLM_FLOAT8 = lazy("lsv_xpu.vllm.ops:why_not_vllm_float8")
+_VLLM_EXPERTS = lazy("lsv_xpu.vllm.moe:why_not_grouped")
+_TORCH_INT4 = lazy("lsv_xpu.torch_int4:why_not_torch_int4")
+_IPEX = lazy("lsv_xpu.ipex.ops:why_not_ipex")
 
 
 def probe() -> tuple[DeviceInfo, ...]:

@@ -80,7 +80,7 @@ def test_plugins_load_in_the_order_of_their_names(install: Install) -> None:
         ("api = True\n", ["api True"]),
         ("api = '1'\n", ["api '1'"]),
         (START + "@hookimpl\ndef lsv_modles(): ...\n", ["lsv_modles", "did you mean lsv_models", "line "]),
-        (START + "@hookimpl\ndef models(): ...\n", ["models", "no hook"]),
+        (START + "@hookimpl\ndef models(): ...\n", ["models", "not a hook"]),
         (START + "def lsv_models(): ...\n", ["lsv_models", "no @lsv.hookimpl mark"]),
         (START + "def lsv_modles(): ...\n", ["lsv_modles", "did you mean lsv_models"]),
         (START + "lsv_models = ()\n", ["lsv_models", "must be a function"]),
