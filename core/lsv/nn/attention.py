@@ -1,4 +1,4 @@
-"""Attention over the paged cache. This module alone knows how heads map to ranks."""
+"""Attention over the paged cache. Only this module knows how heads map to ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lsv.weights.quantizer import joint_format
 
 
 class Sizes(Protocol):
-    """The numbers that attention is made from, as ``lsv.nn.config.DecoderConfig`` has them."""
+    """The sizes that attention needs; ``lsv.nn.config.DecoderConfig`` has them all."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -37,7 +37,7 @@ class Sizes(Protocol):
 
 
 class Heads:
-    """This rank's share of the heads: ``queries`` and ``kv`` as [first, last)."""
+    """This rank's shard of the heads: ``queries`` and ``kv`` as [first, last)."""
 
     def __init__(self, w: Weights, c: Sizes) -> None:
         self.queries = w.shard.split(c.heads, "attention heads")
@@ -45,18 +45,19 @@ class Heads:
         self._c = c
 
     def part(self, name: str, *, biased: bool = True) -> Part:
-        """The projection ``q_proj``, ``k_proj`` or ``v_proj``, cut."""
+        """This rank's shard of ``q_proj``, ``k_proj`` or ``v_proj``."""
         total, (first, last) = (self._c.heads, self.queries) if name == "q_proj" else (self._c.kv_heads, self.kv)
         dim = self._c.head_dim
         return Part(name, total * dim, first * dim, last * dim, biased)
 
     def out(self, w: Weights, *, bias: bool) -> Row:
-        """``o_proj`` of these heads' results."""
+        """``o_proj`` over the outputs of these heads."""
         c, (first, last) = self._c, self.queries
         reads = (first * c.head_dim, last * c.head_dim)
         return Row(w, "o_proj", c.heads * c.head_dim, c.hidden_size, reads=reads, bias=bias)
 
     def layer(self, index: int, *, window: int | None = None, source: int | None = None) -> AttentionLayer:
+        """What the backend is told of these heads in layer ``index``."""
         heads, kv_heads = (last - first for first, last in (self.queries, self.kv))
         dim, causal = self._c.head_dim, source is None
         return AttentionLayer(index, heads, kv_heads, dim, dim**-0.5, causal, window, source=source)
@@ -65,10 +66,10 @@ class Heads:
 class Attention(Bindable):
     """q, k and v from one fused projection, rotated, attended, projected back: x [T, hidden] -> [T, hidden].
 
-    Query heads are cut over the ranks; so are KV heads, or each is held by several ranks where there are
-    fewer of them than ranks. ``qk_norm`` normalises every head of q and k before the rotation; where positions are in
-    the embedding there is none. Projections that are ``unbiased`` have no bias though others have. ``layer`` gets its
-    place in the KV cache once the groups of all layers are known.
+    Heads are split over the ranks; with fewer KV heads than ranks each KV head is replicated on several. ``rope`` is
+    None for a model that has its positions in the embedding. ``qk_norm`` normalises every head of q and k before the
+    rotation. The ``unbiased`` projections have no bias even if the others do. ``layer`` gets its place in the KV cache
+    once the groups of all layers are known.
     """
 
     op: ClassVar[str] = "attention"
@@ -139,9 +140,9 @@ class Attention(Bindable):
 
 
 class CrossAttention(nn.Module):
-    """q from the tokens, k and v from the item that their row attends to: x [T, hidden] -> [T, hidden].
+    """q from the tokens, k and v from the media item that their row attends to: x [T, hidden] -> [T, hidden].
 
-    Heads are cut over the ranks as in ``Attention``. The item is ``source`` embeddings long at most.
+    Heads are split over the ranks as in ``Attention``. An item has at most ``source`` embeddings.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class CrossAttention(nn.Module):
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         layer = self.layer
         q = self.q(x).unflatten(-1, (layer.heads, -1))
-        # without a cache memory is measured: any keys will do
+        # there is no cache while memory is being measured: any keys will do
         k, v = self._keys_and_values(x) if step.cache is None else (None, None)
         attended = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]

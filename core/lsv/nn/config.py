@@ -11,7 +11,7 @@ from lsv.nn.rope import RopeConfig, read_rope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """The numbers of a decoder-only transformer. ``windows[i]`` is layer i's sliding window or None."""
+    """The numbers of a decoder-only transformer."""
 
     vocab_size: int
     hidden_size: int
@@ -22,17 +22,20 @@ class DecoderConfig:
     head_dim: int
     norm_eps: float
     activation: str
+    """Of the gated MLP: a name that ``lsv.nn.mlp.find_activation`` knows."""
     rope: RopeConfig
     tied: bool
+    """Whether the head shares the embedding's weight."""
     attention_bias: bool
     mlp_bias: bool
     windows: tuple[int | None, ...]
+    """Each layer's sliding window in tokens, None for full attention."""
 
     @classmethod
     def read(
         cls, keys: Keys, *, rope_theta: float = 10000.0, head_dim: int | None = None, norm_eps: float = 1e-6
     ) -> DecoderConfig:
-        """Take the keys all decoders share. The arguments are the family's defaults for keys that may be absent.
+        """Take the keys that all decoders share. The arguments are the family's defaults for absent keys.
 
         Raises ``CheckpointError`` when a key is missing or malformed; the caller takes its own keys and ends with
         ``keys.finish``.

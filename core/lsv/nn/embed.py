@@ -1,4 +1,4 @@
-"""The vocabulary's two ends: ids to vectors, and vectors to logits. Both are cut over the vocabulary."""
+"""Ids to vectors, and vectors to logits. Both are sharded over the vocabulary."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 
 class Embed(Bindable):
-    """ids int64 [T] -> [T, size]. Each rank holds as many rows, the last ones padded with zeros.
-
-    ``head`` is the plain linear layer that shares the rows, where there is one.
-    """
+    """ids int64 [T] -> [T, size]. All ranks hold equally many rows; the last ranks pad theirs with zeros."""
 
     op: ClassVar[str] = "embed"
     row_invariant: ClassVar[bool] = True
@@ -30,6 +27,7 @@ class Embed(Bindable):
         self.vocab_size, self.start, self.communicator = vocab_size, start, w.communicator
         self.weight: nn.Parameter = _vocabulary(w, vocab_size, size, (start, stop, width))
         self.head: PlainLinear | None = None
+        """The plain linear layer that shares the weight, if there is one."""
 
     def spec(self) -> OpSpec:
         rows, size = self.weight.shape
@@ -47,9 +45,10 @@ class Embed(Bindable):
 
 
 class Head(nn.Module):
-    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's rows.
+    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's weight.
 
-    Formats made from a plain weight take the embedding's, which keeps its own; others leave a tied head plain.
+    A weight format that quantises plain weights makes a tied head from the embedding's, which stays as it is; other
+    formats leave a tied head plain.
     """
 
     def __init__(self, w: Weights, vocab_size: int, size: int, *, tied: Embed | None = None) -> None:
@@ -74,7 +73,7 @@ class Head(nn.Module):
 
 
 def _of_plain_weight(w: Weights, layer: LinearLayer, weight: nn.Parameter) -> Linear:
-    """The model's format where it is made from a plain weight, else the plain layer."""
+    """A layer in the model's format if that is made from a plain weight, else a plain layer."""
     quantizer = w.declaration.quantizer
     if quantizer.stored(layer) == (WEIGHT,):
         return quantizer.build(layer, {"weight": weight})

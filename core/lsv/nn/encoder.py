@@ -16,24 +16,25 @@ from lsv.nn.linear import Column
 from lsv.weights.place import Weights
 
 Runs = Sequence[tuple[int, int]]
-"""How tokens fall into spans that see themselves alone, in order: (spans, tokens of each)."""
+"""How tokens divide into spans that attend to themselves alone, in order: (spans, tokens of each)."""
 
 Rotate = Callable[[torch.Tensor], torch.Tensor]
 """Rotates heads [T, any, dim] by the places of their tokens."""
 
 
 def check_placeholder(name: str, token: int, vocab_size: int) -> None:
-    """The token that an item's embeddings take the place of goes through the embedding first, if for nothing.
+    """Check the placeholder of media: it goes through the embedding before an item's embeddings replace it.
 
-    Raises ``CheckpointError`` where it has none; ``name`` is its key in config.json.
+    Raises ``CheckpointError`` when it is outside the vocabulary; ``name`` is its key in config.json.
     """
     if not 0 <= token < vocab_size:
         raise CheckpointError(f"config.json: {name} is {token}, but the vocabulary ends at {vocab_size}")
 
 
 class SelfAttention(nn.Module):
-    """x [T, size] -> [T, size]; every token sees its whole span. ``names`` of q, k and v, or the one of all three;
-    those that are ``unbiased`` have no bias.
+    """x [T, size] -> [T, size]; every token attends to its whole span.
+
+    ``names`` are those of q, k and v, or one for all three fused; the ``unbiased`` ones have no bias.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class SelfAttention(nn.Module):
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, runs: Runs) -> torch.Tensor:
-    """q, k and v [T, heads, dim] -> [T, heads, dim]."""
+    """q, k and v [T, heads, dim] -> [T, heads, dim], each span on its own."""
     attended, start = [], 0
     for spans, length in runs:
         stop = start + spans * length

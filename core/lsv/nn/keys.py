@@ -1,4 +1,4 @@
-"""``config.json`` read key by key: what nobody consumed and could change results is refused."""
+"""``config.json`` read key by key: keys that nobody read and that could change results are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HARMLESS = frozenset((
 
 
 class Keys:
-    """A JSON object whose keys are taken one by one, so that those left over are known."""
+    """A JSON object that knows which of its keys have not been read yet."""
 
     def __init__(self, json: Mapping[str, Any]) -> None:
         self.json = json
@@ -45,7 +45,7 @@ class Keys:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A positive whole number."""
+        """The value of ``key``, which must be a positive integer. Raises ``CheckpointError`` for any other."""
         value = self.take(key, int, default)
         if value < 1:
             raise CheckpointError(f"config.json: {key} must be positive, got {value}")
@@ -57,7 +57,10 @@ class Keys:
         return None if self.json.get(key) is None else self.take(key, kind)
 
     def finish(self, architecture: str) -> None:
-        """Raise ``CheckpointError`` naming the keys nobody took; empty and false values switch nothing on."""
+        """Raise ``CheckpointError`` naming the unread keys, except those with empty or false values.
+
+        ``architecture`` is who did not read them, for the message.
+        """
         unknown = sorted(key for key in self._left - _HARMLESS if self.json[key] not in (None, False, "", [], {}))
         if unknown:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Linear layers that own their tensor parallelism: ``Column`` cuts outputs, ``Row`` cuts inputs and sums."""
+"""Linear layers that own their tensor parallelism: ``Column`` splits outputs, ``Row`` splits inputs and sums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lsv.weights.place import Part, Weights
 
 
 class Column(nn.Module):
-    """A linear layer, or several fused by name, whose outputs are cut over the ranks: x [..., inputs] -> [..., share].
+    """A linear layer, or several fused ones, split over the ranks by outputs: x [..., inputs] -> [..., share].
 
-    ``parts`` names the projections and says which outputs this rank computes; ``Column.even`` cuts them evenly.
+    ``parts`` names the projections and says which outputs this rank computes; ``Column.even`` splits them evenly.
     """
 
     def __init__(self, w: Weights, parts: Sequence[Part], inputs: int, *, bias: bool = False) -> None:
@@ -32,7 +32,10 @@ class Column(nn.Module):
         bias: bool = False,
         unbiased: Sequence[str] = (),
     ) -> Column:
-        """Projections of ``outputs`` features each, cut evenly; those named ``unbiased`` have no bias in any case."""
+        """Projections of ``outputs`` features each, split evenly; the ``unbiased`` ones never have a bias.
+
+        Raises ``ConfigError``, which calls the outputs ``what``, when the ranks can't share them evenly.
+        """
         start, stop = w.shard.split(outputs, what)
         parts = [Part(name, outputs, start, stop, name not in unbiased) for name in names]
         return cls(w, parts, inputs, bias=bias)
@@ -42,9 +45,9 @@ class Column(nn.Module):
 
 
 class Row(nn.Module):
-    """A linear layer whose inputs are cut over the ranks and whose results are summed: [..., share] -> [..., outputs].
+    """A linear layer split over the ranks by inputs, whose results are summed: x [..., share] -> [..., outputs].
 
-    ``reads`` = (start, stop) are the inputs this rank has. ``reduce=False`` leaves the sum to the caller.
+    ``reads`` = (start, stop) are this rank's inputs. ``reduce=False`` leaves the sum to the caller.
     """
 
     def __init__(

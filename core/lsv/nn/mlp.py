@@ -29,14 +29,17 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def find_activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """An activation by its name in config.json; raises ``CheckpointError`` for one that is not known."""
+    """An activation by its name in config.json; raises ``CheckpointError`` for an unknown one."""
     if name not in _ACTIVATIONS:
         raise CheckpointError(f"config.json: activation {name!r} is not one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
 class FeedForward(nn.Module):
-    """``second(activation(first(x)))``: x [T, inputs] -> [T, outputs]; ``names`` of the two in the checkpoint."""
+    """``second(activation(first(x)))``: x [T, inputs] -> [T, outputs].
+
+    ``names`` are those of the two layers in the checkpoint, ``sizes`` = (inputs, inner, outputs).
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class FeedForward(nn.Module):
 
 
 class GatedActivation(Bindable):
-    """[..., 2 * size] -> activation(first half) * second half: [..., size]. For silu its op is ``silu_mul``."""
+    """x [..., 2 * size] -> activation(first half) * second half [..., size]. Its op is named after the activation."""
 
     op: ClassVar[str] = "silu_mul"
     row_invariant: ClassVar[bool] = True

@@ -18,7 +18,7 @@ class Router(nn.Module):
     """Softmax over all experts, then the ``top`` most likely: x [T, hidden] -> weights and int64 ids, both [T, top].
 
     ``normalise`` rescales the chosen weights to sum to one. Probabilities are computed in float32. A router is small
-    and delicate, so no quantizer is asked.
+    and sensitive, so it is never quantised.
     """
 
     def __init__(self, w: Weights, hidden_size: int, experts: int, top: int, *, normalise: bool) -> None:
@@ -36,10 +36,10 @@ class Router(nn.Module):
 
 
 class MoE(Bindable):
-    """x [T, hidden] -> [T, hidden]. Experts are cut over the ranks like a plain block; sums run in expert order.
+    """x [T, hidden] -> [T, hidden]. Each expert is split over the ranks like a plain MLP; sums run in expert order.
 
-    ``names`` are gate, up and down of one expert; experts stand at ``experts.<number>``. How many tokens an expert gets
-    depends on values, so no device can capture the reference.
+    ``names`` are gate, up and down of one expert, whose weights are at ``experts.<number>``. How many tokens an expert
+    gets depends on values, so no device can capture the reference.
     """
 
     op: ClassVar[str] = "moe"

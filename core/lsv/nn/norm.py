@@ -32,7 +32,7 @@ class RMSNorm(Bindable):
 
 
 class LayerNorm(nn.Module):
-    """Over the last axis, with a bias (Ba et al. 2016)."""
+    """Layer normalisation over the last axis, with a bias (Ba et al. 2016)."""
 
     def __init__(self, w: Weights, size: int, eps: float) -> None:
         super().__init__()

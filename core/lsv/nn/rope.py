@@ -24,24 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """One rule. ``rotary_dim`` is how many features of a head are rotated, ``length`` the checkpoint's longest input.
-
-    ``original_length`` is the length before scaling; ``parameters`` are the rule's own, as in config.json.
-    """
+    """One scaling rule with its numbers."""
 
     kind: str
+    """The rule's name in config.json, such as ``llama3``."""
     theta: float
     head_dim: int
     rotary_dim: int
+    """How many features of a head are rotated."""
     length: int
+    """The checkpoint's longest input, in tokens."""
     original_length: int
+    """The longest input before scaling."""
     parameters: Mapping[str, Any]
+    """The rule's own parameters, as in config.json."""
 
 
 def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     """The rope rule of a config.json, in the style of ``rope_parameters`` or of ``rope_scaling`` and ``rope_theta``.
 
-    Raises ``CheckpointError`` for a rule that is not known or lacks a parameter, and for rules per layer type.
+    Raises ``CheckpointError`` for an unknown rule, for one that lacks a parameter, and for rules per layer type.
     """
     theta = keys.take("rope_theta", float, theta)
     fraction = keys.take("partial_rotary_factor", float, 1.0)
@@ -75,8 +77,8 @@ Frequencies = tuple[torch.Tensor, float]
 def frequencies(rope: RopeConfig, max_len: int) -> Frequencies:
     """The frequencies for inputs of up to ``max_len`` tokens.
 
-    Rules that look at the input's length (dynamic, longrope) look at ``max_len`` instead: a cached key is
-    rotated once, so all positions of all requests must be rotated alike.
+    Rules that depend on the input's length (dynamic, longrope) use ``max_len`` instead: a cached key is
+    rotated once, so all requests must be rotated alike.
     """
     return _RULES[rope.kind](rope, max_len)
 
@@ -152,10 +154,10 @@ def _longrope(rope: RopeConfig, max_len: int) -> Frequencies:
 
 
 def _proportional(rope: RopeConfig, max_len: int) -> Frequencies:
-    """Only the first ``partial_rotary_factor`` of the pairs turn, as fast as they do in the whole head."""
-    turning = int(rope.parameters["partial_rotary_factor"] * rope.head_dim // 2)
+    """Only the first ``partial_rotary_factor`` of the pairs rotate, as fast as they would in a full rotation."""
+    pairs = int(rope.parameters["partial_rotary_factor"] * rope.head_dim // 2)
     plain = 1.0 / _powers(rope.theta, rope.head_dim)
-    plain[turning:] = 0.0
+    plain[pairs:] = 0.0
     return plain / float(rope.parameters.get("factor") or 1.0), 1.0
 
 
@@ -177,16 +179,14 @@ _REQUIRED = {
 
 
 class Rope(Bindable):
-    """Rotates the heads of q and k in halves (pairs are feature i and i + rotary_dim/2). One module serves all layers.
-
-    ``table`` [max_len, 2 * rotary_dim] holds, by position, the cosines of all features and then their sines, the first
-    half of which is negated; in the model's dtype, computed in float32.
-    """
+    """Rotates the heads of q and k in halves: features i and i + rotary_dim / 2 are a pair. All layers share one."""
 
     op: ClassVar[str] = "rope"
     axes: ClassVar[int] = 1
     row_invariant: ClassVar[bool] = True
     table: torch.Tensor
+    """[max_len, 2 * rotary_dim]: by position the cosines of all features, then their sines, the first half of which is
+    negated; in the model's dtype, computed in float32."""
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__()
@@ -211,22 +211,22 @@ class Rope(Bindable):
 
     def reference(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
-        return self.turn(heads, self.table[positions])
+        return self.rotate(heads, self.table[positions])
 
-    def turn(self, heads: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def rotate(self, heads: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The heads rotated by rows [T, 2 * rotary_dim] of the table."""
         dim = self.rope.rotary_dim
         cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
-        turning = heads[..., :dim]
-        turned = torch.addcmul(turning * cos, turning.roll(dim // 2, dims=-1), sin)
+        x = heads[..., :dim]
+        rotated = torch.addcmul(x * cos, x.roll(dim // 2, dims=-1), sin)
         if dim == heads.shape[-1]:
-            return turned
-        return torch.cat((turned, heads[..., dim:]), dim=-1)
+            return rotated
+        return torch.cat((rotated, heads[..., dim:]), dim=-1)
 
 
 class MRope(Rope):
-    """Rotary embedding for tokens that stand in time, height and width (Wang et al. 2024, Qwen2-VL): of the feature
-    pairs the first ``mrope_section`` turn by the first axis, the next by the second, and so on.
+    """Rotary embedding for tokens with positions in time, height and width (Wang et al. 2024, Qwen2-VL): the first
+    ``mrope_section`` feature pairs rotate by the first axis, the next ones by the second, and so on.
 
     Raises ``CheckpointError`` for sections that do not make up all pairs.
     """
@@ -249,4 +249,4 @@ class MRope(Rope):
         # cosines and sines of both halves: each is cut into the same sections
         parts = self.table[positions].split_with_sizes(self.sections * 4, dim=-1)
         rows = torch.cat([part[number % self.axes] for number, part in enumerate(parts)], dim=-1)
-        return self.turn(heads, rows)
+        return self.rotate(heads, rows)

@@ -1,4 +1,4 @@
-"""One step as the model sees it: a frozen record of device tensors, passed to every module's forward."""
+"""A step as the model sees it: a frozen record of device tensors that is passed to every module's forward."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from lsv.attention import AttentionBackend
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """What an encoder made of media: ``rows`` [M, hidden] for the tokens at ``places`` int64 [M]."""
+    """What an encoder made of media, for some tokens of a step."""
 
     places: torch.Tensor
+    """int64 [M]: the indices of these tokens in the step."""
     rows: torch.Tensor
+    """[M, hidden]: their embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The batch as T flat tokens of R rows.
-
-    ids int64 [T] · positions int64 [A, T] (A = 1; M-RoPE 3) · attention: the backend's plan per KV group ·
-    cache: the backend's cache, None attends within the step alone · logits_rows int64 [R'] indices of the tokens
-    that go through the head · adapters int32 [T] or None · media: embeddings in the places of some tokens ·
-    taps: layers whose output is wanted.
-    """
+    """The batch as T flat tokens of R rows."""
 
     ids: torch.Tensor
+    """int64 [T]."""
     positions: torch.Tensor
+    """int64 [axes, T]: 1 axis, or 3 with M-RoPE."""
     backend: AttentionBackend
     attention: tuple[Any, ...]
+    """The backend's plan for each KV group."""
     cache: Any | None
+    """The backend's cache; None attends within the step alone."""
     logits_rows: torch.Tensor
+    """int64 [R']: the indices of the tokens that go through the head."""
     adapters: torch.Tensor | None = None
+    """int32 [T], or None without adapters."""
     media: Embeddings | None = None
+    """Embeddings that replace those of some tokens."""
     taps: tuple[int, ...] = ()
+    """Layers whose output is wanted."""

@@ -92,7 +92,7 @@ def _layer(index: Any, tower: TowerConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class VisionState:
     """A picture on its way: x [tiles * tokens, hidden], the outputs that are kept, and how tiles are laid out."""
 
     x: torch.Tensor
@@ -115,9 +115,9 @@ class LlavaEncoder(Encoder):
         self.projector = FeedForward(place, ("linear_1", "linear_2"), sizes, c.activation, bias=c.bias)
         self.newline = w.take("image_newline", (size,)) if c.tiles else None
 
-    def begin(self, inputs: Mapping[str, torch.Tensor]) -> Looking:
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> VisionState:
         layout = tuple(inputs["layout"].tolist()) if self.c.tiles else ()
-        return Looking(self.tower.embed(inputs["pixel_values"]), {}, layout)
+        return VisionState(self.tower.embed(inputs["pixel_values"]), {}, layout)
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
         rows, columns = self.c.most if self.c.tiles else (0, 0)
@@ -126,12 +126,12 @@ class LlavaEncoder(Encoder):
         layout = (rows, columns, 0, rows * tower.side, 0, columns * tower.side)
         return {"pixel_values": pixels, "layout": torch.tensor(layout)}
 
-    def advance(self, state: Looking, part: int) -> Looking | torch.Tensor:
+    def advance(self, state: VisionState, part: int) -> VisionState | torch.Tensor:
         tokens = self.c.tower.tokens
         x = self.tower.layers[part](state.x, ((len(state.x) // tokens, tokens),))
         kept = {**state.kept, part + 1: x} if part + 1 in self.c.layers else state.kept
         if part + 1 < self.parts:
-            return Looking(x, kept, state.layout)
+            return VisionState(x, kept, state.layout)
         seen = torch.cat([kept[layer] for layer in self.c.layers], dim=-1)
         seen = seen.view(-1, tokens, seen.shape[-1])
         seen = self.projector(seen[:, 1:] if self.c.drops_first else seen)

@@ -19,7 +19,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.norm import RMSNorm
 from lsv.weights.place import Weights
-from lsv_models.qwen2_vl import Looking, Qwen2VL, Qwen2VLEncoder, VisionConfig, patch_places
+from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
 
 _EPS = 1e-6
 
@@ -39,7 +39,7 @@ class WindowLayer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class LookingThrough(Looking):
+class WindowState(VisionState):
     """With the patches ordered by window; ``order`` are the places of merged patches."""
 
     windows: Runs
@@ -59,24 +59,24 @@ class Qwen25VLEncoder(Qwen2VLEncoder):
     def make_norm(self, w: Weights, size: int) -> nn.Module:
         return RMSNorm(w, size, _EPS)
 
-    def begin(self, inputs: Mapping[str, torch.Tensor]) -> LookingThrough:
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> WindowState:
         frames, height, width = inputs["grid"].tolist()
         merge, unit = self.c.merge, self.c.merge**2
         x = self.embed(inputs)
         of_frame, windows = window_order(height // merge, width // merge, self.window)
         places = patch_places(height, width, merge).view(-1, unit, 2)[of_frame].flatten(0, 1).to(x.device)
         order = (torch.arange(frames)[:, None] * len(of_frame) + of_frame).flatten().to(x.device)
-        return LookingThrough(
+        return WindowState(
             x=x.view(-1, unit, x.shape[1])[order].flatten(0, 1),
-            turn=self.turn(places, frames),
+            rotate=self.rotate(places, frames),
             frames=((frames, height * width),),
             windows=tuple((count, units * unit) for count, units in windows) * frames,
             order=order,
         )
 
-    def advance(self, state: LookingThrough, part: int) -> LookingThrough | torch.Tensor:
+    def advance(self, state: WindowState, part: int) -> WindowState | torch.Tensor:
         runs = state.frames if part in self.full else state.windows
-        x = self.layers[part](state.x, runs, state.turn)
+        x = self.layers[part](state.x, runs, state.rotate)
         if part + 1 < self.parts:
             return dataclasses.replace(state, x=x)
         merged = self.merge(x)

@@ -79,11 +79,11 @@ class VisionLayer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class VisionState:
     """An item on its way: x [patches, size], and how its patches fall into frames."""
 
     x: torch.Tensor
-    turn: Rotate
+    rotate: Rotate
     frames: Runs
 
 
@@ -112,11 +112,11 @@ class Qwen2VLEncoder(Encoder):
         frames, height, width = inputs["grid"].tolist()
         x = self.embed(inputs)
         places = patch_places(height, width, self.c.merge).to(x.device)
-        return Looking(x, self.turn(places, frames), ((frames, height * width),))
+        return VisionState(x, self.rotate(places, frames), ((frames, height * width),))
 
     def advance(self, state: Any, part: int) -> Any:
-        x = self.layers[part](state.x, state.frames, state.turn)
-        return self.merge(x) if part + 1 == self.parts else Looking(x, state.turn, state.frames)
+        x = self.layers[part](state.x, state.frames, state.rotate)
+        return self.merge(x) if part + 1 == self.parts else VisionState(x, state.rotate, state.frames)
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
         """A clip of small frames: memory follows the number of patches, however they are shown."""
@@ -135,9 +135,9 @@ class Qwen2VLEncoder(Encoder):
         pixels = (inputs["pixel_values"] * factor - offset).to(self.patches.dtype)
         return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
 
-    def turn(self, places: torch.Tensor, frames: int) -> Rotate:
+    def rotate(self, places: torch.Tensor, frames: int) -> Rotate:
         """The rotation of heads in ``frames`` whose patches stand at ``places`` [patches, 2]."""
-        return axial_turn(places.repeat(frames, 1), self.c.size // self.c.heads, self.c.theta)
+        return axial_rotation(places.repeat(frames, 1), self.c.size // self.c.heads, self.c.theta)
 
     def merge(self, x: torch.Tensor) -> torch.Tensor:
         """x [patches, size] -> embeddings [patches / merge², outputs]."""
@@ -150,7 +150,7 @@ def patch_places(height: int, width: int, merge: int) -> torch.Tensor:
     return places.view(height // merge, merge, width // merge, merge, 2).transpose(1, 2).flatten(0, 3)
 
 
-def axial_turn(places: torch.Tensor, head_dim: int, theta: float) -> Rotate:
+def axial_rotation(places: torch.Tensor, head_dim: int, theta: float) -> Rotate:
     """The rotation of heads by row in the first half of their feature pairs, by column in the second; in float32."""
     inverse = theta ** -(torch.arange(0, head_dim // 2, 2, device=places.device) / (head_dim // 2))
     angles = (places[..., None] * inverse).flatten(1)
