@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lsv import LLM, SamplingParams, plugins
-from lsv.doctor import measure
 from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import explain_absence, load_platform
+from lsv_doctor import measure
 
 WARM_UP_TOKENS = 16
 ROUNDS = 3

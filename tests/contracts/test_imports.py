@@ -110,7 +110,7 @@ def test_models_and_weights_know_no_configuration_of_an_engine() -> None:
 
 def test_the_seam_to_hardware_is_below_plugins() -> None:
     files = below("capabilities", "config", "offers", "platform")
-    assert offences(files, r"lsv\.(plugins|resolve|settings|devices|doctor)(\..*)?") == []
+    assert offences(files, r"lsv\.(plugins|resolve|settings|devices)(\..*)?") == []
 
 
 def test_the_worker_knows_only_the_schedulers_message() -> None:

@@ -16,12 +16,7 @@ from lsv.version import __version__
 COMMANDS = {
     "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),
     "run": ("lsv.cli.run", "answer in this process, without a server"),
-    "plan": ("lsv.cli.plan", "show what would run, and why, without loading it"),
-    "models": ("lsv.cli.models", "list model architectures"),
-    "kernels": ("lsv.cli.kernels", "show which kernel serves each op, and why"),
     "plugins": ("lsv.cli.plugins", "list plugins and what they offer, or check one"),
-    "doctor": ("lsv.cli.doctor", "look over this machine and installation"),
-    "new": ("lsv.cli.new", "write the skeleton of a plugin"),
 }
 """Command → (module with ``run(arguments, context)``, help)."""
 

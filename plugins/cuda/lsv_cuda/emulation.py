@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device
+from lsv.testing.emulation import FakeCapturing, FakeGraph
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform
 from lsv_cuda.vendor import Vendor
 
 if TYPE_CHECKING:
-    from lsv.devices.recording import Method
+    from lsv.testing.recording import Method
 
 log = logging.getLogger(__name__)
 

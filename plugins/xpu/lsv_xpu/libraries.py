@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from lsv.devices.emulation import StrictFake
 from lsv.errors import ConfigError
 from lsv.offers import load_object
+from lsv.testing.emulation import StrictFake
 
 VLLM = "vllm_xpu_kernels"
 TORCH_INT4 = "torch_int4"

@@ -7,12 +7,14 @@ from types import ModuleType
 import pytest
 
 from lsv import __version__, hookimpl
-from lsv.cli import doctor, main, new
+from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.errors import ConfigError
 from lsv.offers import CommandOffer
 from lsv.settings import Setting
 from lsv.testing.plugins import plugins_of, write_distribution
+from lsv_doctor import command as doctor
+from lsv_scaffold import command as new
 
 BROKEN = "raise RuntimeError('boom')\n"
 

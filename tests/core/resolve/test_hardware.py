@@ -10,13 +10,13 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
-from lsv.devices.emulation import FakeCapturing, UnknownCall
 from lsv.devices.probing import ask_child
-from lsv.devices.traffic import read_traffic
 from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer, PlatformOffer
 from lsv.platform import Device, Platform, Traffic
 from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
+from lsv.testing.emulation import FakeCapturing, UnknownCall
+from lsv_doctor.traffic import read_traffic
 
 GPU = DeviceInfo(0, "made-up GPU", 1 << 30)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.devices.recording import without_waiting
 from lsv.scheduler.plan import Kind, StepPlan
+from lsv.testing.recording import without_waiting
 from lsv.testing.tiny import tiny
 from lsv.worker.worker import Worker
 from lsv_cuda.emulation import FakeCuda

@@ -16,11 +16,11 @@ import torch
 
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
-from lsv.devices.emulation import UnknownCall
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import BatchLimits, Shape
 from lsv.settings import Declared, gather, neutral
+from lsv.testing.emulation import UnknownCall
 from lsv.testing.platform import check_platform
 from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl

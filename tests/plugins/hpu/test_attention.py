@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
-from lsv.devices.recording import Recording
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.layouts import Padded
+from lsv.testing.recording import Recording
 from lsv_hpu.attention.backend import FlatAttention
 from lsv_hpu.emulation.ops import fake_ops
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.devices.recording import Recording
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer, OpSpec
 from lsv.testing.ops import check_kernel
+from lsv.testing.recording import Recording
 from lsv.testing.tensors import place
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.place import Weights

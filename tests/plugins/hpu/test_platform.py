@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.devices.emulation import StrictFake, UnknownCall
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import Memory
+from lsv.testing.emulation import StrictFake, UnknownCall
 from lsv.testing.platform import check_platform
 from lsv_hpu import plugin
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible

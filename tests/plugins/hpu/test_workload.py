@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.devices.emulation import StrictFake
 from lsv.platform import StepFn
+from lsv.testing.emulation import StrictFake
 from lsv.testing.tiny import tiny
 from lsv_hpu.emulation.platform import FakeHabana
 

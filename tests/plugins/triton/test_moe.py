@@ -9,12 +9,12 @@ import pytest
 import torch
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.devices.recording import Recording
 from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.testing.ops import check_rows
+from lsv.testing.recording import Recording
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler

@@ -15,10 +15,10 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.devices.accelerator import Graphs
-from lsv.devices.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Group, Shape
 from lsv.testing.attention import cover_pairs
+from lsv.testing.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.testing.tiny import tiny
 from lsv_xpu.device import XpuDevice
 from lsv_xpu.emulation.platform import EmulatedXpuPlatform, FakeXpu

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from lsv.devices.emulation import StrictFake
+from lsv.testing.emulation import StrictFake
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
 from lsv_hpu.vendor_ops import FP8, VendorOps
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.emulation import FakeRuntime
 from lsv.platform import Device, StepFn
+from lsv.testing.emulation import FakeRuntime
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.settings import HpuOptions
@@ -131,7 +131,7 @@ class _Replayed:
         self._result: Any = None
 
     def __call__(self) -> Any:
-        from lsv.devices.recording import Recording
+        from lsv.testing.recording import Recording
 
         if self._recording is None:
             self._habana.count("graph")

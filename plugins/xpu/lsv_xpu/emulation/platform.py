@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.emulation import FakeCapturing, FakeGraph
 from lsv.platform import Device, Group
+from lsv.testing.emulation import FakeCapturing, FakeGraph
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name
 from lsv_xpu.platform import XpuPlatform
@@ -21,7 +21,7 @@ from lsv_xpu.probe import describe
 if TYPE_CHECKING:
     import torch
 
-    from lsv.devices.recording import Method
+    from lsv.testing.recording import Method
     from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from lsv.devices.emulation import StrictFake
+from lsv.testing.emulation import StrictFake
 from lsv.weights.codebook import from_nibbles
 from lsv_xpu.emulation.checks import check_devices, check_tensor, require
 

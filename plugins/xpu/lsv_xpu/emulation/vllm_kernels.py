@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.devices.emulation import StrictFake
+from lsv.testing.emulation import StrictFake
 from lsv.weights.codebook import from_nibbles
 from lsv_xpu.emulation.attention import attend_row, read_pages, write_pages
 from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require

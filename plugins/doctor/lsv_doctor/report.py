@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from lsv.doctor.findings import Line
-from lsv.doctor.secrets import Cleaner, hide, is_secret
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
 from lsv.resolve.hardware import explain_absence
 from lsv.settings import Settings, variables
 from lsv.version import __version__
+from lsv_doctor.findings import Line
+from lsv_doctor.secrets import Cleaner, hide, is_secret
 
 _TOOL_SECONDS = 20.0
 _MOST_OUTPUT = 20_000

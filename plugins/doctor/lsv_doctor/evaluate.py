@@ -15,7 +15,7 @@ from lsv.errors import ConfigError, LsvError
 from lsv.platform import Device, Platform
 
 if TYPE_CHECKING:
-    from lsv.doctor.measure import Measurement
+    from lsv_doctor.measure import Measurement
 
 _UNITS = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "us": "µs"}
 _LESS_IS_BETTER = ("us",)
@@ -70,7 +70,7 @@ def evaluate(
         for info, device, known in zip(infos, devices, references, strict=True):
             for measurement in _of_device(device, platform.capabilities(info).dtypes):
                 yield _attempt(measurement, device, known, report)
-        from lsv.doctor import measure
+        from lsv_doctor import measure
 
         for device, measurement in measure.of_peers(devices):
             known = {measurement[0]: references[0]["peer_gb_s"]} if "peer_gb_s" in references[0] else {}
@@ -93,7 +93,7 @@ def write_csv(file: Path, rows: Sequence[Row]) -> None:
 
 
 def _of_device(device: Device, dtypes: Sequence[str]) -> Iterator[Measurement]:
-    from lsv.doctor import measure
+    from lsv_doctor import measure
 
     yield from measure.of_memory(device)
     yield from measure.of_arithmetic(device, dtypes)
@@ -124,7 +124,7 @@ def _collectives(
     *,
     emulate: bool,
 ) -> Iterator[Row]:
-    from lsv.doctor.ranks import measure_collectives
+    from lsv_doctor.ranks import measure_collectives
 
     label = f"{size} devices"
     report(f"collectives of {label}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsv.devices.recording import Method
+    from lsv.testing.recording import Method
 
 
 class UnknownCall(Exception):
@@ -104,7 +104,7 @@ class FakeCapturing(FakeRuntime):
     """A runtime that captures graphs.
 
     While a graph is captured, calls that wait for the device raise ``RuntimeError``, and so does work that can't be
-    captured (``lsv.devices.recording``).
+    captured (``lsv.testing.recording``).
     """
 
     def __init__(self, count: int, total: int) -> None:
@@ -124,7 +124,7 @@ class FakeCapturing(FakeRuntime):
             raise RuntimeError(f"{pool!r} is not the pool of any graph")
         if graph.recording is not None:
             raise RuntimeError("this graph has been captured already: make another")
-        from lsv.devices.recording import Recording
+        from lsv.testing.recording import Recording
 
         recording = Recording(outside=self._outside())
         self._capturing = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.devices.traffic import read_traffic
 from lsv.errors import ConfigError
 from lsv.platform import Advice
 from lsv.resolve import resolve
 from lsv.resolve.hardware import load_platform
 from lsv.settings import Setting, Settings, dashed
+from lsv_doctor.traffic import read_traffic
 
 _GIB = 1 << 30
 

@@ -1,4 +1,4 @@
-"""One rank of a measurement: ``python -m lsv.doctor.rank FD PARENT`` takes an order and answers with figures."""
+"""One rank of a measurement: ``python -m lsv_doctor.rank FD PARENT`` takes an order and answers with figures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from lsv.doctor.ranks import Measured, Order
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Device, Group
 from lsv.plugins import load
 from lsv.processes.lifeline import connect
 from lsv.resolve.hardware import load_platform
+from lsv_doctor.ranks import Measured, Order
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 

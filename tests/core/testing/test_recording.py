@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.devices.recording import CaptureError, Recording, without_waiting
+from lsv.testing.recording import CaptureError, Recording, without_waiting
 
 
 def record(step: Callable[[], Tensor], outside: list[tuple[type, str]] | None = None) -> tuple[Recording, Tensor]:

@@ -18,14 +18,14 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.config import OptionValue
-from lsv.doctor import findings, measure
-from lsv.doctor.evaluate import COLUMNS, Row, evaluate, write_csv
-from lsv.doctor.ranks import measure_collectives
-from lsv.doctor.secrets import Cleaner, hide, is_secret
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import PlatformOffer
 from lsv.platform import Budget, Device, Memory, Platform
 from lsv.testing.plugins import plugins_of
+from lsv_doctor import findings, measure
+from lsv_doctor.evaluate import COLUMNS, Row, evaluate, write_csv
+from lsv_doctor.ranks import measure_collectives
+from lsv_doctor.secrets import Cleaner, hide, is_secret
 
 MIB = 1 << 20
 
@@ -148,7 +148,7 @@ def test_what_fails_is_a_row_that_says_why(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("out of bandwidth\nsecond line")
 
     monkeypatch.setattr(measure, "_read", fail)
-    monkeypatch.setattr("lsv.doctor.ranks.measure_collectives", fail)
+    monkeypatch.setattr("lsv_doctor.ranks.measure_collectives", fail)
     monkeypatch.setattr(ToyPlatform, "count", 2)
     rows = rows_of(ToyPlatform())
     failed = [(row.metric, row.device, row.note) for row in rows if row.value is None]
@@ -277,7 +277,7 @@ def test_a_report_holds_no_secret(
     monkeypatch.setenv("HF_TOKEN", "hf_never_to_be_seen")
     monkeypatch.setenv("LSV_DOWNLOAD_DIR", "/home/mira/models")
     offer = PlatformOffer("toy", "x:Y", lambda: (), explain=lambda: "no box", tools=(("toy-smi", "-q"), ("no-smi",)))
-    from lsv.cli import doctor
+    from lsv_doctor import command as doctor
 
     file = tmp_path / "report.json"
     context = CommandContext(toy_plugins(offer), choose_plugins([]))

@@ -42,7 +42,7 @@ class _Rank(Child[Order, Measured]):
 
     def __init__(self, order: Order) -> None:
         self._output = Output()
-        super().__init__("lsv.doctor.rank", order, Measured, stdout=self._output.fileno(), stderr=subprocess.STDOUT)
+        super().__init__("lsv_doctor.rank", order, Measured, stdout=self._output.fileno(), stderr=subprocess.STDOUT)
 
     def last_line(self) -> str:
         return next(iter(self._output.last_lines(1)), "it printed nothing")

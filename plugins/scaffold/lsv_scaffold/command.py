@@ -51,8 +51,8 @@ def write_plugin(name: str, kind: str, path: Path) -> Path:
         "module": kind,
         "usage": _USAGE[kind].format(name=name),
     }
-    scaffold = files("lsv.cli") / "scaffold"
-    for template in (*(scaffold / "package").iterdir(), *(scaffold / kind).iterdir()):
+    templates = files("lsv_scaffold") / "templates"
+    for template in (*(templates / "package").iterdir(), *(templates / kind).iterdir()):
         _write(template, folder, package, words)
     return folder
 
