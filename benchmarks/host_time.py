@@ -35,7 +35,7 @@ from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.text.tokenizer import Tokenizer
-from lsv.worker import readout, worker
+from lsv.worker import results, worker
 from lsv.worker.slots import Slots
 
 TINY = {
@@ -46,8 +46,8 @@ TINY = {
 PROMPT = 96
 MODEL = ("model", "head")
 HOST = (
-    "plan", "slots", "choose", "inputs", "attention plan", "step record", "readout", "worker", "settle", "updates",
-    "engine", "message",
+    "plan", "slots", "select outputs", "inputs", "attention plan", "step record", "results", "worker", "settle",
+    "updates", "engine", "message",
 )  # fmt: skip
 CLIENT = ("client",)
 
@@ -107,23 +107,23 @@ def main() -> None:
 def watch(engine: Any) -> Parts:
     """Time the parts of a step of this engine, wherever they are called from."""
     parts = Parts()
-    inner = engine._executor._worker._steps
+    inner = engine._executor._worker._runner
     for part, owner, name in (
         ("plan", Scheduler, "plan"),
         ("settle", Scheduler, "settle"),
         ("updates", engine, "_publish"),
         ("updates", engine_module.Engine, "stats"),
         ("slots", Slots, "apply"),
-        ("choose", worker, "choose"),
+        ("select outputs", worker, "select_outputs"),
         ("inputs", worker, "build_batch"),
         ("attention plan", inner.backend, "plan"),
         ("step record", type(inner), "run"),
         ("model", nn_model, "run"),
         ("head", inner.model.head, "forward"),
-        ("sampling", readout, "draw_rows"),
-        ("readout", readout.Readout, "read"),
-        ("readout", readout.Readout, "settle"),
-        ("readout", readout.Readout, "result"),
+        ("sampling", results, "draw_rows"),
+        ("results", results.ResultBuilder, "read"),
+        ("results", results.ResultBuilder, "settle"),
+        ("results", results.ResultBuilder, "result"),
         ("worker", engine._executor._worker, "launch"),
         ("worker", engine._executor._worker, "finish"),
         ("engine", engine, "step"),

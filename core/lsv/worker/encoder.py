@@ -1,4 +1,4 @@
-"""The worker's embeddings of pictures, sounds and clips: made when a plan says so, kept until one says they may go."""
+"""The worker's embeddings of images, sounds and videos: made when a plan says so, kept until a plan forgets them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class MediaEncoder:
-    """Carries out what plans say about media. What goes wrong with an item fails the requests that show it.
+    """Carries out what plans say about media. An item that can't be encoded fails the requests that contain it.
 
-    ``write`` (item [count, hidden], slot) puts what cross layers keep of an item into the blocks of a slot.
+    ``write`` (item [count, hidden], slot) caches what cross layers keep of an item in the blocks of a slot.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class MediaEncoder:
 
     @property
     def parts(self) -> int:
-        """The pieces an item is encoded in; 0 without an encoder."""
+        """The parts that an item is encoded in; 0 without an encoder."""
         return 0 if self._encoder is None else self._encoder.parts
 
     def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> None:
@@ -47,7 +47,7 @@ class MediaEncoder:
             media = slots[piece.slot].begin.media[piece.place]
             try:
                 self._advance(media, piece)
-            except Exception as cause:  # whatever an encoder makes of odd inputs, the other requests go on
+            except Exception as cause:  # odd inputs may make an encoder fail in any way; other requests go on
                 log.exception("an item of media could not be encoded")
                 self._faults[media.hash] = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
 
@@ -56,10 +56,10 @@ class MediaEncoder:
         for slot in slots:
             for media in slot.begin.media:
                 if media.hash in self._faults:
-                    slot.spoil(self._faults[media.hash])
+                    slot.fail(self._faults[media.hash])
 
     def gather(self, batch: Batch, slots: Sequence[Slot]) -> Embeddings | None:
-        """The embeddings in the batch's tokens, whose rows are those of ``slots``."""
+        """The embeddings for tokens of the batch, whose rows are those of ``slots``."""
         places: list[Tensor] = []
         rows: list[Tensor] = []
         for row, slot in enumerate(slots):
@@ -81,7 +81,7 @@ class MediaEncoder:
         if piece.first < piece.last:
             self._compute(self._encoder, media, piece)
         if media.cross and piece.last == self._encoder.parts:
-            assert self._write is not None, "an item across for a model without cross layers"
+            assert self._write is not None, "an item to attend to for a model without cross layers"
             self._write(self._embeddings[media.hash], piece.slot)
 
     def _compute(self, encoder: Encoder, media: Media, piece: Encode) -> None:

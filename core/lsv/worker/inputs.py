@@ -23,28 +23,29 @@ def _nowhere() -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The step on the host: T tokens of ``rows`` requests, in row order; rows behind these only fill the step up.
-
-    ids int64 [T]; positions int64 [axes, T]; ``last`` int64 [rows] says where each row's last token is. Tokens at
-    ``unknown`` are those that a step still under way samples for the slots ``awaited``; their ids are 0 here.
-    ``across`` is the layout for groups of kind "cross", where the model has any.
-    """
+    """The step on the host: T tokens of ``rows`` requests, in row order; further rows are padding."""
 
     ids: Int64s
+    """int64 [T]."""
     positions: Int64s
+    """int64 [axes, T]."""
     layout: BatchLayout
     last: Int64s
+    """int64 [rows]: where each row's last token is."""
     unknown: Int64s = field(default_factory=_nowhere)
+    """int64: the tokens that a step in flight is still sampling; their ids are 0 here."""
     awaited: Int64s = field(default_factory=_nowhere)
-    across: BatchLayout | None = None
+    """int64: the slots these are sampled for."""
+    cross: BatchLayout | None = None
+    """The layout for groups of kind "cross", if the model has any."""
 
     @property
     def rows(self) -> int:
         return len(self.last)
 
     def layout_of(self, group: KVGroup) -> BatchLayout:
-        """What the attention of a group is planned by."""
-        return self.layout if self.across is None or group.kind != "cross" else self.across
+        """The layout that a group's attention is planned for."""
+        return self.layout if self.cross is None or group.kind != "cross" else self.cross
 
 
 def build_batch(
@@ -56,9 +57,9 @@ def build_batch(
     axes: int = 1,
     ahead: bool = False,
 ) -> Batch:
-    """Lay out the tokens of the plan's rows, which are in these ``slots``; the model knows positions along ``axes``.
+    """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``.
 
-    ``ahead`` says that steps are under way whose tokens the slots may lack.
+    ``ahead`` says that steps are in flight whose tokens the slots may lack.
     """
     rows = plan.rows
     start = np.array(rows.start, np.int64)
@@ -83,7 +84,7 @@ def build_batch(
         context=context.astype(np.int32),
         tables=tuple(table.rows(numbers, width) for table in tables),
     )
-    attends = any(table.whole for table in tables)
+    crosses = any(table.full_width for table in tables)
     return Batch(
         ids=ids,
         positions=positions,
@@ -91,24 +92,24 @@ def build_batch(
         last=last,
         unknown=last[late],
         awaited=numbers[late],
-        across=replace(layout, context=np.array([slot.item for slot in slots], np.int32)) if attends else None,
+        cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
     )
 
 
 def _late(slots: Sequence[Slot], context: Int64s) -> Int64s:
-    """The rows whose slots do not have their last token yet."""
+    """The rows whose slots lack their last token."""
     late: Int64s = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
     return late
 
 
 def _singles(rows: Rows, slots: Sequence[Slot]) -> Int64s:
-    """Ids where each row has one token, as all steps but those with prompts do."""
+    """Ids when each row has one token, as in every step without prompts."""
     ids = [slot.tokens.at(place) for slot, place in zip(slots, rows.start, strict=True)]
     return np.array(ids, np.int64)
 
 
 def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *, lacking: int) -> tuple[Int64s, Int64s]:
-    """Ids and ``last`` of any rows; a slot may be ``lacking`` so many of the row's last tokens."""
+    """Ids and ``last`` of any rows; a slot may lack up to ``lacking`` of the row's last tokens."""
     end = np.cumsum(count)
     ids = np.zeros(end[-1], np.int64)
     begin = (end - count).tolist()
@@ -119,15 +120,15 @@ def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *,
     return ids, end - 1
 
 
-def pad_batch(batch: Batch, shape: Shape, *, spread: bool, item_blocks: int = 0) -> Batch:
-    """The same step with ``shape.rows`` rows; ``spread`` gives each ``shape.query`` places, as a padded layout has.
+def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0) -> Batch:
+    """The same step with ``shape.rows`` rows; in the ``padded`` layout each has ``shape.query`` places.
 
-    ``item_blocks`` is what lists of blocks are padded to where rows attend across.
+    ``cross_blocks`` is what the block lists of groups of kind "cross" are padded to.
     """
     layout, missing = batch.layout, shape.rows - batch.rows
-    span = shape.query if spread else 0
-    moved = _spread(layout, span) if spread else np.arange(len(batch.ids))
-    tokens = shape.rows * span if spread else len(batch.ids) + missing
+    span = shape.query if padded else 0
+    moved = _padded_places(layout, span) if padded else np.arange(len(batch.ids))
+    tokens = shape.rows * span if padded else len(batch.ids) + missing
     return Batch(
         ids=_place(batch.ids, moved, tokens),
         positions=_place(batch.positions, moved, tokens),
@@ -135,7 +136,7 @@ def pad_batch(batch: Batch, shape: Shape, *, spread: bool, item_blocks: int = 0)
         last=moved[batch.last],
         unknown=moved[batch.unknown],
         awaited=batch.awaited,
-        across=None if batch.across is None else _pad_layout(batch.across, missing, span, item_blocks),
+        cross=None if batch.cross is None else _pad_layout(batch.cross, missing, span, cross_blocks),
     )
 
 
@@ -149,8 +150,8 @@ def _pad_layout(layout: BatchLayout, missing: int, span: int, blocks: int) -> Ba
     )
 
 
-def _spread(layout: BatchLayout, span: int) -> Int64s:
-    """Where each token of a flat step stands when every row has ``span`` places."""
+def _padded_places(layout: BatchLayout, span: int) -> Int64s:
+    """Where each token of a flat step goes when every row has ``span`` places."""
     query = layout.query.astype(np.int64)
     behind = np.arange(len(query)) * span - (np.cumsum(query) - query)
     places: Int64s = np.arange(query.sum()) + np.repeat(behind, query)
@@ -158,16 +159,16 @@ def _spread(layout: BatchLayout, span: int) -> Int64s:
 
 
 def _place(values: Int64s, places: Int64s, size: int) -> Int64s:
-    spread = np.zeros((*values.shape[:-1], size), np.int64)
-    spread[..., places] = values
-    return spread
+    placed = np.zeros((*values.shape[:-1], size), np.int64)
+    placed[..., places] = values
+    return placed
 
 
 def dummy_batch(
-    shape: Shape, groups: Sequence[KVGroup], block_size: int, *, spread: bool, axes: int = 1, item_blocks: int = 0
+    shape: Shape, groups: Sequence[KVGroup], block_size: int, *, padded: bool, axes: int = 1, cross_blocks: int = 0
 ) -> Batch:
-    """Rows of token 0 on the null page only, in the form of a padded step: for warming up."""
-    prompts = shape.query > 1 and not spread
+    """Rows of token 0 that use the null page alone, in the form of a padded step: for warming up."""
+    prompts = shape.query > 1 and not padded
     rows, tokens = (shape.rows, shape.rows * shape.query) if prompts else (0, 0)
     lengths = np.full(rows, shape.query, np.int32)
     source = next((group.cross_len for group in groups if group.cross_len is not None), None)
@@ -178,11 +179,11 @@ def dummy_batch(
         positions=np.tile(np.arange(shape.query if rows else 0), (axes, max(1, rows))),
         layout=layout,
         last=np.arange(1, rows + 1) * shape.query - 1,
-        across=None if source is None else replace(layout, context=np.full(rows, source, np.int32)),
+        cross=None if source is None else replace(layout, context=np.full(rows, source, np.int32)),
     )
-    return batch if prompts else pad_batch(batch, shape, spread=spread, item_blocks=item_blocks)
+    return batch if prompts else pad_batch(batch, shape, padded=padded, cross_blocks=cross_blocks)
 
 
 def _no_blocks(group: KVGroup, rows: int, width: int, block_size: int) -> Int32s:
-    """A table of null pages; as wide as the longest item for a group that attends across."""
+    """A table of null pages; for a group of kind "cross" as wide as the longest item."""
     return np.zeros((rows, width if group.cross_len is None else -(-group.cross_len // block_size)), np.int32)

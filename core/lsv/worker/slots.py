@@ -1,4 +1,4 @@
-"""What the worker keeps of each running request: tokens, block tables, and counts for penalties."""
+"""What the worker keeps for each running request: tokens, block tables, and counts for penalties."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class GrowingInts:
 
     @property
     def values(self) -> Int32s:
-        """A view of what is filled; it may go stale with the next ``append``."""
+        """A view of the filled part; the next ``append`` may make it stale."""
         return self._store[: self._length]
 
     def at(self, place: int) -> int:
-        assert 0 <= place < self._length, "there is nothing at this place"
+        assert 0 <= place < self._length, "this place has not been filled"
         return self._store.item(place)
 
     def append(self, value: int) -> None:
@@ -76,34 +76,48 @@ class TokenCounts:
 
 
 class Slot:
-    """One request's stay in the worker.
+    """One request in the worker, from ``Begin`` to its end."""
 
-    ``fault`` says why it can't be computed; a ``plain`` one has none and yields sampled tokens only. A ``constrained``
-    one may change its logits by the tokens it has so far; ``processing`` is what logits processors do for it. ``item``
-    is how many embeddings its tokens attend to across, 0 for none.
-    """
+    begin: Begin
+    """The request as the scheduler sent it."""
+    prompt: int
+    """Tokens of the prompt; those after it are the output."""
+    cross_len: int
+    """Embeddings of the media item that its tokens attend to, 0 for none."""
+    fault: str | None
+    """Why the request can't be computed; None for one that can."""
+    simple: bool
+    """Whether its rows yield nothing but sampled tokens: no fault, no pooling, no prompt log probabilities."""
+    tokens: GrowingInts
+    """Ids of the prompt and of the output so far."""
+    counts: TokenCounts | None
+    """How often each token occurs, kept only if the request has penalties."""
+    processing: tuple[Processing, ...]
+    """What logits processors do for it."""
+    constrained: bool
+    """Whether its logits may change depending on the tokens so far."""
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
         self.prompt = begin.prompt
         item = cross_item(begin.media) if begin.media else None
-        self.item = 0 if item is None else item.count
+        self.cross_len = 0 if item is None else item.count
         self.fault = _find_fault(begin, vocab_size)
-        self.plain = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
+        self.simple = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
         placed = begin.positions
         self._positions = None if placed is None else np.frombuffer(placed.data, np.int32).reshape(placed.axes, -1)
         penalised = begin.params is not None and _has_penalties(begin.params)
         self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
-        self.processing: tuple[Processing, ...] = ()
+        self.processing = ()
         self.constrained = begin.params is not None and _is_constrained(begin, begin.params)
 
-    def spoil(self, fault: str) -> None:
-        """The request can't be computed any more."""
-        self.fault, self.plain = fault, False
+    def fail(self, fault: str) -> None:
+        """Mark the request as one that can't be computed any more, and say why."""
+        self.fault, self.simple = fault, False
 
     def positions(self, start: int, stop: int) -> Int32s:
-        """Where tokens ``start … stop-1`` stand, int32 [axes, tokens]; one after the other unless the request says."""
+        """Positions of tokens ``start … stop-1``, int32 [axes, tokens]: the request's own, or consecutive ones."""
         given = self._positions
         if given is None:
             return np.arange(start, stop, dtype=np.int32)[None]
@@ -132,6 +146,11 @@ class Slot:
 
 
 def _find_fault(begin: Begin, vocab_size: int) -> str | None:
+    """Why the ids of a prompt can't be computed, or None.
+
+    Clients check ids as well. This is the worker's own last line: an id outside the embedding would read beyond a
+    device's memory and take all requests with it.
+    """
     ids = np.array(begin.ids, np.int64)
     outside = ids[(ids < 0) | (ids >= vocab_size)]
     if not len(outside):
@@ -159,11 +178,11 @@ def _is_constrained(begin: Begin, params: SamplingParams) -> bool:
 class BlockTables:
     """The block tables of all slots in one KV group: int32 [slots, blocks], 0 where a slot has no block.
 
-    ``whole`` ones are always read in their full width: an item has all its blocks, however long the request is.
+    ``full_width`` tables are always read whole: a media item has all its blocks, however long the request is.
     """
 
-    def __init__(self, slots: int, blocks: int, *, whole: bool = False) -> None:
-        self.whole = whole
+    def __init__(self, slots: int, blocks: int, *, full_width: bool = False) -> None:
+        self.full_width = full_width
         self._table: Int32s = np.zeros((slots, blocks), np.int32)
         self._used: Int32s = np.zeros(slots, np.int32)
 
@@ -181,7 +200,7 @@ class BlockTables:
 
     def rows(self, slots: npt.NDArray[np.int64], width: int) -> Int32s:
         """The first ``width`` blocks of each slot, as a copy."""
-        if self.whole:
+        if self.full_width:
             return self._table[slots]
         self._grow(0, width)
         return np.ascontiguousarray(self._table[slots, :width])
@@ -197,7 +216,7 @@ class BlockTables:
 
 
 class Slots:
-    """All slots of a worker, changed by plans alone; ``shown`` of them have media."""
+    """All slots of a worker, changed by plans alone; ``with_media`` of them have media."""
 
     def __init__(
         self,
@@ -212,10 +231,10 @@ class Slots:
         self.tables = tuple(
             BlockTables(capacity, blocks)
             if group.cross_len is None
-            else BlockTables(capacity, -(-group.cross_len // block_size), whole=True)
+            else BlockTables(capacity, -(-group.cross_len // block_size), full_width=True)
             for group in groups
         )
-        self.shown = 0
+        self.with_media = 0
         self._slots: dict[int, Slot] = {}
         self._vocab_size = vocab_size
         self._processors = processors
@@ -231,10 +250,10 @@ class Slots:
         return self._slots
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in who leaves, who comes and which blocks they got, in this order."""
+        """End slots, begin new ones and append blocks, in this order."""
         for number in plan.end:
             slot = self._slots.pop(number)
-            self.shown -= bool(slot.begin.media)
+            self.with_media -= bool(slot.begin.media)
             end_processing(slot.processing)
         self._begin(plan.begin)
         self._extend(plan.blocks)
@@ -244,7 +263,7 @@ class Slots:
             assert begin.slot not in self._slots, f"slot {begin.slot} is taken"
             slot = self._slots[begin.slot] = Slot(begin, self._vocab_size)
             self._begin_processing(slot)
-            self.shown += bool(begin.media)
+            self.with_media += bool(begin.media)
             for table in self.tables:
                 table.clear(begin.slot)
 
@@ -255,7 +274,7 @@ class Slots:
         try:
             slot.processing = self._processors.begin(params.logits_processors, slot)
         except LsvError as error:
-            slot.spoil(error.message)
+            slot.fail(error.message)
 
     def _extend(self, grown: Iterable[Grown]) -> None:
         for change in grown:

@@ -22,17 +22,17 @@ from lsv.worker.inputs import build_batch
 from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.loaded import load
 from lsv.worker.processing import Processors
-from lsv.worker.readout import Readout, choose
+from lsv.worker.results import ResultBuilder, select_outputs
+from lsv.worker.runner import ModelRunner, no_media
 from lsv.worker.slots import Slot, Slots
-from lsv.worker.steps import Steps, no_media
 
 
-class Launched:
-    """A step that was given to the device. ``began`` is when, in seconds of the clock steps are measured by."""
+class InFlight:
+    """A step that was given to the device, at ``began`` seconds of ``time.perf_counter``."""
 
-    def __init__(self, readout: Readout, began: float, *, unwarmed: bool, done: Event | None) -> None:
+    def __init__(self, results: ResultBuilder, began: float, *, unwarmed: bool, done: Event | None) -> None:
         self.began, self.unwarmed = began, unwarmed
-        self._readout, self._done = readout, done
+        self._results, self._done = results, done
         self._settled = False
 
     def settle(self) -> None:
@@ -41,11 +41,11 @@ class Launched:
             return
         if self._done is not None:
             self._done.synchronize()
-        self._readout.settle()
+        self._results.settle()
         self._settled = True
 
     def result(self, seconds: float) -> StepResult:
-        return self._readout.result(seconds, unwarmed=self.unwarmed)
+        return self._results.result(seconds, unwarmed=self.unwarmed)
 
 
 class Worker:
@@ -60,11 +60,11 @@ class Worker:
         self._group = Group("tp", tuple(range(config.topology.tensor)), rank, address)
         self._communicator: Communicator | None = None
         self._device: Device | None = None
-        self._steps: Steps | None = None
+        self._runner: ModelRunner | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
         self._media = MediaEncoder(None, torch.device("cpu"))
-        self._launched: deque[Launched] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._finished = 0.0
 
     @torch.inference_mode()
@@ -85,7 +85,7 @@ class Worker:
             processors=Processors(self._catalog, config, declared.vocab_size, device.torch_device),
         )
         policy = device.shapes(limits)
-        self._steps = Steps(
+        self._runner = ModelRunner(
             declared.model,
             loaded.backend,
             declared.groups,
@@ -95,7 +95,7 @@ class Worker:
             padded=config.layout == "padded",
             slots=limits.max_rows,
         )
-        self._steps.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
+        self._runner.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
         self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
         return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)
@@ -103,7 +103,7 @@ class Worker:
     @property
     def in_flight(self) -> int:
         """Steps that were launched and not finished."""
-        return len(self._launched)
+        return len(self._in_flight)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Carry out a plan; an empty one only changes slots. What is wrong with a row fails it alone."""
@@ -117,79 +117,79 @@ class Worker:
         Tokens that the steps before are still about to sample are taken from the device; those steps are waited for
         only where the host has to know them, as penalties do.
         """
-        assert self._steps is not None, "the worker has not been started"
+        assert self._runner is not None, "the worker has not been started"
         assert self._slots is not None
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
-        media, shown = self._media, self._slots.shown > 0 and any(slot.begin.media for slot in slots)
+        media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
         if plan.encode or plan.forget:
             media.apply(plan, self._slots.all)
-        if shown:
+        if with_media:
             media.find_faults(slots)
-        if self._launched and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
-            for earlier in self._launched:
+        if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
+            for earlier in self._in_flight:
                 earlier.settle()
-        readout = Readout(plan, slots, choose(plan.rows, slots), self._sampling)
+        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling)
         unwarmed = False
         if plan.rows:
-            steps = self._steps
-            ahead = bool(self._launched)
-            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, axes=steps.axes, ahead=ahead)
-            gather = (lambda laid: media.gather(laid, slots)) if shown else no_media
-            ran = steps.run(plan.kind, batch, readout.wanted.places, gather)
+            runner = self._runner
+            ahead = bool(self._in_flight)
+            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead)
+            gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media
+            ran = runner.run(plan.kind, batch, results.outputs.places, gather)
             unwarmed = ran.unwarmed
-            readout.read(ran, lambda states: steps.model.head(states, ran.step), self._agree)
-            readout.drawn = self._remember(readout)
-        self._launched.append(Launched(readout, began, unwarmed=unwarmed, done=self._mark(readout)))
+            results.read(ran, lambda states: runner.model.head(states, ran.step), self._agree)
+            results.drawn = self._remember(results)
+        self._in_flight.append(InFlight(results, began, unwarmed=unwarmed, done=self._mark(results)))
 
     def _write_item(self, item: Tensor, slot: int) -> None:
-        assert self._steps is not None
+        assert self._runner is not None
         assert self._slots is not None
         number = np.array([slot])
-        self._steps.write_item(item, tuple(table.rows(number, 1) for table in self._slots.tables))
+        self._runner.write_item(item, tuple(table.rows(number, 1) for table in self._slots.tables))
 
     def finish(self) -> StepResult:
         """Wait for the oldest step that was launched."""
-        step = self._launched.popleft()
+        step = self._in_flight.popleft()
         step.settle()
         now = time.perf_counter()
         began, self._finished = max(step.began, self._finished), now
         return step.result(now - began)
 
     def close(self) -> None:
-        """Let go of the model, the cache, the other ranks and the device."""
-        self._steps = self._slots = None
-        self._launched.clear()
+        """Release the model, the cache, the connection to the other ranks and the device."""
+        self._runner = self._slots = None
+        self._in_flight.clear()
         for held in (self._communicator, self._device):
             if held is not None:
                 held.close()
         self._communicator = self._device = None
 
     def _agree(self, tokens: Tensor) -> Tensor:
-        """Rank 0's tokens. All ranks have the same logits and draw alike; this holds them together anyway."""
+        """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
         return tokens if self._communicator is None else self._communicator.broadcast(tokens.contiguous())
 
-    def _remember(self, readout: Readout) -> Tensor | None:
+    def _remember(self, results: ResultBuilder) -> Tensor | None:
         """Keep the sampled tokens for the next step on the device, and start bringing them to the host."""
-        drawn = readout.drawn
+        drawn = results.drawn
         if drawn is None or self._config.in_flight == 1:
             return drawn
-        assert self._steps is not None
+        assert self._runner is not None
         assert self._device is not None
-        numbers = [readout.plan.rows.slot[row] for row in readout.wanted.sampled]
+        numbers = [results.plan.rows.slot[row] for row in results.outputs.sampled]
         slots = torch.tensor(numbers, pin_memory=self._device.pinned).to(drawn.device, non_blocking=True)
-        # what failed goes on from token 0, and nobody will hear of it
-        self._steps.latest[slots] = drawn.clamp(min=0)
+        # a row that failed goes on from token 0; its results are discarded
+        self._runner.latest[slots] = drawn.clamp(min=0)
         if not self._device.pinned:
             return drawn
         return torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)
 
-    def _mark(self, readout: Readout) -> Event | None:
+    def _mark(self, results: ResultBuilder) -> Event | None:
         assert self._device is not None
-        return None if readout.drawn is None else self._device.event()
+        return None if results.drawn is None else self._device.event()
 
 
 def _must_know(slot: Slot, start: int, count: int) -> bool:
-    """Whether the host must know a token that is still being sampled, to say what may follow it."""
+    """Whether the host must know a token that is still being sampled before it can say what may follow."""
     return len(slot.tokens) < start + count and slot.constrained

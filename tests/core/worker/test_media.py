@@ -56,7 +56,7 @@ def picture(*ids: int, start: int = 3, count: int = 4, name: bytes = b"a") -> Me
 
 def started(drive: Callable[..., Any], encoder: Lookup, **settings: Any) -> Any:
     driver = drive(settings=settings)
-    model = driver.worker._steps.model
+    model = driver.worker._runner.model
     encoder.table = lambda ids: model.embed(ids, None)
     return driver
 
@@ -82,7 +82,7 @@ def test_a_picture_is_worth_its_embeddings(chunk: int, drive: Callable[..., Any]
     assert encoder.advanced == [0, 1, 2]
 
 
-def test_parts_in_steps_of_their_own(drive: Callable[..., Any], encoder: Lookup) -> None:
+def test_parts_in_runner_of_their_own(drive: Callable[..., Any], encoder: Lookup) -> None:
     driver = started(drive, encoder)
     begin = driver.begin(0, IDS, media=(picture(*SHOWN),))
     driver.run([], [begin], encode=[Encode(0, 0, 0, 1)])
@@ -134,13 +134,13 @@ def test_positions_along_several_axes(drive: Callable[..., Any], monkeypatch: py
     plain = worth(IDS, drive)
     driver = drive()
     seen: list[list[list[int]]] = []
-    run = driver.worker._steps.run
+    run = driver.worker._runner.run
 
     def watch(kind: str, batch: Any, *rest: Any) -> Any:
         seen.append(batch.positions.tolist())
         return run(kind, batch, *rest)
 
-    monkeypatch.setattr(driver.worker._steps, "run", watch)
+    monkeypatch.setattr(driver.worker._runner, "run", watch)
     placed = np.array([range(10), [0, 1, 2, 3, 3, 4, 4, 5, 6, 7], [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]], np.int32)
     begin = driver.begin(0, IDS, positions=Positions(3, placed.tobytes(), -2))
     driver.generate(begin, 2, chunk=4)

@@ -148,7 +148,7 @@ def test_padding_keeps_tokens_at_the_front_of_their_rows() -> None:
         np.array([2, 3], np.int32), np.array([2, 7], np.int32), (np.array([[1, 0], [2, 3]], np.int32),)
     )
     batch = Batch(np.arange(1, 6), np.array([0, 1, 4, 5, 6]), layout, np.array([1, 4]), np.array([4]), np.array([9]))
-    padded = pad_batch(batch, Shape("prefill", 3, 4, 8), spread=True)
+    padded = pad_batch(batch, Shape("prefill", 3, 4, 8), padded=True)
     assert padded.ids.tolist() == [1, 2, 0, 0, 3, 4, 5, 0, 0, 0, 0, 0]
     assert padded.positions.tolist() == [0, 1, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0]
     assert padded.last.tolist() == [1, 6]

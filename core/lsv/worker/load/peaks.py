@@ -14,7 +14,7 @@ from lsv.platform import Device, Shape, ShapePolicy
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.device import batch_limits
-from lsv.worker.steps import Steps
+from lsv.worker.runner import ModelRunner
 
 
 def measure_peaks(bound: Bound, config: EngineConfig, device: Device) -> list[Reason]:
@@ -46,13 +46,13 @@ def _peaks(bound: Bound, config: EngineConfig, device: Device) -> Iterator[Reaso
 
 def run_largest(bound: Bound, config: EngineConfig, device: Device) -> None:
     """One prompt that fills a step, without a cache, and logits for as many requests as may run."""
-    declared = bound.declared
+    declared, padded = bound.declared, config.layout == "padded"
     tokens = min(config.max_num_batched_tokens, config.max_model_len)
+    policy = ShapePolicy(batch_limits(config, 0))
+    runner = ModelRunner(declared.model, bound.backend, declared.groups, None, device, policy)
     shape = Shape("prefill", 1, tokens, 0)
-    spread = config.layout == "padded"
-    steps = Steps(declared.model, bound.backend, declared.groups, None, device, ShapePolicy(batch_limits(config, 0)))
-    batch = dummy_batch(shape, declared.groups, config.block_size, spread=spread, axes=steps.axes)
-    steps.compute(batch, np.zeros(config.max_num_seqs, np.int64))
+    batch = dummy_batch(shape, declared.groups, config.block_size, padded=padded, axes=runner.axes)
+    runner.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
 
 def encode_largest(encoder: Encoder, inputs: Mapping[str, torch.Tensor], config: EngineConfig, device: Device) -> None:

@@ -1,4 +1,4 @@
-"""Runs a batch through the model: host arrays to the device, attention plans, the layers, the head."""
+"""The model runner: host arrays to the device, attention plans, the layers, the head."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 Gather = Callable[[Batch], Embeddings | None]
+"""The embeddings of media in a batch."""
 
 
 def no_media(batch: Batch) -> None:
@@ -34,7 +35,7 @@ def no_media(batch: Batch) -> None:
 
 
 class Buffers:
-    """The tensors of a step that run in one shape again and again, and the compiled step that reads them."""
+    """The tensors of a step that runs repeatedly in one shape, and the compiled step that reads them."""
 
     def __init__(self, model: Model, step: Step) -> None:
         self.step = step
@@ -42,24 +43,21 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """Normed hidden states [rows, hidden], of which the first ``wanted`` were asked for.
-
-    ``unwarmed`` says that the step should have been compiled ahead and was not.
-    """
+class ForwardResult:
+    """What a pass through the layers leaves behind."""
 
     hidden: Tensor
+    """Normed hidden states [rows, hidden]; rows after the first ``wanted`` fill the shape up."""
     wanted: int
+    """How many tokens' states were asked for."""
     step: Step
+    """The step as it ran."""
     unwarmed: bool
+    """Whether the step should have been compiled during warm-up and was not."""
 
 
-class Steps:
-    """A filled model with its cache, and the shapes that were warmed up.
-
-    ``latest`` int64 [slots] has, on the device, the token that was sampled last for each slot: what a step that was
-    planned ahead goes on from.
-    """
+class ModelRunner:
+    """A filled model with its cache, and the shapes that were warmed up."""
 
     def __init__(
         self,
@@ -76,38 +74,43 @@ class Steps:
         self.model, self.backend, self.groups, self.cache = model, backend, groups, cache
         self.device, self.policy, self._padded = device, policy, padded
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
+        """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes = model.axes
         self._ready: dict[Shape, Buffers] = {}
         self._warm_kinds: set[str] = set()
         self._missed: set[Shape] = set()
 
-    def run(self, kind: str, batch: Batch, places: Callable[[Batch], Int64s], media: Gather = no_media) -> Ran:
-        """Compute the batch and the states of the tokens at ``places`` of it, once it has its final form.
+    def run(
+        self, kind: str, batch: Batch, places: Callable[[Batch], Int64s], media: Gather = no_media
+    ) -> ForwardResult:
+        """Compute the batch, and the states of the tokens that ``places`` names in its padded form.
 
-        ``media`` gives the embeddings in it; a step that has any is not run in a compiled form.
+        ``media`` gives the embeddings in it; a step that has any does not run compiled.
         """
         if not self._ready and not self._padded:
-            return self._run_as_it_comes(batch, places(batch), media(batch), None)
+            return self._run_uncompiled(batch, places(batch), media(batch), None)
         shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
         buffers = self._ready.get(shape)
         if buffers is not None or self._padded:
-            batch = pad_batch(batch, shape, spread=self._padded, item_blocks=self._item_blocks(shape))
+            batch = pad_batch(batch, shape, padded=self._padded, cross_blocks=self._cross_blocks(shape))
         wanted, embeddings = places(batch), media(batch)
         if buffers is not None and len(wanted) <= shape.rows and embeddings is None:
             self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
-            return Ran(buffers.run(), len(wanted), buffers.step, unwarmed=False)
-        return self._run_as_it_comes(batch, wanted, embeddings, shape)
+            return ForwardResult(buffers.run(), len(wanted), buffers.step, unwarmed=False)
+        return self._run_uncompiled(batch, wanted, embeddings, shape)
 
-    def _run_as_it_comes(self, batch: Batch, wanted: Int64s, embeddings: Embeddings | None, shape: Shape | None) -> Ran:
-        """Without anything prepared; ``shape`` is what it might have been prepared for."""
+    def _run_uncompiled(
+        self, batch: Batch, wanted: Int64s, embeddings: Embeddings | None, shape: Shape | None
+    ) -> ForwardResult:
+        """``shape`` is the one in which the step could have been compiled, None where there is none."""
         step = self._make_step(batch, wanted)
         if embeddings is not None:
             step = replace(step, media=embeddings)
         unwarmed = shape is not None and self._note_miss(shape)
-        return Ran(nn_model.run(self.model, step), len(wanted), step, unwarmed=unwarmed)
+        return ForwardResult(nn_model.run(self.model, step), len(wanted), step, unwarmed=unwarmed)
 
     def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
-        """The batch as it is, through to the logits of the tokens ``wanted``."""
+        """The batch without padding, through to the logits of the tokens ``wanted``."""
         step = self._make_step(batch, wanted)
         return self.model.head(nn_model.run(self.model, step), step)
 
@@ -129,11 +132,11 @@ class Steps:
         self.device.synchronize()
 
     def _dummy(self, shape: Shape) -> Batch:
-        size, blocks = self.policy.limits.block_size, self._item_blocks(shape)
-        return dummy_batch(shape, self.groups, size, spread=self._padded, axes=self.axes, item_blocks=blocks)
+        size, blocks = self.policy.limits.block_size, self._cross_blocks(shape)
+        return dummy_batch(shape, self.groups, size, padded=self._padded, axes=self.axes, cross_blocks=blocks)
 
-    def _item_blocks(self, shape: Shape) -> int:
-        """What lists of the blocks of items are padded to in a shape, counted as the policy counts."""
+    def _cross_blocks(self, shape: Shape) -> int:
+        """What the block lists of media items are padded to in a shape, as the policy counts."""
         source = next((group.cross_len for group in self.groups if group.cross_len is not None), None)
         if source is None:
             return 0
@@ -150,7 +153,7 @@ class Steps:
         nn_model.write_item(self.model, item, step)
 
     def _note_miss(self, shape: Shape) -> bool:
-        """Whether steps of this kind are meant to be ready; says so once a shape."""
+        """Whether steps of this kind are expected to be warmed up; logs each missing shape once."""
         if shape.kind not in self._warm_kinds:
             return False
         if shape not in self._missed:
@@ -181,7 +184,7 @@ class Steps:
         buffers.step = replace(step, attention=attention)
 
     def _await(self, ids: Tensor, batch: Batch) -> None:
-        """Take the ids that the host does not know yet from the step before."""
+        """Take the ids that the host does not know yet from the previous step."""
         if len(batch.unknown):
             ids[self._put(batch.unknown)] = self.latest[self._put(batch.awaited)]
 

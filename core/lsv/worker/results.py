@@ -1,4 +1,4 @@
-"""What leaves a step: sampled tokens, vectors and prompt log probabilities, read from hidden states."""
+"""The results of a step: sampled tokens, vectors and prompt log probabilities, read from hidden states."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import describe, join
+from lsv.worker.runner import ForwardResult
 from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
-from lsv.worker.steps import Ran
 
 Head = Callable[[Tensor], Tensor]
 """Hidden states [rows, hidden] -> logits [rows, vocabulary]."""
@@ -27,17 +27,21 @@ Agree = Callable[[Tensor], Tensor]
 """Sampled ids of this rank, int64 on the device -> those of rank 0, which all ranks go on with."""
 
 _SCORED_AT_ONCE = 128
-"""Prompt positions whose logits exist at one time."""
+"""Prompt positions whose logits are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A plan's rows by what they yield. ``scored[row]`` tokens from its first on predict prompt tokens."""
+class Outputs:
+    """A plan's rows by what they yield."""
 
     sampled: tuple[int, ...]
+    """Rows that a token is sampled for."""
     pooled: tuple[int, ...]
+    """Rows whose last hidden state is the result."""
     scored: dict[int, int]
+    """For rows with prompt log probabilities: how many tokens, from the row's first on, predict a prompt token."""
     faults: dict[int, str]
+    """Rows that yield nothing, and why."""
 
     def places(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Flat indices of the tokens whose hidden states are needed: sampled, pooled, then scored ones."""
@@ -48,14 +52,14 @@ class Wanted:
         return np.concatenate((batch.last[[*self.sampled, *self.pooled]], *runs))
 
 
-def choose(rows: Rows, slots: Sequence[Slot]) -> Wanted:
+def select_outputs(rows: Rows, slots: Sequence[Slot]) -> Outputs:
     """Sort a plan's rows by what they yield; rows of slots with a fault yield nothing."""
     sampled: list[int] = []
     pooled: list[int] = []
     scored: dict[int, int] = {}
     faults: dict[int, str] = {}
     for row, (slot, wants_logits) in enumerate(zip(slots, rows.wants_logits, strict=True)):
-        if slot.plain:
+        if slot.simple:
             if wants_logits:
                 sampled.append(row)
             continue
@@ -67,7 +71,7 @@ def choose(rows: Rows, slots: Sequence[Slot]) -> Wanted:
         count = _positions_to_score(slot, rows.start[row], rows.count[row])
         if count > 0:
             scored[row] = count
-    return Wanted(tuple(sampled), tuple(pooled), scored, faults)
+    return Outputs(tuple(sampled), tuple(pooled), scored, faults)
 
 
 def _positions_to_score(slot: Slot, start: int, count: int) -> int:
@@ -79,43 +83,44 @@ def _positions_to_score(slot: Slot, start: int, count: int) -> int:
 
 
 @dataclass(slots=True)
-class Readout:
-    """Gathers a step's results row by row; ``slots`` are those of the rows.
+class ResultBuilder:
+    """Gathers a step's results row by row.
 
-    First ``read`` what the device computes, which may still be under way; then ``settle`` once the host is to know it.
-    ``drawn`` int64 are the tokens of the rows ``wanted.sampled``.
+    First ``read`` what the device computes, without waiting for it; then ``settle`` when the host has to know it.
     """
 
     plan: StepPlan
     slots: Sequence[Slot]
-    wanted: Wanted
+    """The slot of each row."""
+    outputs: Outputs
     ops: Sampling = field(default_factory=Sampling)
     drawn: Tensor | None = None
+    """int64: the tokens of the rows ``outputs.sampled``, where the device has them."""
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def read(self, ran: Ran, head: Head, agree: Agree) -> None:
-        """Take the states of ``wanted.places``, sample from them and give the others out."""
-        wanted, hidden = self.wanted, ran.hidden
-        self.failed |= wanted.faults
-        if wanted.pooled or wanted.scored:
-            sizes = [len(wanted.sampled), len(wanted.pooled), *wanted.scored.values()]
+    def read(self, ran: ForwardResult, head: Head, agree: Agree) -> None:
+        """Sample from the hidden states of ``outputs.places``, pool them, and score prompts with them."""
+        outputs, hidden = self.outputs, ran.hidden
+        self.failed |= outputs.faults
+        if outputs.pooled or outputs.scored:
+            sizes = [len(outputs.sampled), len(outputs.pooled), *outputs.scored.values()]
             hidden, to_pool, *to_score = torch.split(hidden[: ran.wanted], sizes)
-            for row, states in zip(wanted.scored, to_score, strict=True):
+            for row, states in zip(outputs.scored, to_score, strict=True):
                 self._score(row, states, head)
-            if wanted.pooled:
+            if outputs.pooled:
                 self._pool(to_pool)
-        if wanted.sampled:
+        if outputs.sampled:
             self._sample(head(hidden), agree)
 
     def settle(self) -> None:
         """Append the sampled tokens to their slots."""
         if self.drawn is None:
             return
-        rows, tokens = self.wanted.sampled, self.drawn.tolist()
+        rows, tokens = self.outputs.sampled, self.drawn.tolist()
         self.failed |= {rows[place]: why for place, why in why_failed(tokens).items()}
         for row, slot, token in zip(rows, self._slots_of(rows), tokens, strict=True):
             if row not in self.failed:
@@ -141,7 +146,7 @@ class Readout:
         return [self.slots[row] for row in rows]
 
     def _sample(self, logits: Tensor, agree: Agree) -> None:
-        rows, plan = self.wanted.sampled, self.plan.rows
+        rows, plan = self.outputs.sampled, self.plan.rows
         slots = self._slots_of(rows)
         lengths = [plan.start[row] + plan.count[row] for row in rows]
         self.drawn = agree(draw_rows(logits, slots, lengths, self.ops))
@@ -153,7 +158,7 @@ class Readout:
         states = hidden.float()
         sound = sample_ops.finite(states).tolist()
         for row, slot, state, fine in zip(
-            self.wanted.pooled, self._slots_of(self.wanted.pooled), states, sound, strict=True
+            self.outputs.pooled, self._slots_of(self.outputs.pooled), states, sound, strict=True
         ):
             if not fine:
                 self.failed[row] = NOT_FINITE
