@@ -80,9 +80,9 @@ class Decoder(AttentionModel):
 
 
 class DenseDecoder(Decoder):
-    """A decoder whose layers are all alike and whose config.json has no keys but those every decoder has.
+    """A decoder whose layers are all alike and whose config.json has only the keys that every decoder has.
 
-    Config keys that nobody reads and that could change results are refused, under the name of the class.
+    Keys that were not read and could change results are refused; the message names the class.
     """
 
     layer: ClassVar[type[DecoderLayer]]

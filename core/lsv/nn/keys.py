@@ -1,4 +1,4 @@
-"""``config.json`` read key by key: keys that nobody read and that could change results are refused."""
+"""``config.json`` read key by key: unread keys that could change results are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where weights come from: safetensors files, read with pread and never kept mapped, or random numbers."""
+"""Where weights come from: safetensors files, read with pread and never mapped, or random numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CheckpointSource(Protocol):
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
         """Rows ``[first, last)`` of a tensor's first axis, on the CPU; a tensor without axes has one row.
 
-        Several threads may read at once. A tensor is good until its thread reads again.
+        Several threads may read at once. A tensor is valid until its thread reads again.
         """
         ...
 
@@ -62,7 +62,7 @@ class _Entry:
 
 
 class _Scratch(threading.local):
-    """Memory that a thread reads into again and again: it stays in the core's cache, and malloc has nothing to do."""
+    """Memory that a thread reads into repeatedly: it stays in the core's cache and saves calls of malloc."""
 
     room = torch.empty(0, dtype=torch.uint8)
 
@@ -204,7 +204,7 @@ def _some(names: list[str]) -> str:
 
 
 class RenamedSource:
-    """Another source whose tensors go by other names."""
+    """Another source, with its tensors renamed."""
 
     def __init__(self, source: CheckpointSource, rename: Callable[[str], str]) -> None:
         self.source = source
@@ -222,7 +222,7 @@ class RenamedSource:
 
 
 class DummySource:
-    """Random weights for what a model declared: small normal numbers, or any integers. The same for the same seed."""
+    """Random weights for what a model declared: small normal numbers, or any integers; reproducible by seed."""
 
     def __init__(self, slots: Iterable[TensorSlot], seed: int = 0) -> None:
         self.seed = seed

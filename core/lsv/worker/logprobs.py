@@ -1,4 +1,4 @@
-"""Log probabilities as users see them: of the chosen token and of the likeliest ones, with ranks."""
+"""Log probabilities as users see them: of the chosen token and of the most likely ones, with ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PLAIN = Describe(0, torch.float32)
 def describe(
     logits: Tensor, chosen: Tensor, wanted: Sequence[int], rows: Sequence[int] | None = None, op: Describe = _PLAIN
 ) -> list[Logprobs]:
-    """One position a row: the chosen token, then the row's ``wanted`` likeliest ones.
+    """For each row one position: the chosen token, then the row's ``wanted`` most likely ones.
 
-    The chosen one stands among these again if it belongs there: a position has ``wanted + 1`` entries.
+    The chosen token is repeated among these if it is one of them: a position has ``wanted + 1`` entries.
 
-    ``logits`` finite [any, vocabulary], of which ``rows`` (None for all) are meant; ``chosen`` int64 [rows]. Adding
-    a constant to a row changes nothing: log probabilities are as good as logits.
+    ``logits`` finite [any, vocabulary], of which ``rows`` are described (None: all); ``chosen`` int64 [rows]. Adding a
+    constant to a row changes nothing, so log probabilities serve as well as logits.
     """
     meant = np.arange(len(logits)) if rows is None else np.array(rows, np.int64)
     found = op(logits, meant, chosen.cpu().numpy(), max(wanted))

@@ -69,7 +69,7 @@ class TowerLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Sensing:
-    """An item on its way through the tower: x [patches, size]."""
+    """An item being encoded by the tower: x [patches, size]."""
 
     kind: str
     x: torch.Tensor
@@ -134,7 +134,7 @@ class TextLayer(DecoderLayer):
 
 
 class LsvDemo(Decoder):
-    """Text goes through a plain Llama; what is shown takes the places of tokens."""
+    """Text goes through a plain Llama; embeddings of media replace those of their placeholders."""
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)

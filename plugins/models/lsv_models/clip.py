@@ -1,4 +1,4 @@
-"""The vision towers of CLIP and SigLIP: one transformer over the patches of a square picture."""
+"""The vision towers of CLIP and SigLIP: one transformer over the patches of a square image."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lsv.nn.norm import LayerNorm
 from lsv.weights.place import Weights
 
 _KINDS = {"clip_vision_model": ("quick_gelu", 1e-5), "siglip_vision_model": ("gelu_pytorch_tanh", 1e-6)}
-"""The activation and norm_eps of files that do not say."""
-# of pooling heads, of losses and of the text towers they were trained with
+"""activation and norm_eps for configs that leave them out."""
+# keys of pooling heads, losses and the text towers they were trained with
 _BESIDE = ("projection_dim", "vocab_size", "dropout", "vision_use_head", "initializer_factor", "num_image_tokens")
 
 
@@ -65,12 +65,12 @@ class TowerConfig:
 
     @property
     def side(self) -> int:
-        """Patches in a row."""
+        """Patches per row."""
         return self.image_size // self.patch_size
 
     @property
     def tokens(self) -> int:
-        """Of one picture."""
+        """Tokens of one image."""
         return self.side**2 + self.clip
 
 
@@ -90,7 +90,7 @@ class TowerLayer(nn.Module):
 
 
 class Tower(nn.Module):
-    """The first ``depth`` layers of a tower; nobody needs what comes behind the last one that is read."""
+    """The first ``depth`` layers of a tower; those after the last one that is read are not needed."""
 
     def __init__(self, w: Weights, c: TowerConfig, depth: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Tower(nn.Module):
         self.layers = nn.ModuleList(TowerLayer(w / "encoder" / "layers" / i, c) for i in range(depth))
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
-        """pixels [N, channels, image_size, image_size] -> what the first layer gets, [N * tokens, hidden]."""
+        """pixels [N, channels, image_size, image_size] -> the first layer's input [N * tokens, hidden]."""
         cut = functional.conv2d(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
         x = cut.flatten(2).transpose(1, 2)
         if self.start is not None:

@@ -1,4 +1,4 @@
-"""Buffers of a transformers model that no checkpoint holds, above all its rotary frequencies, made once and kept."""
+"""Buffers of a transformers model that no checkpoint holds, mainly its rotary frequencies: made once and kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LENGTH_RULES = ("dynamic", "longrope")
 
 
 def freeze_ropes(model: nn.Module) -> None:
-    """Keep rope rules that look at the input's length from changing frequencies between steps.
+    """Keep rope rules that depend on the input's length from changing frequencies between steps.
 
-    A cached key is rotated once, and requests of all lengths share a step: ``make_buffers`` chooses for good.
+    A cached key is rotated once, and requests of all lengths share a step, so ``make_buffers`` chooses once.
     """
     for module in model.modules():
         if getattr(module, "rope_type", None) in _LENGTH_RULES:
@@ -22,10 +22,10 @@ def freeze_ropes(model: nn.Module) -> None:
 
 @torch.no_grad()
 def make_buffers(lm: PreTrainedModel, body: nn.Module, device: torch.device, max_len: int) -> None:
-    """Replace buffers on meta by real ones, in the way transformers itself does when it loads a checkpoint.
+    """Replace buffers on meta by real ones, the way transformers itself does when it loads a checkpoint.
 
-    Weights are still on meta, so that initialising a module touches its buffers only. Raises ``ValueError``
-    for a buffer that transformers does not initialise.
+    Weights are still on meta, so initialising a module only touches its buffers. Raises ``ValueError`` for a buffer
+    that transformers does not initialise.
     """
     for name, module in body.named_modules():
         if not module._buffers:
@@ -41,7 +41,7 @@ def make_buffers(lm: PreTrainedModel, body: nn.Module, device: torch.device, max
 
 
 def _unset(buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Storage in which it shows if nobody writes to it."""
+    """Storage that shows if nothing is written to it."""
     if buffer.is_floating_point():
         return torch.full(buffer.shape, torch.nan, dtype=buffer.dtype, device=device)
     return torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)

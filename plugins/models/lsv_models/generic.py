@@ -52,7 +52,7 @@ class Attend(Protocol):
 
 
 class Probe:
-    """Serves one pass on meta and writes down what every attention layer asks for, by the identity of its module."""
+    """Serves one pass on meta and records what every attention layer asks for, by the identity of its module."""
 
     def __init__(self) -> None:
         self.layers: dict[int, AttentionLayer] = {}
@@ -67,7 +67,7 @@ class Probe:
     ) -> torch.Tensor:
         _, heads, tokens, dim = query.shape
         if value.shape != key.shape or key.shape[2:] != query.shape[2:]:
-            raise Refused("its keys and values have sizes of their own")
+            raise Refused("its queries, keys and values differ in size")
         if id(module) in self.layers:
             raise Refused("a layer attends more than once")
         if call.get("is_causal") is False or getattr(module, "is_causal", True) is False:
@@ -92,7 +92,7 @@ def _attend(
     *unused: Any,
     **call: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function transformers calls. The model that the module is part of knows who serves it."""
+    """The attention function that transformers calls. The module's model knows what serves it."""
     if attention_mask is not None:
         raise Refused("it brings an attention mask of its own")
     body: Body = module.__dict__[_BODY]
@@ -106,9 +106,9 @@ ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attend)
 class Body(nn.Module):
     """The transformers model without its head, as one layer: x [T, hidden] -> normed [T, hidden].
 
-    Many architectures do not pass keyword arguments down to their attention, so each module below can find
-    this one (past ``__setattr__``, or it became a child), and ``attend`` is set while a pass runs. A model
-    runs one pass at a time.
+    Many architectures do not pass keyword arguments down to their attention, so each module below can find this one
+    (set past ``__setattr__``, which would make it a child), and ``attend`` is set while a pass runs. A model runs one
+    pass at a time.
     """
 
     def __init__(self, base: nn.Module) -> None:
@@ -146,7 +146,7 @@ class Body(nn.Module):
 
 
 class PassThrough(nn.Module):
-    """Takes the body's place inside the transformers model, so that its own forward is just the head."""
+    """Takes the body's place inside the transformers model, so that the model's own forward is just the head."""
 
     def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> ModelOutput:
         return ModelOutput(last_hidden_state=inputs_embeds)
@@ -211,7 +211,7 @@ class Generic(Model):
 
     @torch.no_grad()
     def _probe(self, config: PreTrainedConfig) -> None:
-        """Run one token on meta, to learn the attention layers and the width of the logits."""
+        """Run one token on meta to learn the attention layers and the width of the logits."""
         probe = Probe()
         ids = torch.zeros(1, dtype=torch.int64, device="meta")
         self.eval()
@@ -231,7 +231,7 @@ class Generic(Model):
         return self.lm(inputs_embeds=hidden[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
 
     def rename(self, name: str) -> str:
-        """Names transformers has changed since, and those of a bare model, which lack its prefix."""
+        """Renames what transformers has renamed since, and names of a bare model, which lack its prefix."""
         if name in self._known:
             return name
         for rule in self._renamings:
@@ -269,12 +269,12 @@ def build_on_meta(config: Mapping[str, Any], dtype: torch.dtype, architecture: s
     if type(model).__name__ != architecture:
         raise Refused(f"for text generation transformers has {type(model).__name__} instead")
     if getattr(model, "_is_stateful", False):
-        raise Refused("it keeps a state that is no KV cache")
+        raise Refused("it keeps a state that is not a KV cache")
     return model
 
 
 def declare_weights(w: Weights, lm: PreTrainedModel) -> None:
-    """Declare all parameters under transformers' names; plain linear layers become lsv's on the way."""
+    """Declare all parameters under transformers' names; plain linear layers are replaced by lsv's."""
     shared = _shared_parameters(lm)
     for path, module in list(lm.named_modules()):
         if type(module) is nn.Linear and id(module.weight) not in shared:
@@ -292,7 +292,7 @@ def declare_weights(w: Weights, lm: PreTrainedModel) -> None:
 
 
 def _as_parameter(module: nn.Module, key: str) -> None:
-    """A buffer that stands in the checkpoint is filled like a weight."""
+    """Turn a buffer that checkpoints hold into a parameter, so that it is filled like a weight."""
     buffer = module._buffers.pop(key)
     if buffer is not None:
         setattr(module, key, nn.Parameter(buffer, requires_grad=False))
@@ -308,7 +308,7 @@ def _replace_linear(w: Weights, lm: PreTrainedModel, path: str, module: nn.Linea
 
 
 def _shared_parameters(lm: PreTrainedModel) -> set[int]:
-    """Identities of parameters that more than one module holds."""
+    """The identities of parameters that more than one module holds."""
     seen: set[int] = set()
     shared: set[int] = set()
     for module in lm.modules():

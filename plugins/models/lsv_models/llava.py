@@ -1,6 +1,6 @@
-"""LLaVA-1.5 and LLaVA-NeXT: a vision tower, a projector, and a language model that is nothing new.
+"""LLaVA-1.5 and LLaVA-NeXT: a vision tower, a projector, and an existing language model.
 
-Sources: Liu et al. 2023 (LLaVA-1.5), Liu et al. 2024 (LLaVA-NeXT: tiles at the resolution of the picture).
+Sources: Liu et al. 2023 (LLaVA-1.5), Liu et al. 2024 (LLaVA-NeXT: tiles at the resolution of the image).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
     "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
     "qwen2": {},
 }
-# what only the processor reads, or nobody
+# keys that only the processor reads, or that have no effect
 _PROCESSORS = ("image_seq_length", "ignore_index", "use_image_newline_parameter", "vocab_size")
 _PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaConfig:
-    """The part between the two models: which of the tower's layers are read, and what they go through."""
+    """The part between the two models: which of the tower's layers are read, and how they are projected."""
 
     tower: TowerConfig
     layers: tuple[int, ...]
@@ -56,7 +56,7 @@ class LlavaConfig:
     bias: bool
     tiles: bool
     most: tuple[int, int]
-    """Rows and columns of tiles in the largest picture."""
+    """Rows and columns of tiles in the largest image."""
 
     @classmethod
     def read(cls, keys: Keys, tower: TowerConfig, *, tiles: bool) -> LlavaConfig:
@@ -93,7 +93,7 @@ def _layer(index: Any, tower: TowerConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VisionState:
-    """A picture on its way: x [tiles * tokens, hidden], the outputs that are kept, and how tiles are laid out."""
+    """An image being encoded: x [tiles * tokens, hidden], the outputs that are kept, and the layout of the tiles."""
 
     x: torch.Tensor
     kept: Mapping[int, torch.Tensor]
@@ -101,8 +101,10 @@ class VisionState:
 
 
 class LlavaEncoder(Encoder):
-    """Takes ``pixel_values`` [tiles, channels, size, size]; with tiles also ``layout``: the rows and columns they lie
-    in behind the first, which shows all of the picture, and the patches (top, bottom, left, right) that are kept.
+    """Takes ``pixel_values`` [tiles, channels, size, size].
+
+    With tiles also ``layout``: rows and columns of the tiles after the first, which shows the full image, and the
+    patches (top, bottom, left, right) that are kept.
     """
 
     def __init__(self, w: Weights, c: LlavaConfig, size: int) -> None:
@@ -139,8 +141,8 @@ class LlavaEncoder(Encoder):
 
 
 def lay_out(seen: torch.Tensor, layout: tuple[int, ...], newline: torch.Tensor) -> torch.Tensor:
-    """seen [1 + tiles, side², size] -> the whole picture, then its tiles row by row of patches, each with ``newline``
-    [size] at its end: [count, size].
+    """seen [1 + tiles, side², size] -> the full image, then its tiles by rows of patches, with ``newline`` [size] after
+    each row: [count, size].
     """
     rows, columns, top, bottom, left, right = layout
     side = math.isqrt(seen.shape[1])
@@ -151,7 +153,7 @@ def lay_out(seen: torch.Tensor, layout: tuple[int, ...], newline: torch.Tensor) 
 
 
 class Llava(Decoder):
-    """A picture is as many embeddings as its tiles have patches."""
+    """An image has as many embeddings as its tiles have patches."""
 
     tiles = False
     # since version 4.52 of transformers, and before it; towers before version 5
@@ -186,13 +188,13 @@ class Llava(Decoder):
 
 
 class LlavaNext(Llava):
-    """A picture is seen whole, and again in tiles at a resolution near its own."""
+    """An image is seen in full, and again in tiles at a resolution near its own."""
 
     tiles = True
 
 
 def _read_language(keys: Keys) -> tuple[DecoderConfig, Callable[[Weights, DecoderConfig, int, Rope], DecoderLayer]]:
-    """The language model's numbers and layers."""
+    """The language model's config and the class of its layers."""
     text = keys.take("text_config", dict)
     kind = text.get("model_type", "llama")
     if kind not in _LANGUAGES:

@@ -6,4 +6,4 @@ from lsv_models.llama import Llama
 
 
 class Mistral(Llama):
-    """Every layer sees as many tokens as ``sliding_window`` of config.json says, which the common keys cover."""
+    """Every layer attends to the last ``sliding_window`` tokens, a key that all decoders share."""

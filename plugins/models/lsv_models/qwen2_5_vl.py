@@ -25,7 +25,7 @@ _EPS = 1e-6
 
 
 class WindowLayer(nn.Module):
-    """RMSNorm and a gated block in place of Qwen2-VL's."""
+    """RMSNorm and a gated MLP instead of Qwen2-VL's."""
 
     def __init__(self, w: Weights, c: VisionConfig) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class WindowLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class WindowState(VisionState):
-    """With the patches ordered by window; ``order`` are the places of merged patches."""
+    """With the patches ordered by window; ``order`` is where the merged patches belong."""
 
     windows: Runs
     order: torch.Tensor
 
 
 class Qwen25VLEncoder(Qwen2VLEncoder):
-    """Layers ``full`` see a whole frame, the others a window of ``window`` x ``window`` merged patches."""
+    """Layers in ``full`` attend within a frame, the others within windows of ``window`` x ``window`` merged patches."""
 
     def __init__(self, w: Weights, c: VisionConfig, window: int, full: frozenset[int]) -> None:
         super().__init__(w, c)
@@ -84,8 +84,9 @@ class Qwen25VLEncoder(Qwen2VLEncoder):
 
 
 def window_order(height: int, width: int, window: int) -> tuple[torch.Tensor, Runs]:
-    """A frame's height x width units by window: their indices int64 [units], and how many windows of which size follow
-    each other. Whole windows come first, then those cut off by the right edge, by the lower one, and by both.
+    """A frame's height x width units by window: their indices int64 [units], and how many windows of each size follow.
+
+    Whole windows come first, then those cut off by the right edge, by the lower one, and by both.
     """
     index = torch.arange(height * width).view(height, width)
     order, runs = [], []
@@ -99,7 +100,7 @@ def window_order(height: int, width: int, window: int) -> tuple[torch.Tensor, Ru
 
 
 def _cuts(length: int, window: int) -> Iterator[tuple[slice, int]]:
-    """The part of an axis that whole windows fill, and the rest; with the size of a window there."""
+    """The part of an axis that whole windows fill, and the rest; each with the size of its windows."""
     whole = length // window * window
     if whole:
         yield slice(0, whole), window

@@ -1,4 +1,4 @@
-"""Qwen2-VL: pictures and clips at their own resolution, and a Qwen2 whose tokens stand in time, height and width.
+"""Qwen2-VL: images and videos at their own resolution, and a Qwen2 with positions in time, height and width.
 
 Source: Wang et al. 2024 (Qwen2-VL).
 """
@@ -27,7 +27,7 @@ from lsv_models.qwen2 import Qwen2Layer
 
 _EPS = 1e-6
 _FRAME = 32
-"""Embeddings along the edge of a frame that memory is measured with."""
+"""Embeddings along the edge of the frames that memory is measured with."""
 _TOKENS = {"image_token_id": 151655, "video_token_id": 151656}
 _OTHER_TOKENS = ("vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
@@ -48,7 +48,7 @@ class VisionConfig:
 
     @classmethod
     def read(cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str) -> VisionConfig:
-        """Take what both generations have; ``size`` and ``outputs`` are what they call these two."""
+        """Take what both generations have; ``size`` and ``outputs`` are their names for these two."""
         keys.maybe("spatial_patch_size", int)
         rope = keys.take("rope_parameters", dict, {})
         edge = keys.count("patch_size", 14)
@@ -80,7 +80,7 @@ class VisionLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class VisionState:
-    """An item on its way: x [patches, size], and how its patches fall into frames."""
+    """An item being encoded: x [patches, size], and how its patches divide into frames."""
 
     x: torch.Tensor
     rotate: Rotate
@@ -88,9 +88,11 @@ class VisionState:
 
 
 class Qwen2VLEncoder(Encoder):
-    """Takes ``pixel_values`` uint8 [patches, channels, frames, pixels] in blocks of those that are merged, ``levels``
-    float32 [2, channels], the factor and the offset of colours, and ``grid`` int64 [3]: how many patches there are in
-    time, height and width. One frame stands for all that a patch spans. What is at one time sees itself alone.
+    """Encodes images and videos; patches at different times do not attend to each other.
+
+    Takes ``pixel_values`` uint8 [patches, channels, frames, pixels] in blocks of patches that are merged, ``levels``
+    float32 [2, channels], the factor and the offset of colours, and ``grid`` int64 [3], the patches in time, height and
+    width. One frame stands for all frames that a patch spans.
     """
 
     def __init__(self, w: Weights, c: VisionConfig) -> None:
@@ -119,7 +121,7 @@ class Qwen2VLEncoder(Encoder):
         return self.merge(x) if part + 1 == self.parts else VisionState(x, state.rotate, state.frames)
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
-        """A clip of small frames: memory follows the number of patches, however they are shown."""
+        """A video of small frames: memory depends on the number of patches, not on their arrangement."""
         edge = min(_FRAME, math.isqrt(most))
         grid = (most // edge**2, edge * self.c.merge, edge * self.c.merge)
         channels, frames, *pixels = self.c.patch
@@ -130,13 +132,13 @@ class Qwen2VLEncoder(Encoder):
         }
 
     def embed(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What the first layer gets, [patches, size]."""
+        """The first layer's input [patches, size]."""
         factor, offset = inputs["levels"][:, :, None, None]
         pixels = (inputs["pixel_values"] * factor - offset).to(self.patches.dtype)
         return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
 
     def rotate(self, places: torch.Tensor, frames: int) -> Rotate:
-        """The rotation of heads in ``frames`` whose patches stand at ``places`` [patches, 2]."""
+        """The rotation of heads in ``frames`` with patches at ``places`` [patches, 2]."""
         return axial_rotation(places.repeat(frames, 1), self.c.size // self.c.heads, self.c.theta)
 
     def merge(self, x: torch.Tensor) -> torch.Tensor:
@@ -189,7 +191,7 @@ class Qwen2VL(Decoder):
 
 
 def _read_language(keys: Keys) -> DecoderConfig:
-    """The language model's numbers: under ``text_config``, in published files beside everything else."""
+    """The language model's config: under ``text_config``, or in published files at the top level."""
     for name in _OTHER_TOKENS:
         keys.maybe(name, int)
     text = keys.maybe("text_config", dict)

@@ -1,4 +1,4 @@
-"""Qwen3, sparse: a mixture of experts in all layers but those the config keeps dense."""
+"""Qwen3, sparse: a mixture of experts in all layers except those that the config keeps dense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whisper (Radford et al. 2022): a tower over half a minute of sound, and a decoder whose layers attend to it."""
+"""Whisper (Radford et al. 2022): a tower over half a minute of audio, and a decoder that attends to its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lsv.weights.place import Weights
 _EPS = 1e-5
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _UNBIASED = ("k_proj",)
-# of training, of generation, of other heads over the same tower
+# keys of training, of generation, and of other heads over the same tower
 _BESIDE = (
     "activation_dropout", "apply_spec_augment", "begin_suppress_tokens", "classifier_proj_size",
     "decoder_layerdrop", "decoder_start_token_id", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
@@ -36,7 +36,7 @@ _BESIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhisperConfig:
-    """The numbers of a checkpoint; ``source`` and ``target`` are the positions of tower and decoder."""
+    """The numbers of a checkpoint; ``source`` and ``target`` count the positions of tower and decoder."""
 
     vocab_size: int
     hidden_size: int
@@ -54,7 +54,7 @@ class WhisperConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> WhisperConfig:
-        """Raises ``CheckpointError`` for what is missing, malformed or not known."""
+        """Raises ``CheckpointError`` for keys that are missing, malformed or unknown."""
         keys = Keys(config)
         for name in _BESIDE:
             keys.maybe(name, object)
@@ -76,7 +76,7 @@ class WhisperConfig:
         keys.finish("Whisper")
         for heads in (found.heads, found.tower_heads):
             if found.hidden_size % heads:
-                raise CheckpointError(f"config.json: d_model={found.hidden_size} is no multiple of {heads} heads")
+                raise CheckpointError(f"config.json: d_model={found.hidden_size} is not a multiple of {heads} heads")
         return found
 
     @property
@@ -138,12 +138,12 @@ class Tower(Encoder):
 
 
 def _stem(c: WhisperConfig) -> tuple[tuple[str, int], ...]:
-    """The convolutions over time, and the channels they take."""
+    """The convolutions over time, and their input channels."""
     return ("conv1", c.bins), ("conv2", c.hidden_size)
 
 
 class WhisperLayer(nn.Module):
-    """A pre-norm block that attends to the tokens so far, then to the sound."""
+    """A pre-norm block that attends to the tokens so far, then to the audio."""
 
     def __init__(self, w: Weights, c: WhisperConfig, layer: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class WhisperLayer(nn.Module):
 
 
 class Whisper(AttentionModel):
-    """Writes down what is said, or translates it."""
+    """Transcribes or translates."""
 
     ignores: tuple[str, ...] = ()
 

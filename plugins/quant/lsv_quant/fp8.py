@@ -1,6 +1,6 @@
 """``fp8``: weights in e4m3, rounded from a plain checkpoint with a scale for each output (``fp8_tensor``: one for all).
 
-Activations stay as they are (W8A16). The same name reads checkpoints in fp8, see
+Activations are not quantised (W8A16). Under the same name checkpoints in fp8 are read, see
 ``lsv_quant.checkpoints.fp8_checkpoint``.
 """
 
@@ -26,7 +26,7 @@ LARGEST = 448.0
 def to_e4m3(x: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """x float32 [..., G] -> codes uint8 [..., G] and scales float32 [...]: the largest weight becomes 448.
 
-    ``largest`` is that of all weights where they share a scale. Halves round to even.
+    ``largest`` is that of all weights, if they share a scale. Ties round to even.
     """
     peaks = x.abs().amax(dim=-1) if largest is None else largest.expand(x.shape[:-1])
     scales = torch.where(peaks < NOTHING, 1.0, peaks / LARGEST)
@@ -34,7 +34,7 @@ def to_e4m3(x: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch
 
 
 class OneScale(OnlineCoded):
-    """All weights of a layer, on its rank, share a scale; it is held for each output all the same."""
+    """All weights of a layer on its rank share a scale, which is still held for each output."""
 
     def filled(self) -> None:
         peaks = [self.plain[rows].abs().amax() for rows in row_chunks(self.plain)]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 POINTER = "gguf.json"
-"""Of a model folder made from a GGUF file: says where that is."""
+"""In a model folder made from a GGUF file: says where the file is."""
 
 
 def is_bitsandbytes(path: str) -> bool:
@@ -23,7 +23,7 @@ def gguf_files(folder: Path) -> list[Path]:
 
 
 def is_gguf(path: str) -> bool:
-    """A file, a folder with such files and no safetensors, or a folder made from one."""
+    """A GGUF file, a folder with such files and no safetensors, or a folder made from one."""
     place = Path(path)
     if place.is_file():
         return place.suffix == ".gguf"

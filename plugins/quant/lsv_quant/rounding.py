@@ -13,19 +13,19 @@ from lsv.ops import Bindable, dtype_name
 from lsv.weights import codebook
 
 NOTHING = 1e-30
-"""Numbers that are all smaller count as zeros."""
+"""If all numbers of a group are smaller, they count as zeros."""
 _DIVISORS = (8.0, 8.5, 9.0)
-"""Of an int4 group's largest weight, to get scales to try: it becomes -8, or less and is cut."""
+"""What an int4 group's largest weight becomes, to get scales to try; beyond -8 it is clipped."""
 _CHUNK = 1 << 18
-"""Weights rounded at once, so that what is computed on the way stays in the cache."""
+"""Weights rounded at a time, so that intermediate results stay in the cache."""
 _EXACT = 1024
-"""Inputs whose products of int8 numbers float32 adds up exactly: 1024 * 127 * 128 < 2**24."""
+"""Inputs whose products of int8 numbers float32 sums exactly: 1024 * 127 * 128 < 2**24."""
 
 
 def to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [..., K] -> codes int8 [..., K] and scales float32 [...], one for each row of K: ``x ≈ codes * scales``.
 
-    Halves round to even. A row without a finite number in it has a scale that is not finite either.
+    Ties round to even. A row that contains a number that is not finite gets a scale that is not finite.
     """
     x = x.float()
     largest = x.abs().amax(dim=-1)
@@ -36,7 +36,7 @@ def to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [..., G] -> codes int8 from -8 to 7 and scales float32 [...]; of a few scales the one with the least error."""
+    """x [..., G] -> codes int8 from -8 to 7 and scales float32 [...]: of several the one with the least error."""
     x = x.float()
     top, bottom = x.amax(dim=-1).clamp(min=0), x.amin(dim=-1).clamp(max=0)
     peak = torch.where(top > -bottom, top, bottom)
@@ -53,18 +53,18 @@ def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _divide(number: float, x: torch.Tensor) -> torch.Tensor:
-    """``number / x`` rounded once: with a plain number torch multiplies by the reciprocal."""
+    """``number / x``, rounded once: given a Python number, torch would multiply by the reciprocal."""
     return torch.full_like(x, number) / x
 
 
 def in_groups(x: torch.Tensor, group: int) -> torch.Tensor:
-    """[..., K] -> [..., groups, group], the last one filled up with zeros."""
+    """[..., K] -> [..., groups, group], the last group padded with zeros."""
     x = functional.pad(x, (0, -x.shape[-1] % group))
     return x.unflatten(-1, (-1, group))
 
 
 def to_nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """int8 [..., K] from -8 to 7 -> uint8 [..., ceil(K / 2)]: code + 8, the even one in the low nibble."""
+    """int8 [..., K] from -8 to 7 -> uint8 [..., ceil(K / 2)]: code + 8, even ones in the low nibble."""
     return codebook.to_nibbles((in_groups(codes, 2).flatten(-2) + 8).view(torch.uint8))
 
 
@@ -81,7 +81,7 @@ def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class RoundInt8(Bindable):
-    """weight [N, K] -> codes int8 [N, K] and scales float32 [N], written into tensors it is given."""
+    """weight [N, K] -> codes int8 [N, K] and scales float32 [N], written into the given tensors."""
 
     op: ClassVar[str] = "round.int8"
     row_invariant: ClassVar[bool] = True
@@ -100,7 +100,7 @@ class RoundInt8(Bindable):
 
 
 class RoundInt4(Bindable):
-    """weight [N, K] -> nibbles uint8 [N, ceil(K / 2)] and scales float32 [N, groups], written into tensors given."""
+    """weight [N, K] -> nibbles uint8 [N, ceil(K / 2)] and scales float32 [N, groups], written into given tensors."""
 
     op: ClassVar[str] = "round.int4"
     row_invariant: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The values of codes: tables for ``lsv.weights.codebook.Codebook``, and the code whose value is nearest."""
+"""The values of codes: tables for ``lsv.weights.codebook.Codebook``, and the code with the nearest value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 BYTES = tuple(float(number) for number in range(-128, 128))
-"""Of an int8 with its sign bit turned over."""
+"""Values of an int8 whose sign bit is flipped."""
 NIBBLES = tuple(float(number) for number in range(-8, 8))
 COUNTS = tuple(float(number) for number in range(16))
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -17,7 +17,7 @@ E4M3 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).floa
 """A byte of sign, four bits of exponent, three of mantissa (Micikevicius et al. 2022, FP8 formats for deep learning).
 """
 FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0, -0.0, -0.0625, -8.0, -12.0, -4.0, -6.0, -2.0, -3.0)
-"""bitsandbytes' own four bits, times 12: there, a block's largest weight has the value 1."""
+"""bitsandbytes' own four bits, times 12; there a block's largest weight has the value 1."""
 # fmt: off
 EXACT_NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -27,11 +27,11 @@ EXACT_NF4 = (
 # fmt: on
 """Quantiles of a normal distribution (Dettmers et al. 2023, QLoRA, appendix E)."""
 NF4 = tuple(torch.tensor(EXACT_NF4).bfloat16().tolist())
-"""The same, each rounded to bfloat16: off by 1/256 of itself at most, a thirtieth of what four bits cost."""
+"""The same, each rounded to bfloat16: an error of 1/256 at most, a thirtieth of what four bits cost."""
 
 
 def nearest(x: torch.Tensor, ordered: tuple[float, ...]) -> torch.Tensor:
-    """The place (uint8) in ``ordered`` of the value nearest to each of x; of two as near, the one at an even place."""
+    """For each of x the index (uint8) of the nearest value in ``ordered``; of two equally near ones the even index."""
     middles, starts, per_unit = (part.to(x.device) for part in _steps(ordered))
     bins = ((x - ordered[0]) * per_unit).clamp_(0, len(starts) - 1).int().clamp_(min=0).flatten()
     places = starts.index_select(0, bins)
@@ -40,8 +40,10 @@ def nearest(x: torch.Tensor, ordered: tuple[float, ...]) -> torch.Tensor:
 
 @cache
 def _steps(ordered: tuple[float, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The range of values in bins so narrow that each has one middle of two values at most: the middles, how many lie
-    below each bin, and bins per unit. Where a middle itself belongs to the value above, it is a little lower.
+    """The range of values in bins so narrow that each contains at most one midpoint between two values: the midpoints,
+    how many lie below each bin, and bins per unit.
+
+    A midpoint that belongs to the value above it is moved down slightly.
     """
     middles = torch.tensor([(low + high) / 2 for low, high in pairwise(ordered)])
     below = torch.nextafter(middles, torch.tensor(-torch.inf))

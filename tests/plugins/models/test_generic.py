@@ -53,10 +53,10 @@ REFUSED = {
     "bloom": "attention interface",
     "mamba": "layers of type",
     "jamba": "layers of type",
-    "rwkv": "no KV cache",
+    "rwkv": "not a KV cache",
     "olmoe": "stacks experts",
     "bert": "looks ahead",
-    "deepseek_v3": "sizes of their own",
+    "deepseek_v3": "differ in size",
     "llama4_text": "chunked_attention",
 }
 

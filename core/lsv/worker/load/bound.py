@@ -42,7 +42,7 @@ def bind_ops(
 ) -> tuple[BoundOp, ...]:
     """Choose kernels for all ops; ``reference`` leaves each to its plain-torch form.
 
-    With a configuration, kernels that are not wanted for it refuse every op.
+    With a configuration, a kernel that is unwanted for it refuses every op.
     """
     offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
     if config is not None:

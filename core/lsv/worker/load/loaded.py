@@ -53,7 +53,7 @@ def load(
     fit = plan_fit(bound, config, device, communicator)
     with closing(open_source(config, declared, catalog)) as source:
         fill(declared, source, lambda done, total: report("weights", done, total))
-    device.release_cache()  # filling has left room behind for the largest tensors
+    device.release_cache()  # filling has left memory reserved for the largest tensors
     fit = measure_fit(fit, bound, config, device, communicator)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     dtype, pages = cache_dtype(config.kv_dtype, model_dtype(config.dtype)), fit.num_blocks + 1

@@ -1,6 +1,6 @@
 """How the memory left by the weights becomes cache pages, and whether the longest request fits. Pure numbers.
 
-Page 0 is the null page: padding and blocks behind a window point to it, so it belongs to no request.
+Page 0 is the null page: padding and blocks that a window has left point to it, so it belongs to no request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GIB = 1 << 30
 
 
 class Needs(Protocol):
-    """What a declared model (``lsv.worker.load.declared.Declared``) tells about memory."""
+    """What memory planning needs to know of a model; ``lsv.worker.load.declared.Declared`` has it all."""
 
     @property
     def specs(self) -> Sequence[KVSpec]: ...
@@ -56,7 +56,7 @@ def plan_memory(declared: Needs, backend: AttentionBackend, budget: Budget, conf
 
 
 def plan_embeddings(width: int, itemsize: int, config: EngineConfig) -> Reason:
-    """The bytes that kept embeddings of media take: ``width`` numbers of ``itemsize`` bytes a token."""
+    """The bytes of the kept embeddings of media: ``width`` numbers of ``itemsize`` bytes per token."""
     size = config.encoder_cache_tokens * width * itemsize
     why = f"embeddings of media: encoder_cache_tokens={config.encoder_cache_tokens} of {width} numbers"
     return Reason("encoder_cache_bytes", str(size), why)

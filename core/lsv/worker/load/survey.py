@@ -38,7 +38,7 @@ def bound_ops(config: EngineConfig, catalog: Catalog) -> tuple[BoundOp, ...]:
 
 @contextmanager
 def _declared(config: EngineConfig, catalog: Catalog) -> Iterator[tuple[Device, Declared]]:
-    """The model on meta as one rank has it, and the device it would be loaded to, until both are let go."""
+    """The device of the first rank, while it is open, and the model declared for it."""
     device = open_device(config, catalog, rank=0)
     try:
         yield device, declare(config, catalog, torch_device=device.torch_device)

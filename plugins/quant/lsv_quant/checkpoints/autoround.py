@@ -1,5 +1,5 @@
 """AutoRound checkpoints (Cheng et al. 2023; auto_round/inference of intel/auto-round): packed like AWQ's or GPTQ's, and
-each layer may differ.
+layers may differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIKE_GPTQ = (
 _LIKE_GPTQ_V2 = ("auto_round", "auto_round:gptqmodel", "auto_round:exllamav2", "auto_round:tritonv2")
 _LIKE_AWQ = ("auto_round:auto_awq", "auto_round:awq")
 _FORMATS = _LIKE_GPTQ + _LIKE_GPTQ_V2 + _LIKE_AWQ
-"""Of ``packing_format``; once they were called after the kernel they were for, under ``backend``."""
+"""Values of ``packing_format``; older checkpoints give the kernel they were for, under ``backend``."""
 _BLOCKS = ("block_name_to_quantize", "to_quant_block_names", "quant_block_list")
 _WORDS = re.compile(r"[\w.]+")
 # fmt: off
@@ -32,13 +32,13 @@ _DESCRIBED = (
     "nsamples", "sampler", "scale_dtype", "seed", "seqlen", "supported_types", "true_sequential",
 )
 # fmt: on
-"""Keys of how a checkpoint was made."""
+"""Keys that describe how the checkpoint was made; ignored."""
 _OF_ACTIVATIONS = ("act_data_type", "act_dynamic", "act_group_size", "act_sym")
-"""Keys that say nothing while activations keep 16 bits."""
+"""Keys that have no effect while activations keep 16 bits."""
 
 
 def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
-    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("auto-round", "intel/auto-round"))
     format = scheme.choose("packing_format", _FORMATS, scheme.choose("backend", _FORMATS, "auto"))
@@ -71,7 +71,7 @@ def _packing(format: str, bits: int, group: int, symmetric: bool) -> Packing:
 
 
 def _override(format: str, packing: Packing, key: str, changes: Scheme) -> Packing | None:
-    """What an entry of ``extra_config`` makes of ``packing``; None where weights keep 16 bits or more."""
+    """How an entry of ``extra_config`` changes ``packing``; None where weights keep 16 bits or more."""
     if not _WORDS.fullmatch(key):
         compiled(key, changes)
     bits = changes.choose("bits", (*_bits(format), 16, 32), packing.bits)
@@ -85,7 +85,7 @@ def _override(format: str, packing: Packing, key: str, changes: Scheme) -> Packi
 
 
 def _expect_plain_activations(scheme: Scheme) -> None:
-    """And weights that are whole numbers."""
+    """Whether weights are integers as well."""
     scheme.choose("data_type", ("int",), "int")
     scheme.choose("act_bits", (16, 32), 16)
     scheme.pass_over(*_OF_ACTIVATIONS)
@@ -93,8 +93,9 @@ def _expect_plain_activations(scheme: Scheme) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AutoRoundLayers:
-    """Which layers are packed how: those of ``blocks``, or of all if none is named; the head if ``head`` says so.
-    What a key of ``overrides`` means is packed as that says, wherever it is.
+    """How each layer is packed: those of ``blocks``, or all layers if none is named; the head if ``head`` says so.
+
+    Layers that a key of ``overrides`` matches are packed as its value says, wherever they are.
     """
 
     packing: Packing
@@ -114,7 +115,7 @@ class AutoRoundLayers:
 
 
 def _means(key: str, names: Sequence[str]) -> bool:
-    """Whether a key means a layer: as components of its name, or as a regular expression if it is more than words."""
+    """Whether a key matches a layer: as components of its name, or as a regular expression if it is more than words."""
     if _WORDS.fullmatch(key):
         return any(within(key, name) for name in names)
     return any(re.search(key, name) for name in names)

@@ -1,7 +1,7 @@
 """AWQ checkpoints as AutoAWQ writes them in its version "gemm" (Lin et al. 2023; awq/modules/linear/gemm.py).
 
 qweight int32 [inputs, outputs / 8], qzeros int32 [groups, outputs / 8], scales [groups, outputs]. From the low end, the
-eight codes of a word are those of outputs 0, 2, 4, 6, 1, 3, 5 and 7.
+eight codes of a word belong to outputs 0, 2, 4, 6, 1, 3, 5 and 7.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lsv_quant.checkpoints.scheme import Scheme
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 _LOW_HALVES = 0x0F0F0F0F
 _CHUNK = 256
-"""Words of a row unpacked at once."""
+"""Words of a row unpacked at a time."""
 # fmt: off
 _DESCRIBED = (
     "act_group_aware", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_auto_increment",
@@ -29,12 +29,14 @@ _DESCRIBED = (
     "static_groups", "sym", "tokenizer", "true_sequential",
 )
 # fmt: on
-"""Keys of how a checkpoint was made or is run elsewhere, and those transformers writes for any method."""
+"""Keys that describe how the checkpoint was produced or is run elsewhere, or that transformers writes for every method;
+ignored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AwqPacking(Packing):
-    """Words of eight outputs' codes."""
+    """Words that hold the codes of eight outputs."""
 
     def words(self) -> StoredTensor:
         return StoredTensor("qweight", torch.int32, output_axis=1, input_axis=0, per_output=self.per_word)
@@ -60,7 +62,7 @@ class AwqPacking(Packing):
 
 
 def make(quantization_config: Mapping[str, Any]) -> WithIgnored:
-    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("awq",))
     for key in ("version", "format", "checkpoint_format"):

@@ -1,7 +1,8 @@
-"""Checkpoints of bitsandbytes: ``nf4`` and ``fp4`` in blocks of 64 weights, and ``LLM.int8()``.
+"""bitsandbytes checkpoints: ``nf4`` and ``fp4`` in blocks of 64 weights, and ``LLM.int8()``. Activations are not
+quantised.
 
-Activations stay as they are. LLM.int8() quantises them too, all but outliers (W8A8); here all are treated like
-outliers, so what its threshold chooses makes no difference.
+LLM.int8() quantises activations as well, except outliers (W8A8); here all are treated as outliers, so its threshold
+makes no difference.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def four_bit(kind: str) -> CodedFormat:
 
 
 def eight_bit() -> CodedFormat:
-    """``weight`` int8, 127 of which are an output's ``SCB``."""
+    """``weight`` int8, where 127 is an output's ``SCB``."""
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         return Held(stored["weight"].view(torch.uint8).bitwise_xor_(128), stored["SCB"][:, None] / 127)
@@ -49,7 +50,7 @@ def eight_bit() -> CodedFormat:
 
 
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
-    """Of a plain checkpoint nf4 is made."""
+    """The quantizer that makes nf4 from a plain checkpoint."""
     if not quantization_config:
         return online_coded.make_bitsandbytes({})
     scheme = Scheme(quantization_config)

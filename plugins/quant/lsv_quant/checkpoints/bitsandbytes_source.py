@@ -1,9 +1,9 @@
-"""bitsandbytes stores 4-bit weights and their scales as one long row; here they are matrices, that can be cut.
+"""bitsandbytes stores 4-bit weights and their scales as one long row; here they become matrices, which can be sharded.
 
-Of ``<layer>.weight`` [N, K] it stores (``QuantState.as_dict(packed=True)``): two codes in a byte [N * K / 2, 1], under
-``weight.absmax`` a scale for each block of a row's weights, under ``weight.quant_map`` the 16 values, under
-``weight.quant_state.bitsandbytes__<kind>`` JSON. Scales may be quantised to uint8 themselves: then a scale is
-``nested_quant_map[absmax] * nested_absmax + nested_offset``, with a ``nested_absmax`` for each 256 of them.
+For ``<layer>.weight`` [N, K] it stores (``QuantState.as_dict(packed=True)``): two codes in a byte [N * K / 2, 1]; under
+``weight.absmax`` a scale for each block of a row's weights; under ``weight.quant_map`` the 16 values; under
+``weight.quant_state.bitsandbytes__<kind>`` JSON. Scales may be quantised to uint8 themselves: a scale is then
+``nested_quant_map[absmax] * nested_absmax + nested_offset``, with one ``nested_absmax`` for every 256 scales.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMAT = ".weight_format"
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A packed weight: ``block`` weights share a scale; ``nested`` scales share one of their own, 0 if none do."""
+    """A packed weight: ``block`` weights share a scale, and ``nested`` scales share one of their own (0: none do)."""
 
     kind: str
     outputs: int
@@ -39,10 +39,10 @@ class _Packed:
 
 
 class BitsandbytesSource:
-    """Packed weights as ``weight`` uint8 [N, K / 2] and ``nf4_scales`` or ``fp4_scales`` float32 [N, K / 64]; whatever
-    else ``source`` has as it is.
+    """Packed weights as ``weight`` uint8 [N, K / 2] and ``nf4_scales`` or ``fp4_scales`` float32 [N, K / 64];
+    everything else in ``source`` unchanged.
 
-    Raises ``CheckpointError`` for a packed weight that is not what its own state says.
+    Raises ``CheckpointError`` for a packed weight that contradicts its own state.
     """
 
     def __init__(self, source: CheckpointSource) -> None:
@@ -138,7 +138,7 @@ class BitsandbytesSource:
 
 
 def _prefixes(name: str) -> set[str]:
-    """What stands before each dot of a name."""
+    """What precedes each dot of a name."""
     return {name[:place] for place, letter in enumerate(name) if letter == "."}
 
 

@@ -1,4 +1,6 @@
-"""The forms in which compressed-tensors stores a layer, by what its config says about weights and activations."""
+"""The forms in which compressed-tensors stores a layer, depending on what its config says about weights and
+activations.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Numbers:
     ordered: bool
 
     def blocks(self) -> Blocks:
-        """What a scale of weights is for."""
+        """The weights that share a scale."""
         if self.strategy == "block" and self.block is not None:
             return Blocks(*self.block)
         if self.strategy in ("group", "tensor_group") and self.group:
@@ -46,7 +48,7 @@ class Numbers:
         )
 
     def expect(self, what: str, **wanted: object) -> None:
-        """Raise ``CheckpointError`` naming the first number that is not as wanted."""
+        """Raise ``CheckpointError`` naming the first number that differs."""
         for key, value in wanted.items():
             if getattr(self, key) != value:
                 raise self.where.error(f"{key} is {getattr(self, key)!r}; {what} must have {value!r}")
@@ -59,7 +61,7 @@ def make_float(weights: Numbers, inputs: Numbers | None) -> Quantizer:
 
 
 def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
-    """``weight`` int8, in whose range codes of 4 bits lie too, ``weight_scale`` and maybe ``weight_zero_point``."""
+    """``weight`` int8 (also for 4-bit codes), ``weight_scale`` and optionally ``weight_zero_point``."""
     weights.expect("weights in int8", ordered=False)
     blocks = weights.blocks()
     if inputs is not None:
@@ -70,8 +72,8 @@ def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
 
 
 def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
-    """``weight_packed`` int32: codes of inputs in a row from the low end, moved by half their range; zero points moved
-    and packed alike along the outputs. ``weight_shape`` says what the model knows.
+    """``weight_packed`` int32: codes of consecutive inputs from the low end, shifted by half their range; zero points
+    are shifted and packed likewise along the outputs. ``weight_shape`` only repeats what the model knows.
     """
     weights.expect("packed weights", type="int")
     blocks, per_word = weights.blocks(), 32 // weights.bits
@@ -105,7 +107,7 @@ def _decode_packed(blocks: Blocks, codebook: Codebook, stored: Tensors, layer: L
 
 
 def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch.Tensor:
-    """Words int32 [words, ...] of outputs in a row, those of fused parts one after another -> [outputs, ...]."""
+    """Words int32 [words, ...] of consecutive outputs, those of fused parts one after another -> [outputs, ...]."""
     per_word = 32 // bits
     shifts = torch.arange(0, 32, bits, device=words.device).reshape(-1, *(1 for _ in words.shape[1:]))
     parts = torch.split(words, [-(-outputs // per_word) for outputs in layer.outputs])
@@ -114,7 +116,7 @@ def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch
 
 
 def make_nvfp4(weights: Numbers, inputs: Numbers | None) -> Quantizer:
-    """``weight_packed`` uint8, ``weight_scale`` in e4m3, and what those are divided by, ``weight_global_scale``."""
+    """``weight_packed`` uint8, ``weight_scale`` in e4m3, and ``weight_global_scale``, by which scales are divided."""
     weights.expect("nvfp4-pack-quantized", type="float", bits=4, symmetric=True, strategy="tensor_group", group=16)
     whole = partial(StoredTensor, dtype=torch.float32)
     scale = weights.blocks().stored("weight_scale", torch.float8_e4m3fn)
@@ -134,7 +136,7 @@ def _decode_nvfp4(stored: Tensors, layer: LinearLayer) -> Held:
 def _make_mx(
     name: str, bits: int, table: tuple[float, ...], codes: StoredTensor, weights: Numbers, inputs: Numbers | None
 ) -> Quantizer:
-    """OCP Microscaling Formats 1.0: a scale of 32 weights is a power of two, stored as its exponent plus 127."""
+    """OCP Microscaling Formats 1.0: the scale of 32 weights is a power of two, stored as its exponent plus 127."""
     weights.expect(name, type="float", bits=bits, symmetric=True, strategy="group", group=32)
     tensors = (codes, weights.blocks().stored("weight_scale", torch.uint8))
 

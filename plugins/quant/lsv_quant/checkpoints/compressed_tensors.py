@@ -1,7 +1,7 @@
-"""compressed-tensors checkpoints, as llm-compressor writes them: groups of layers, each with a scheme of its own.
+"""compressed-tensors checkpoints, as llm-compressor writes them: groups of layers, each with its own scheme.
 
-Int8 weights with a scale for each output whose activations are to be quantised by token run in int8 (W8A8). All other
-activations stay as they are, whatever was planned for them. Source: the ``compressed_tensors`` package,
+Int8 weights with a scale for each output and activations to be quantised per token run in int8 (W8A8). All other
+activations stay as they are, whatever the config plans for them. Source: the ``compressed_tensors`` package,
 ``quantization.quant_args`` for the config and ``compressors`` for the tensors.
 """
 
@@ -26,7 +26,7 @@ from lsv_quant.checkpoints.compressed_forms import (
 from lsv_quant.checkpoints.scheme import Scheme
 
 _DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_cache_scheme")
-"""Keys of how a checkpoint was made, and what the KV cache reads."""
+"""Keys that describe how the checkpoint was made, or that the KV cache reads."""
 _FORMATS = (
     "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
     "mxfp4-pack-quantized", "mxfp8-quantized", "dense",
@@ -40,14 +40,14 @@ _PLAIN = Unquantised()
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers that are stored alike. A target is a full name, ``re:`` and what names begin with, or ``Linear``."""
+    """Layers that are stored alike. A target is a full name, ``re:`` with the beginning of names, or ``Linear``."""
 
     targets: tuple[str, ...]
     quantizer: Quantizer
 
 
 class CompressedTensors(PerLayer):
-    """The quantizer of a checkpoint: each layer's is that of the group which names it most exactly."""
+    """The quantizer of a checkpoint: each layer's is that of the group with the most specific match."""
 
     name = "compressed-tensors"
 
@@ -71,7 +71,7 @@ class CompressedTensors(PerLayer):
 
 
 def _rank(target: str, name: str) -> int | None:
-    """How closely a target means a layer, 0 for its own name; None where it does not."""
+    """How specifically a target matches a layer, 0 for its own name; None if it does not."""
     if target == name:
         return 0
     if target.startswith("re:"):
@@ -80,7 +80,7 @@ def _rank(target: str, name: str) -> int | None:
 
 
 def make(quantization_config: Mapping[str, Any]) -> CompressedTensors:
-    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("compressed-tensors",))
     format = scheme.choose("format", (*_FORMATS, _MIXED), "dense")

@@ -1,4 +1,4 @@
-"""Forms in which several kinds of checkpoints store a layer: e4m3, integers, and integers that are computed with."""
+"""Forms in which several kinds of checkpoints store a layer: e4m3, integers, and integers used directly in products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lsv_quant.tables import BYTES, E4M3, NIBBLES
 def float8_format(
     name: str, blocks: Blocks, *unused: StoredTensor, weight: str = "weight", scale: str = "weight_scale"
 ) -> CodedFormat:
-    """Weights in e4m3, and what their blocks are multiplied by."""
+    """Weights in e4m3, and the scales of their blocks."""
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         return Held(stored[weight].view(torch.uint8), blocks.by_output(stored[scale], layer))
@@ -28,7 +28,7 @@ def float8_format(
 
 
 def input_scale(suffix: str) -> StoredTensor:
-    """What a part's activations are divided by where they are quantised too."""
+    """The scale of a part's activations, where those are quantised as well."""
     return StoredTensor(suffix, torch.float32, optional=True)
 
 
@@ -42,8 +42,8 @@ def int_format(
     scale: str = "weight_scale",
     zero: str = "weight_zero_point",
 ) -> CodedFormat:
-    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. If they are ``symmetric`` all zero points are 0, and
-    there may be none.
+    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. ``symmetric`` ones have zero points of 0, or none
+    stored.
     """
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
@@ -64,7 +64,7 @@ def int_format(
 
 
 def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str) -> None:
-    """Raise ``CheckpointError`` where weights that should be symmetric have zero points other than 0."""
+    """Raise ``CheckpointError`` if weights that should be symmetric have zero points other than 0."""
     if suffix in stored and bool(stored[suffix].any()):
         raise CheckpointError(
             f"{layer.tensor_name(suffix)} is not 0 everywhere, but quantization_config calls these weights symmetric"
@@ -72,7 +72,7 @@ def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, s
 
 
 class StoredInt8(Int8Linear):
-    """Int8 weights from a checkpoint; ``scale`` float32 [outputs], ``zero`` int8 [outputs], 0 or not there."""
+    """Int8 weights from a checkpoint; ``scale`` float32 [outputs], ``zero`` int8 [outputs], which is 0 or absent."""
 
     def __init__(
         self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], weight: str, scale: str, zero: str
@@ -88,7 +88,7 @@ class StoredInt8(Int8Linear):
 
 
 class Int8Format:
-    """Symmetric int8 weights with a scale for each output; rows of activations are quantised to int8 as they come."""
+    """Symmetric int8 weights with a scale for each output; rows of activations are quantised to int8 on the fly."""
 
     def __init__(
         self, name: str, weight: str = "weight", scale: str = "weight_scale", zero: str = "weight_zero_point"
@@ -105,7 +105,7 @@ class Int8Format:
 
 
 class PlainHead(PerLayer):
-    """A format that an output head does not take part in."""
+    """A format that leaves the output head plain."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         self.name, self._quantizer = quantizer.name, quantizer

@@ -1,7 +1,7 @@
 """Checkpoints in e4m3: ``fp8`` with a scale for a tensor, an output or a block (DeepSeek-V3, Qwen3-FP8, AutoFP8), and
 ``fbgemm_fp8`` with a scale for each output.
 
-Activations stay as they are (W8A16): scales for them are read and not used.
+Activations are not quantised (W8A16): scales for them are read and not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
 
 _DESCRIBED = ("dequantize", "kv_cache_scheme")
-"""Keys that say what to do elsewhere, or what the KV cache reads."""
+"""Keys for other runtimes, or for the KV cache; ignored here."""
 
 
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
@@ -39,7 +39,7 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
 
 
 def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:
-    """``activation_scale_ub`` bounds the scales of activations, of which there are none here."""
+    """``activation_scale_ub`` bounds the scales of activations, which are not quantised here."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("fbgemm_fp8",))
     skipped = scheme.names("modules_to_not_convert")

@@ -1,7 +1,7 @@
 """GPTQ checkpoints as AutoGPTQ and GPTQModel write them (Frantar et al. 2022; their config and qlinear modules).
 
 qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n codes in a word from its low end; scales
-[groups, outputs]; g_idx int32 [inputs], the group of each input. Format ``gptq`` stores zero points less one,
+[groups, outputs]; g_idx int32 [inputs], the group of each input. Format ``gptq`` stores zero points minus one,
 ``gptq_v2`` as they are.
 """
 
@@ -33,27 +33,28 @@ _DESCRIBED = (
     "static_groups", "to_quant_block_names", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
 )
 # fmt: on
-"""Keys of how a checkpoint was made or is run elsewhere."""
+"""Keys that describe how the checkpoint was made or is run elsewhere; ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class GptqPacking(Packing):
-    """Words of some inputs' codes. ``ordered``: the inputs of a group lie apart (act-order); ``less_one``: zero points
-    are stored less one.
+    """Words that hold the codes of several inputs.
+
+    ``ordered``: the inputs of a group are not adjacent (act-order); ``less_one``: zero points are stored minus one.
     """
 
     ordered: bool = False
     less_one: bool = True
 
     def codebook(self) -> Codebook:
-        """A single group is in order however its inputs lie."""
+        """A single group is in order wherever its inputs are."""
         return replace(Packing.codebook(self), ordered=self.ordered and self.group > 0)
 
     def words(self) -> StoredTensor:
         return StoredTensor("qweight", torch.int32, output_axis=1, input_axis=0, per_input=self.per_word)
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        """Also g_idx; and a bias where there is none, for AutoGPTQ once wrote zeros there."""
+        """With g_idx; and with a bias even if the layer has none, because AutoGPTQ used to write zeros there."""
         tensors = (*Packing.stored(self, layer), StoredTensor("g_idx", torch.int32, input_axis=0, optional=True))
         no_bias = StoredTensor("bias", output_axis=0, optional=True)
         return tensors if layer.stored_bias else (*tensors, no_bias)
@@ -88,8 +89,9 @@ class GptqPacking(Packing):
 
 @dataclass(frozen=True, slots=True)
 class GptqLayers:
-    """Which layers are packed how: of a block ``only`` those that are named, if any are; the head if ``head`` says so.
-    The first pattern of ``overrides`` that a name begins with counts.
+    """How each layer is packed: within blocks those that ``only`` names, if it names any; the head if ``head`` says so.
+
+    The first pattern of ``overrides`` that matches the beginning of a name applies.
     """
 
     packing: GptqPacking
@@ -106,7 +108,7 @@ class GptqLayers:
 
 
 def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
-    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("gptq",))
     format = scheme.choose("checkpoint_format", _FORMATS, scheme.choose("format", _FORMATS, "gptq"))
@@ -131,7 +133,9 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
 
 
 def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[re.Pattern[str], GptqPacking | None]:
-    """An entry of GPTQModel's ``dynamic``: after ``-:`` a pattern of layers left plain, else of layers packed so."""
+    """An entry of GPTQModel's ``dynamic``: ``-:`` and a pattern for layers left plain, else a pattern for layers packed
+    differently.
+    """
     pattern = compiled(re.sub(r"^[+-]:", "", key), changes)
     if key.startswith("-:"):
         return pattern, None

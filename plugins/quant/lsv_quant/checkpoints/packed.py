@@ -1,5 +1,7 @@
 """Codes packed into int32 words, with a scale and a zero point for each output and group of inputs: what AWQ and GPTQ
-share. A weight is ``(code - zero) * scale``; codes are held relative to the middle of their range.
+share.
+
+A weight is ``(code - zero) * scale``; codes are held relative to the middle of their range.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from lsv_quant.tables import BYTES, NIBBLES
 
 @dataclass(frozen=True, slots=True)
 class Packing(ABC):
-    """How a layer is packed: ``group`` inputs share a scale, 0 for all of them; ``symmetric`` says that all zero points
-    are the middle.
+    """How a layer is packed: ``group`` inputs share a scale (0: all of them); ``symmetric``: all zero points are the
+    middle.
     """
 
     name: ClassVar[str] = "packed"
@@ -44,7 +46,7 @@ class Packing(ABC):
         return Codebook(NIBBLES if self.bits == 4 else BYTES, self.group, offsets=not self.symmetric)
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
-        """qweight, qzeros [groups, words of outputs], which may be absent if it is symmetric, scales [groups, outputs].
+        """qweight, scales [groups, outputs], and qzeros [groups, words of outputs], which a symmetric layer may lack.
 
         Raises ``CheckpointError`` for a layer that does not fill its words.
         """
@@ -81,7 +83,7 @@ class Packing(ABC):
 
     @abstractmethod
     def words(self) -> StoredTensor:
-        """qweight."""
+        """The form of qweight."""
 
     @abstractmethod
     def unpack(self, words: torch.Tensor) -> torch.Tensor:
@@ -93,7 +95,7 @@ class Packing(ABC):
 
 
 Packings = Callable[[Sequence[str], Role], Packing | None]
-"""How a projection is packed, by all spellings of its full name; None leaves it plain."""
+"""How a projection is packed, given all spellings of its full name; None leaves it plain."""
 
 
 class PackedWeights(PerLayer):
@@ -108,7 +110,7 @@ class PackedWeights(PerLayer):
 
 
 def group_size(scheme: Scheme, key: str, default: int | None = None) -> int:
-    """How many inputs share a scale: a multiple of 8, or 0 for all of them, which is written -1."""
+    """How many inputs share a scale: a multiple of 8, or 0 for all of them, which checkpoints write as -1."""
     scheme.pass_over(key)
     value = scheme.json.get(key)
     if value is None and default is not None:
@@ -119,7 +121,7 @@ def group_size(scheme: Scheme, key: str, default: int | None = None) -> int:
 
 
 def layer_names(scheme: Scheme, key: str) -> tuple[str, ...]:
-    """Names of layers, which different writers give as one text with commas, as a list, or as lists in a list."""
+    """Names of layers, which checkpoints give as one comma-separated string, as a list, or as nested lists."""
     scheme.pass_over(key)
     names: list[str] = []
     waiting = [scheme.json.get(key) or []]
@@ -135,7 +137,7 @@ def layer_names(scheme: Scheme, key: str) -> tuple[str, ...]:
 
 
 def by_layer(scheme: Scheme, key: str) -> Iterator[tuple[str, Scheme]]:
-    """What a mapping says of layers, by their name or pattern."""
+    """What a mapping says about layers, by their name or a pattern."""
     found = scheme.inner(key)
     if found is not None:
         for name, changes in found.json.items():
@@ -143,7 +145,7 @@ def by_layer(scheme: Scheme, key: str) -> Iterator[tuple[str, Scheme]]:
 
 
 def compiled(pattern: str, scheme: Scheme) -> re.Pattern[str]:
-    """Raises ``CheckpointError`` if it is no regular expression."""
+    """Raises ``CheckpointError`` if it is not a regular expression."""
     try:
         return re.compile(pattern)
     except re.error as cause:

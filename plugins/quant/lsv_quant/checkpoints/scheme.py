@@ -1,4 +1,6 @@
-"""Reading ``quantization_config`` and its like: what is not understood or can't be honoured is refused by name."""
+"""Reading ``quantization_config`` and the like: anything that is not understood or can't be honoured is refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ T = TypeVar("T")
 
 
 class Scheme:
-    """A JSON object whose keys are taken one by one. ``where`` is its file and place there, for messages."""
+    """A JSON object that knows which of its keys have not been read. ``where`` is its file and place there, for
+    messages.
+    """
 
     def __init__(self, json: Any, where: str = "config.json: quantization_config") -> None:
         if not isinstance(json, Mapping):
@@ -20,7 +24,9 @@ class Scheme:
         self._left = set(json)
 
     def choose(self, key: str, allowed: Sequence[T], default: T | None = None) -> T:
-        """The value of ``key``, ``default`` where it is absent or null; raises ``CheckpointError`` on any other."""
+        """The value of ``key``, or ``default`` if it is absent or null. Raises ``CheckpointError`` if it is not one of
+        ``allowed``.
+        """
         self._left.discard(key)
         value = self.json.get(key)
         value = default if value is None else value
@@ -30,7 +36,7 @@ class Scheme:
         raise self.error(f"{key} is {value!r}; what can be read is {', '.join(map(repr, allowed))}")
 
     def names(self, key: str) -> tuple[str, ...]:
-        """A list of texts, empty where it is absent or null."""
+        """A list of strings, empty if the key is absent or null."""
         self._left.discard(key)
         value = self.json.get(key) or []
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -38,7 +44,7 @@ class Scheme:
         return tuple(value)
 
     def count(self, key: str, default: int | None = None) -> int | None:
-        """A positive whole number, or ``default``."""
+        """A positive integer, or ``default``."""
         self._left.discard(key)
         value = self.json.get(key)
         if value is None:
@@ -48,7 +54,7 @@ class Scheme:
         return value
 
     def counts(self, key: str, length: int) -> tuple[int, ...] | None:
-        """That many positive whole numbers."""
+        """``length`` positive integers."""
         self._left.discard(key)
         value = self.json.get(key)
         if value is None:
@@ -58,17 +64,17 @@ class Scheme:
         return tuple(value)
 
     def inner(self, key: str) -> Scheme | None:
-        """The object under ``key``, None where it is absent or null."""
+        """The object under ``key``, None if it is absent or null."""
         self._left.discard(key)
         value = self.json.get(key)
         return None if value is None else Scheme(value, f"{self.where}.{key}")
 
     def pass_over(self, *keys: str) -> None:
-        """Keys that do not say how to compute, or that others read."""
+        """Mark keys as read that do not affect the result, or that others read."""
         self._left.difference_update(keys)
 
     def finish(self) -> None:
-        """Raise ``CheckpointError`` naming the keys nobody took; empty and false values switch nothing on."""
+        """Raise ``CheckpointError`` naming the unread keys, except those with empty or false values."""
         unknown = sorted(key for key in self._left if self.json[key] not in (None, False, "", [], {}))
         if unknown:
             found = ", ".join(f"{key} = {self.json[key]!r}" for key in unknown)

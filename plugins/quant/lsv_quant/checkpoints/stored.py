@@ -14,11 +14,11 @@ from lsv.weights.codebook import Codebook, CodedLinear, from_nibbles, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
 
 _CHUNK = 1 << 18
-"""Codes put into order at once."""
+"""Codes reordered at a time."""
 
 
 class Held(NamedTuple):
-    """What ``CodedLinear.hold`` takes."""
+    """The arguments of ``CodedLinear.hold``."""
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -27,11 +27,11 @@ class Held(NamedTuple):
 
 
 Decode = Callable[[Mapping[str, torch.Tensor], LinearLayer], Held]
-"""Stored tensors by suffix, without those a checkpoint does not have, and their layer -> what the layer holds."""
+"""(stored tensors by suffix, without those that a checkpoint lacks; their layer) -> what the layer holds."""
 
 
 class StoredCoded(CodedLinear):
-    """Takes what a checkpoint stores and turns it into its own form once it is filled."""
+    """Takes what a checkpoint stores, and turns it into its own form once it is filled."""
 
     def __init__(
         self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], codebook: Codebook, decode: Decode
@@ -50,7 +50,7 @@ class StoredCoded(CodedLinear):
 
 
 class CodedFormat:
-    """A quantizer of one form: every layer stores ``tensors``."""
+    """A quantizer with one form: every layer stores ``tensors``."""
 
     def __init__(self, name: str, codebook: Codebook, tensors: Sequence[StoredTensor], decode: Decode) -> None:
         self.name, self._coding, self._tensors, self._decode = name, codebook, tuple(tensors), decode
@@ -64,9 +64,9 @@ class CodedFormat:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What a scale is for: a block of ``outputs`` by ``inputs`` weights, 0 for all inputs.
+    """The weights that share a scale: a block of ``outputs`` by ``inputs``, 0 for all inputs.
 
-    The only scale of a whole layer is one by output of which there is a single number.
+    The only scale of a whole layer counts as one per output, of which a single number is stored.
     """
 
     outputs: int = 1
@@ -79,7 +79,7 @@ class Blocks:
         return StoredTensor(suffix, dtype, 0, 1, self.outputs, self.inputs, optional=optional)
 
     def by_output(self, scales: torch.Tensor, layer: LinearLayer) -> torch.Tensor:
-        """Scales as they are stored, those of fused parts one after another -> [outputs, groups]."""
+        """Scales as stored, those of fused parts one after another -> [outputs, groups]."""
         if self.inputs == 0:
             return scales[:, None]
         if self.outputs == 1:
@@ -90,10 +90,11 @@ class Blocks:
 
 
 def order_of_groups(found: torch.Tensor | None, layer: LinearLayer, group: int, suffix: str) -> torch.Tensor:
-    """Inputs int64 [inputs] sorted by group. ``found`` int32 [inputs], or one row for each of several parts, are the
-    groups they belong to; they lie in a row where there is none.
+    """Inputs int64 [inputs] sorted by group.
 
-    Raises ``CheckpointError`` where parts differ, or a group has not its ``group`` inputs on this rank.
+    ``found`` int32 [inputs], or one row for each of several parts, are the groups they belong to; None: groups are
+    consecutive inputs. Raises ``CheckpointError`` if parts differ, or if a group does not have all of its ``group``
+    inputs on this rank.
     """
     if found is None or bool((found < 0).all()):
         return torch.arange(layer.inputs)
@@ -111,7 +112,7 @@ def order_of_groups(found: torch.Tensor | None, layer: LinearLayer, group: int, 
 
 
 def in_order(codes: torch.Tensor, order: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes uint8 [outputs, ceil(inputs * bits / 8)] with their columns in another order, written over the old ones."""
+    """Codes uint8 [outputs, ceil(inputs * bits / 8)] with reordered columns, in the same storage."""
     for rows in torch.split(codes, max(1, _CHUNK // len(order))):
         if bits == 4:
             rows.copy_(to_nibbles(from_nibbles(rows).gather(1, order.expand(len(rows), -1))))

@@ -1,8 +1,8 @@
-"""torchao checkpoints in safetensors, where the tensors that make up a weight lie beside each other: ``_weight_qdata``,
-``_weight_scale`` and others (torchao's ``prototype.safetensors`` and ``quantization.quant_api``).
+"""torchao checkpoints in safetensors, where a weight consists of adjacent tensors: ``_weight_qdata``, ``_weight_scale``
+and others (torchao's ``prototype.safetensors`` and ``quantization.quant_api``).
 
-Int8 weights whose activations are to be quantised by token run in int8 (W8A8); all other activations stay as they are.
-Pickled checkpoints, which older versions of its configs mean, can't be read.
+Int8 weights whose activations are to be quantised per token run in int8 (W8A8); all other activations stay as they are.
+Pickled checkpoints, which older versions of its configs describe, can't be read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAME = "torchao"
 _SUFFIXES = {"weight": "_weight_qdata", "scale": "_weight_scale"}
 _ZERO = "_weight_zero_point"
 _INDIFFERENT = ("set_inductor_config", "kernel_preference", "mm_config", "alg_id", "scale_dtype", "weight_scale_dtype")
-"""Fields of torchao's configs that choose how to make or run a weight, not what it means."""
+"""Fields of torchao's configs that choose how to make or run a weight, not what it means; ignored."""
 _VERSION = 2
-"""Of its configs, from which on weights are plain tensors."""
+"""The version of its configs from which on weights are plain tensors."""
 
 
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
-    """The quantizer of a checkpoint. Raises ``CheckpointError`` for what its config asks for and can't be honoured."""
+    """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", (NAME,))
     scheme.choose("include_input_output_embeddings", (False,), False)
@@ -64,7 +64,7 @@ def _word(fields: Scheme, key: str, allowed: tuple[str, ...], default: str) -> s
 def _blocks(
     fields: Scheme, key: str, kinds: tuple[str, ...] = ("PerRow", "PerTensor", "PerAxis", "PerGroup")
 ) -> Blocks:
-    """What a scale of weights is for; of a pair the first is for activations."""
+    """The weights that share a scale; of a pair, the first is for activations."""
     value = fields.json.get(key)
     fields.pass_over(key)
     if value is None:
@@ -117,7 +117,7 @@ def _intx(prefix: str, fields: Scheme) -> Quantizer:
 
 
 def _int4(fields: Scheme) -> Quantizer:
-    """Two codes with a sign in a byte, the even input's in the low half: a weight is ``code * scale + zero_point``."""
+    """Two signed codes in a byte, the even input's in the low half: a weight is ``code * scale + zero_point``."""
     _word(fields, "int4_packing_format", ("PLAIN",), "PLAIN")
     fields.pass_over("int4_choose_qparams_algorithm", "int4_tile_packed_ntile")
     group = fields.count("group_size", 128) or 128

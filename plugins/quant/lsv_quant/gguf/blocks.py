@@ -1,6 +1,6 @@
 """What a block's bytes mean, type by type (ggml's ``ggml-common.h`` and ``ggml-quants.c``).
 
-A weight is ``(code + least) * scale + offset``, with a scale and offset for each group of the type's form.
+A weight is ``(code + least) * scale + offset``, with a scale and an offset for each group of the type's form.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Meaning(NamedTuple):
 
 
 def _half(place: int) -> Read:
-    """A float16 at a place."""
+    """The float16 at an offset."""
     return lambda blocks: blocks[..., place : place + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(first: int, width: int) -> Read:
-    """Each ``width`` bytes: first all low halves, then all high ones."""
+    """Of every ``width`` bytes first all low halves, then all high ones."""
 
     def read(blocks: torch.Tensor) -> torch.Tensor:
         pairs = blocks[..., first:].unflatten(-1, (-1, width))
@@ -42,7 +42,7 @@ def _nibbles(first: int, width: int) -> Read:
 
 
 def _fifth_bits(first: int) -> Read:
-    """32 bits in four bytes."""
+    """The 32 bits of four bytes."""
 
     def read(blocks: torch.Tensor) -> torch.Tensor:
         shifts = torch.arange(8, dtype=torch.uint8)
@@ -62,7 +62,7 @@ def _fifth_bits_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _six_k(blocks: torch.Tensor) -> torch.Tensor:
-    """128 bytes of low halves, 64 of pairs of high bits, each for two times 128 weights."""
+    """128 bytes of low halves and 64 of high bit pairs, each for two times 128 weights."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
     high = blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> shifts & 3
     return _nibbles(0, 64)(blocks[..., :128]) | high.flatten(-3) << 4
@@ -73,8 +73,8 @@ def _scales_six_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _six_bits(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eight scales and eight offsets of six bits in twelve bytes: the first four of both as they are, with the high
-    bits of the last four above them, whose low bits share the last four bytes.
+    """Eight scales and eight offsets of six bits in twelve bytes: the first four of both are stored directly, with the
+    high bits of the last four above them; the low bits of those share the last four bytes.
     """
     scales, offsets, low = blocks[..., 4:16].unflatten(-1, (3, 4)).unbind(-2)
     return (
@@ -109,7 +109,7 @@ def split_blocks(data: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def read_codes(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
-    """Rows of bytes -> codes as ``CodedLinear`` holds them in a form: uint8 [N, ceil(K * bits / 8)]."""
+    """Rows of bytes -> codes in a form, as ``CodedLinear`` holds them: uint8 [N, ceil(K * bits / 8)]."""
     meaning = MEANINGS[kind]
     codes = meaning.codes(split_blocks(data, kind)).flatten(-2)
     return to_nibbles(codes) if form.bits == 4 else codes + (128 + meaning.least)
@@ -121,20 +121,20 @@ def read_scales(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
 
 
 def read_offsets(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
-    """Rows of bytes -> offsets float32 [N, groups of the form], zero for a type that has none."""
+    """Rows of bytes -> offsets float32 [N, groups of the form]; zero for a type without offsets."""
     read = MEANINGS[kind].offsets
     blocks = split_blocks(data, kind)
     return torch.zeros_like(read_scales(data, kind, form)) if read is None else _spread(read(blocks), kind, form)
 
 
 def _spread(numbers: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
-    """One for each of the type's groups -> one for each of the form's, which are no larger."""
+    """One value for each of the type's groups -> one for each of the form's, which are no larger."""
     own = TYPES[kind].form
     return numbers.flatten(-2) if own is None else numbers.flatten(-2).repeat_interleave(own.group // form.group, -1)
 
 
 def decode(data: torch.Tensor, kind: str) -> torch.Tensor:
-    """Rows of bytes uint8 [N, row bytes] -> numbers [N, K]: float32, or the type's own of plain numbers."""
+    """Rows of bytes uint8 [N, row bytes] -> numbers [N, K]: float32, or the type's own dtype for plain numbers."""
     if kind in PLAIN:
         return data.view(PLAIN[kind])
     meaning, blocks = MEANINGS[kind], split_blocks(data, kind)

@@ -15,11 +15,11 @@ from lsv_quant.gguf.types import TYPES
 T = TypeVar("T", int, float, str, bool)
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""What all models of this scaling have; a file has only the factors that come of it."""
+"""Parameters that all models with this scaling share; a file has only the resulting factors."""
 
 
 class Metadata:
-    """The keys of a model's architecture, taken one by one, so that those left over are known."""
+    """The keys of a model's architecture; it knows which of them have not been read."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         prefix = f"{metadata['general.architecture']}."
@@ -27,7 +27,7 @@ class Metadata:
         self._left = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """Raises ``CheckpointError`` where the key is absent without a default, or of another type."""
+        """The value of ``key``. Raises ``CheckpointError`` if it has another type, or is absent without a default."""
         value = self._left.pop(key, default)
         if type(value) is int and kind is float:
             return kind(value)
@@ -36,14 +36,14 @@ class Metadata:
         return value
 
     def finish(self) -> None:
-        """Raise ``CheckpointError`` naming the keys nobody took."""
+        """Raise ``CheckpointError`` naming the unread keys."""
         if self._left:
             found = ", ".join(f"{self._prefix}{key} = {value!r}" for key, value in sorted(self._left.items()))
             raise CheckpointError(f"the GGUF file has keys that are not known and could change results: {found}")
 
 
 def read_config(file: GgufFile) -> dict[str, Any]:
-    """Raises ``CheckpointError`` for a model that can't be described or run."""
+    """config.json for a file. Raises ``CheckpointError`` for a model that can't be described or run."""
     family, keys = family_of(file.metadata), Metadata(file.metadata)
     hidden, heads = keys.take("embedding_length", int), keys.take("attention.head_count", int)
     size = keys.take("attention.key_length", int, hidden // heads)
@@ -73,7 +73,7 @@ def read_config(file: GgufFile) -> dict[str, Any]:
 
 
 def read_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The ids that begin and end texts, and turns of a conversation."""
+    """The ids that begin and end texts and turns of a conversation."""
     prefix = "tokenizer.ggml."
     ends = [metadata.get(f"{prefix}{name}_token_id") for name in ("eos", "eot")]
     eos = list(dict.fromkeys(end for end in ends if end is not None))
@@ -100,7 +100,7 @@ def _experts(keys: Metadata, model_type: str) -> dict[str, Any]:
 
 
 def _refuse_sizes(keys: Metadata, size: int) -> None:
-    """What could be otherwise in the format, but not in a model here."""
+    """Refuse what the format allows and models here do not support."""
     keys.take("vocab_size", int, 0)
     keys.take("rope.scaling.finetuned", bool, False)
     keys.take("tensor_data_layout", str, "")
@@ -127,7 +127,7 @@ def _rope_scaling(keys: Metadata, file: GgufFile, size: int, theta: float) -> di
 
 
 def _llama3(tensor: StoredBlocks, size: int, theta: float) -> dict[str, Any]:
-    """The scaling of Llama 3.1 from what its frequencies are divided by; raises ``CheckpointError`` for another."""
+    """The Llama 3.1 scaling that gives these frequency divisors; raises ``CheckpointError`` for any other."""
     count = size // 2
     with tensor.file.open("rb") as file:
         file.seek(tensor.offset)
@@ -141,7 +141,7 @@ def _llama3(tensor: StoredBlocks, size: int, theta: float) -> dict[str, Any]:
 
 
 def _factors(scaling: Mapping[str, Any], size: int, theta: float) -> list[float]:
-    """Slow rotations are divided by the factor, fast ones not, those between by something between."""
+    """Low frequencies are divided by the factor, high ones are kept, those between are interpolated."""
     low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
     found = []
     for number in range(size // 2):
@@ -152,7 +152,7 @@ def _factors(scaling: Mapping[str, Any], size: int, theta: float) -> list[float]
 
 
 def _types(file: GgufFile) -> dict[str, Any]:
-    """How weights are held: in codes, and the dtype of plain matrices where there are no others."""
+    """How weights are held: as codes, or else the dtype of plain matrices."""
     layers = forms(file, places(file))
     if layers:
         return {"quantization_config": {"quant_method": "gguf", "layers": layers}}

@@ -31,23 +31,24 @@ class StoredBlocks:
 
     @property
     def row_bytes(self) -> int:
-        """Of one row along the last axis."""
+        """Bytes of one row along the last axis."""
         block = TYPES[self.type]
         return self.shape[-1] // block.weights * block.size
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """What a model's file, or all files it is split into, say: ``metadata`` by key, ``tensors`` by name."""
+    """What a model's file, or all files it is split into, contain: ``metadata`` by key, ``tensors`` by name."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredBlocks]
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """The heads of a file and of those it is split into.
+    """The heads of a file and of all files it is split into.
 
-    Raises ``CheckpointError`` for what is no such file, is cut short, or has tensors of a type that can't be read.
+    Raises ``CheckpointError`` for a file that is not in this format, is cut short, or has tensors of a type that can't
+    be read.
     """
     metadata: dict[str, Any] = {}
     tensors: dict[str, StoredBlocks] = {}
@@ -65,7 +66,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def split_files(path: Path) -> tuple[Path, ...]:
-    """All parts of what ``path`` is a part of, by their names; itself where it is whole."""
+    """All files of the model that ``path`` belongs to, by their names; only itself if it is not split."""
     match = _SPLIT.fullmatch(path.name)
     if match is None:
         return (path,)
@@ -88,7 +89,7 @@ def _read_head(path: Path) -> tuple[dict[str, Any], dict[str, StoredBlocks]]:
 
 
 class _Head:
-    """A head that is being read: all numbers are little endian."""
+    """A head that is being read; all numbers are little endian."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file, self.size = path, file, path.stat().st_size
@@ -120,11 +121,11 @@ class _Head:
         if not shape or shape[-1] % TYPES[kind].weights:
             raise CheckpointError(f"{self.path}: {name} is {list(shape)}, which is not in blocks of {kind}")
         if offset + math.prod(shape[:-1]) * tensor.row_bytes > self.size:
-            raise CheckpointError(f"{self.path} is cut short: {name} ends behind its last byte", param="model")
+            raise CheckpointError(f"{self.path} is cut short: {name} ends after its last byte", param="model")
         return tensor
 
     def _dimensions(self) -> tuple[int, ...]:
-        """Stored with the axis first along which numbers lie side by side."""
+        """The shape with rows first: a file begins with the axis along which numbers are adjacent."""
         count = self._number("I")
         return struct.unpack(f"<{count}Q", self._bytes(8 * count))[::-1]
 
@@ -157,7 +158,7 @@ class _Head:
         return data
 
     def _sane(self, count: int) -> int:
-        """Nothing in a file is longer than it."""
+        """Check a count: nothing in a file is longer than the file."""
         if count > self.size:
             raise CheckpointError(f"{self.path} is damaged: it claims to hold {count} of something", param="model")
         return count

@@ -14,8 +14,10 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 
 class Family(NamedTuple):
-    """Models of one ``general.architecture``. ``interleaved``: the rows of a head of q and k are stored in the order of
-    a rotation of neighbours, instead of one of halves. ``experts``: where they are, and the names of gate, up, down.
+    """Models of one ``general.architecture``.
+
+    ``interleaved``: the rows of a head of q and k are stored for a rotation of neighbours instead of halves.
+    ``experts``: where they are, and the names of gate, up and down.
     """
 
     architecture: str
@@ -44,7 +46,7 @@ _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3")
 
 
 class Place(NamedTuple):
-    """A model's tensor: one in a file, or ``expert`` of a stack; ``heads`` > 0 is how many are interleaved in it."""
+    """Where a model's tensor is: one of the file, or ``expert`` of a stack; ``heads`` > 0 in it are interleaved."""
 
     tensor: str
     expert: int | None = None
@@ -52,7 +54,7 @@ class Place(NamedTuple):
 
 
 def family_of(metadata: Mapping[str, Any]) -> Family:
-    """Raises ``CheckpointError`` for a ``general.architecture`` without a model here."""
+    """The family of a file. Raises ``CheckpointError`` for an unknown ``general.architecture``."""
     name = metadata.get("general.architecture")
     if name == "llama" and metadata.get("llama.expert_count"):
         return _MIXTRAL
@@ -65,12 +67,14 @@ def family_of(metadata: Mapping[str, Any]) -> Family:
 
 
 def has_own_head(file: GgufFile) -> bool:
-    """Whether the output head is not the embedding, or has another form: a quantised table is both, plain and coded."""
+    """Whether the output head is a tensor of its own: not the embedding's, or in another form, as with a quantised
+    table, which is held both plain and as codes.
+    """
     return "output.weight" in file.tensors or TYPES[file.tensors["token_embd.weight"].type].form is not None
 
 
 def places(file: GgufFile) -> dict[str, Place]:
-    """Place by name. Raises ``CheckpointError`` for tensors nothing is known about."""
+    """Places by name. Raises ``CheckpointError`` for unknown tensors."""
     family = family_of(file.metadata)
     found = {name: place for tensor in file.tensors for name, place in _places_of(tensor, file, family)}
     if has_own_head(file):
@@ -108,7 +112,7 @@ def _heads(part: str, file: GgufFile, family: Family) -> int:
 
 
 def forms(file: GgufFile, where: Mapping[str, Place]) -> dict[str, Form]:
-    """The form of each linear layer, by name, that is held in codes: the same for those a model may fuse."""
+    """The forms, by name, of the linear layers that are held as codes; layers that a model may fuse share one."""
     own = {
         name.removesuffix(".weight"): TYPES[file.tensors[place.tensor].type].form
         for name, place in where.items()

@@ -18,11 +18,12 @@ from lsv_quant.recognise import POINTER, gguf_files
 
 CACHE = Path.home() / ".cache" / "lsv" / "gguf"
 _VERSION = 1
-"""Of what is written: another one is made anew."""
+"""The version of what is written; folders of another version are made anew."""
 
 
 def prepare(path: str) -> str:
-    """The folder for a file, a folder that holds one model's file or files, or a folder made before; in the cache.
+    """The model folder, in the cache, for a file, for a folder that holds one model's files, or for a folder made
+    earlier.
 
     Raises ``CheckpointError`` for a file that can't be read, and for a folder with several models.
     """
@@ -52,13 +53,13 @@ def _only_file(path: Path) -> Path:
 
 
 def _fingerprint(file: Path) -> str:
-    """Changes with the files, their place and what is made of them."""
+    """A name that changes with the files, their place and the version."""
     parts = [(str(part), part.stat().st_size, part.stat().st_mtime_ns) for part in split_files(file)]
     return hashlib.sha256(repr((_VERSION, parts)).encode()).hexdigest()[:32]
 
 
 def _move(fresh: Path, target: Path) -> None:
-    """All files at once, unless another process was first."""
+    """Write all files at once, unless another process was faster."""
     try:
         fresh.rename(target)
     except OSError:

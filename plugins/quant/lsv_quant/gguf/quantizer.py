@@ -1,4 +1,4 @@
-"""The layers of a GGUF file, each in the form of its type. Activations stay as they are."""
+"""The layers of a GGUF file, each in the form of its type. Activations are not quantised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lsv_quant.tables import BYTES, COUNTS, NIBBLES
 
 
 class GgufWeights(PerLayer):
-    """``forms`` by a layer's full name; those it does not have are plain."""
+    """``forms`` by a layer's full name; layers without one are plain."""
 
     name = "gguf"
 

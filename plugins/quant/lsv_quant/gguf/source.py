@@ -1,4 +1,6 @@
-"""A GGUF file as a checkpoint source: layers in codes as ``codes``, ``scales`` and ``offsets``, all else as numbers."""
+"""A GGUF file as a checkpoint source: quantised layers as ``codes``, ``scales`` and ``offsets``, everything else as
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class GgufSource:
 
 
 def _in_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows [N, ...] of interleaved heads: all first ones of their pairs, then all second ones."""
+    """The rows [N, ...] of interleaved heads: first the first of each pair, then the second."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if heads else rows
 
 

@@ -23,7 +23,7 @@ _TEKKEN = (
 
 
 class Style(NamedTuple):
-    """How byte-level text is cut before it is merged: by ``pattern``, or as GPT-2 did where there is none."""
+    """How byte-level text is split before it is merged: by ``pattern``, or like GPT-2 without one."""
 
     pattern: str = ""
     digits: bool = False
@@ -66,13 +66,13 @@ class Vocabulary:
         return [token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind in kinds]
 
     def named(self, name: str) -> str | None:
-        """The text of ``bos``, ``eos``, ``unknown`` or ``padding``."""
+        """The text of the special token ``bos``, ``eos``, ``unknown`` or ``padding``."""
         number = self.get(f"{name}_token_id")
         return self.tokens[number] if number is not None and number < len(self.tokens) else None
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
-    """Without tokenizer.json, and with a warning, where the kind of tokenizer is not known: ``--tokenizer`` helps."""
+    """The tokenizer's files; for an unknown kind a warning instead of tokenizer.json: ``--tokenizer`` names another."""
     vocabulary = Vocabulary(metadata)
     kind, style = vocabulary.get("model"), vocabulary.get("pre", "gpt-2")
     if kind == "gpt2" and style in _STYLES:
@@ -88,7 +88,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
 
 
 def _templates(metadata: Mapping[str, Any]) -> Any:
-    """The chat template, or a list of named ones where there are more."""
+    """The chat template, or a list of named ones if there are several."""
     default = metadata.get("tokenizer.chat_template")
     named = {
         name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())
@@ -116,7 +116,7 @@ def _byte_level(vocabulary: Vocabulary, style: Style) -> Tokenizer:
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
-    """SentencePiece's BPE: of two neighbours those are merged first whose piece has the highest score."""
+    """SentencePiece's BPE: the neighbours whose piece has the highest score are merged first."""
     unknown = next(iter(vocabulary.of(_UNKNOWN)), None)
     merges = _merges(vocabulary)
     tokenizer = Tokenizer(

@@ -1,6 +1,7 @@
-"""The types of tensors, and the form their codes are held in. Imports no torch.
+"""The types of tensors, and the form in which their codes are held. Imports no torch.
 
-A 4-bit type stays one; those of 5 and 6 bits are held as bytes. Parts that one layer computes share a form.
+A 4-bit type stays in 4 bits; codes of 5 and 6 bits are held as bytes. Parts that are computed as one layer share a
+form.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NAMES = {
 
 
 class Form(NamedTuple):
-    """How codes are held: see ``Codebook``. Codes of 4 bits count from 0 with offsets, and from -8 without."""
+    """How codes are held, see ``Codebook``. Codes of 4 bits count from 0 if there are offsets, else from -8."""
 
     bits: int
     group: int
@@ -25,7 +26,7 @@ class Form(NamedTuple):
 
 
 class BlockType(NamedTuple):
-    """``weights`` in a row of a tensor are stored in ``size`` bytes; codes of plain numbers have no form."""
+    """``weights`` consecutive weights of a row are stored in ``size`` bytes; plain numbers have no form."""
 
     weights: int
     size: int
@@ -45,11 +46,11 @@ TYPES = {
     "Q5_K": BlockType(256, 176, Form(8, 32, True)),
     "Q6_K": BlockType(256, 210, Form(8, 16, False)),
 }
-"""What can be read."""
+"""The names of the types that can be read."""
 
 
 def joint_form(forms: Iterable[Form | None]) -> Form | None:
-    """The form that holds all of them exactly, None where some are plain numbers."""
+    """The form that holds all of them exactly, None if some are plain numbers."""
     known = set(forms)
     if len(known) == 1:
         return known.pop()

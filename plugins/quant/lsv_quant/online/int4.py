@@ -1,5 +1,7 @@
-"""``sym_int4``: int4 weights with one scale per output and group of inputs. Rows are quantised to int8 with one scale
-per group; products are exact within a group and groups are added up in float (W4A8).
+"""``sym_int4``: int4 weights with one scale per output and group of inputs.
+
+Rows are quantised to int8 with one scale per group; products are exact within a group, and groups are summed in float
+(W4A8).
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups
 
 
 class Int4Linear(OnlineLinear):
-    """nibbles uint8 [outputs, ceil(inputs / 2)] of code + 8, the even input in the low one; scales float32
-    [outputs, groups]. ``group`` inputs share a scale.
+    """nibbles uint8 [outputs, ceil(inputs / 2)] of code + 8, even inputs in the low half; scales float32 [outputs,
+    groups].
+
+    ``group`` inputs share a scale.
     """
 
     op: ClassVar[str] = "linear.int4"

@@ -11,14 +11,14 @@ from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
 
 class OnlineLinear(Linear):
-    """A linear layer that takes the plain weight and keeps its own form of it in buffers once it is filled."""
+    """A linear layer that takes the plain weight and, once it is filled, keeps its own form of it in buffers."""
 
     def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
         super().__init__(layer)
         self.weight, self.bias = tensors["weight"], tensors.get("bias")
 
     def finish(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Add the bias to a float32 product, and round it."""
+        """Add the bias to a float32 product, and round to the model's dtype."""
         return (y if self.bias is None else y + self.bias.float()).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Formats of small codes made from a plain checkpoint. Activations stay as they are (W4A16, W8A16)."""
+"""Formats of small codes made from a plain checkpoint. Activations are not quantised (W4A16, W8A16)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
 from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
 
 Round = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-"""x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, of a codebook with them, offsets."""
+"""x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, for a codebook that has them, offsets."""
 _SHARES = (1.0, 0.94, 0.88)
-"""Of a group's range, to get scales to try: what lies outside is cut."""
+"""Fractions of a group's range, to get scales to try; weights outside are clipped."""
 
 
 class OnlineCoded(CodedLinear):
-    """Takes the plain weight and rounds it, some rows at a time, once it is filled."""
+    """Takes the plain weight and, once it is filled, rounds it, some rows at a time."""
 
     def __init__(
         self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], *, codebook: Codebook, round: Round
@@ -47,13 +47,13 @@ class OnlineCoded(CodedLinear):
 
 
 def to_bytes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The largest weight of a group becomes 127."""
+    """A group's largest weight becomes 127."""
     codes, scales = to_int8(x)
     return codes.view(torch.uint8) ^ 128, scales
 
 
 def to_counts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """16 steps from the least to the largest weight of a group; of a few scales the one with the least error."""
+    """16 steps from the smallest to the largest weight of a group; of several scales the one with the least error."""
     low, high = x.amin(dim=-1), x.amax(dim=-1)
     least = torch.full_like(low, torch.inf)
     scales, offsets = torch.ones_like(low), low.clone()
@@ -71,8 +71,8 @@ def to_counts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def to_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The scale is the power of two that brings the largest weight between 4 and 8, where what is over 6 is cut; halves
-    round to even (OCP Microscaling Formats 1.0, section 6.3).
+    """The scale is the power of two that brings the largest weight between 4 and 8, where anything over 6 is clipped;
+    ties round to even (OCP Microscaling Formats 1.0, section 6.3).
     """
     largest = x.abs().amax(dim=-1)
     exponents = (torch.frexp(largest).exponent - 3).clamp(-126, 127)
@@ -82,7 +82,7 @@ def to_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The scale is the largest weight of a block."""
+    """The scale is a block's largest weight."""
     largest = x.abs().amax(dim=-1)
     scales = torch.where(largest < NOTHING, 1.0, largest)
     return nearest(x / scales[..., None], NF4), scales

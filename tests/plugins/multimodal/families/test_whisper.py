@@ -250,7 +250,7 @@ def test_other_features_are_refused(asked: dict[str, Any], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "error", "why"),
     [
-        ({"overrides": {"decoder_attention_heads": 3}}, CheckpointError, "d_model=64 is no multiple of 3 heads"),
+        ({"overrides": {"decoder_attention_heads": 3}}, CheckpointError, "d_model=64 is not a multiple of 3 heads"),
         ({"overrides": {"scale_embedding": True}}, CheckpointError, "keys Whisper does not know .*: scale_embedding"),
         ({"max_len": LENGTH + 1}, ConfigError, "max_model_len=65 is more than the 64 positions"),
     ],
