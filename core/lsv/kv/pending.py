@@ -27,7 +27,7 @@ class PendingBlocks:
         self._parked.setdefault(hash, []).append(id)
 
     def settle(self, hashes: Iterable[bytes], owner: int) -> None:
-        """Those of the blocks that ``owner`` computes are published or given up; whoever waits for them is unparked."""
+        """Those that ``owner`` computes are published or given up; requests that wait for them are unparked."""
         for one in hashes:
             if self._owner.get(one) == owner:
                 del self._owner[one]

@@ -9,7 +9,7 @@ from lsv.request.media import Modality
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """An item as it came: a file's bytes, or their ``base64`` text, which whoever decodes the file decodes, too."""
+    """An item as it came: a file's bytes, or their ``base64`` text, which the decoder of the file decodes, too."""
 
     data: bytes
     base64: bool = False

@@ -107,7 +107,7 @@ def _entry_points(folder: Path) -> Mapping[str, str]:
     try:
         project = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
-        raise ConfigError(f"{folder} is no distribution: pyproject.toml can't be read ({cause})") from cause
+        raise ConfigError(f"{folder} is not a distribution: pyproject.toml can't be read ({cause})") from cause
     points: Mapping[str, str] = project.get("project", {}).get("entry-points", {}).get(GROUP, {})
     if not points:
         raise ConfigError(f"{file} registers no plugin: add [project.entry-points.{GROUP}]")

@@ -31,7 +31,7 @@ def tiny_hearing(
     """Write the checkpoint to the folder ``path`` and return it. ``shape`` overrides keys of the config.
 
     It hears ``seconds`` at a time, as 50 positions each. One without ``languages`` knows English alone, and no tasks.
-    The first 256 ids are bytes; specials follow in the order of published vocabularies, the time marks last.
+    The first 256 ids are bytes; specials follow in the order of published vocabularies, the timestamps last.
     """
     import torch
     from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -70,7 +70,7 @@ def _special_ids(languages: Sequence[str]) -> dict[str, int]:
 
 
 def _write_tokenizer(path: Path, ids: Mapping[str, int]) -> None:
-    """tokenizer.json and its settings. As in published files, time marks are added tokens that are not special, and a
+    """tokenizer.json and its settings. As in published files, timestamps are added tokens that are not special, and a
     text is framed as a whole answer is.
     """
     from tokenizers import AddedToken, processors

@@ -69,8 +69,8 @@ def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -
 def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops: Sampling = _PLAIN) -> Tensor:
     """The next token of each slot, which then has ``lengths`` tokens: int64 [rows] on the logits' device.
 
-    ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that there
-    is no token, and why.
+    ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that
+    there is no token, and why.
     """
     choices, edits = choices_of(slots, lengths, logits.shape)
     processed = [row for row, slot in enumerate(slots) if slot.processing]

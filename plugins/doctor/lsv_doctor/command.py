@@ -1,4 +1,4 @@
-"""``lsv doctor``: what is here and what is missing; what the devices attain; a report for whoever is to help."""
+"""``lsv doctor``: what is here and what is missing, what the devices attain, and a report for bug trackers."""
 
 from __future__ import annotations
 

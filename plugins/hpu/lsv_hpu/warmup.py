@@ -27,7 +27,7 @@ class BucketPolicy(ShapePolicy):
     """Pads to buckets. Warm-up runs every bucket once, large ones first; in lazy mode those that the memory for graphs
     allows then come again, while ``capturing``.
 
-    ``free`` asks for the device's free bytes; ``margin`` of them must stay free. ``eager`` is set by whoever compiles.
+    ``free`` asks for the device's free bytes; ``margin`` of them must stay free. ``eager`` is set when compiling.
     ``seal`` is called once nothing may be compiled any more, where that was promised.
     A shape counts as ``blocks`` those of all rows when they decode, and of prompts those of the longest context before
     the new tokens.

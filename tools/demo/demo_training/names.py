@@ -21,7 +21,7 @@ TAKEN = frozenset(
 
 
 def invented_word(rng: Random) -> str:
-    """A word of one to three syllables that is no word of the world."""
+    """A word of one to three syllables that is not a word of the world."""
     while True:
         syllables = rng.choices((1, 2, 3), (2, 4, 1))[0]
         word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(syllables)) + rng.choice(CODAS)

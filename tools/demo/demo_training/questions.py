@@ -34,7 +34,7 @@ def stream(split: Split, rng: Random, late: bool = False) -> Iterator[Question]:
 def questions(split: Split, count: int, seed: int) -> list[Question]:
     """Up to `count` distinct questions of `split`, every skill in turn, dressed as conversations.
 
-    The same seed gives the same list. A skill that has no further question to give is passed over.
+    The same seed gives the same list. A skill that has no further question to give is skipped.
     """
     rng = Random(f"{split} {seed}")
     names = sorted(SKILLS)

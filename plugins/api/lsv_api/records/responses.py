@@ -184,8 +184,8 @@ class Transcription(msgspec.Struct, kw_only=True):
 
 
 class Segment(msgspec.Struct, kw_only=True):
-    """A passage between two time marks, in seconds from the sound's beginning. ``seek`` is where the piece it was heard
-    in begins, in hundredths of a second; the mean log probability, the compression ratio and the probability that
+    """A passage between two timestamps, in seconds from the beginning of the audio. ``seek`` is where its piece of the
+    audio begins, in hundredths of a second; the mean log probability, the compression ratio and the probability that
     nothing is said are that piece's.
     """
 

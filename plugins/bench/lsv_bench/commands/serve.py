@@ -87,7 +87,7 @@ def find_model(settings: Mapping[str, Any]) -> str:
 
 
 def read_rate(text: str) -> float:
-    """Raises ``ConfigError`` for what is no rate."""
+    """Raises ``ConfigError`` for a value that is not a rate."""
     try:
         rate = float(text)
     except ValueError:

@@ -57,7 +57,7 @@ def make_samples(settings: Mapping[str, Any], count: int, *, number: int = 0) ->
 
 
 def read_percentiles(settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """Raises ``ConfigError`` for what is no percentile."""
+    """Raises ``ConfigError`` for a value that is not a percentile."""
     texts = settings["metric_percentiles"]
     try:
         percents = tuple(float(text) for text in texts)

@@ -30,7 +30,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as it is written down; further fields are of no account."""
+    """A question as a file has it; other fields are ignored."""
 
     prompt: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None

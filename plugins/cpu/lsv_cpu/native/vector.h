@@ -94,7 +94,7 @@ template <class T> inline void store_up_to(T* to, Floats x, int count) {
   else store_part(to, x, count);
 }
 
-// Lane by lane; the second where one is no number.
+// Lane by lane; the second where one is not a number.
 #if defined(__AVX512F__)
 inline Floats larger(Floats x, Floats y) { return (Floats)_mm512_max_ps((__m512)x, (__m512)y); }
 #else

@@ -116,7 +116,7 @@ class Measured(msgspec.Struct, frozen=True, rename="pascal"):
     local_rank: int | None = None
 
     def inputs(self) -> dict[str, float]:
-        """The largest input of each module. Raises ``ValueError`` for what is no number or negative."""
+        """The largest input of each module. Raises ``ValueError`` for a value that is not a number or is negative."""
         return {
             name: max(_numbers(node.get("inputs", node.get("input"))), default=0.0) for name, node in self.nodes.items()
         }

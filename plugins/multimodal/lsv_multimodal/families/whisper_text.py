@@ -1,4 +1,4 @@
-"""Whisper's prompts, languages and time marks, read from what stands beside a checkpoint's weights."""
+"""Whisper's prompts, languages and timestamps, read from the files beside a checkpoint's weights."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class WhisperTranscriber:
         found = given[0] if isinstance(given, list) else given
         token = self._named.get(name) if found is None else found
         if token is None:
-            told = f"generation_config.json has no {key}" if key else "it is no added token of tokenizer.json"
+            told = f"generation_config.json has no {key}" if key else "it is not an added token of tokenizer.json"
             raise CheckpointError(f"the checkpoint does not say which token {name} is: {told}")
         return int(token)
 

@@ -95,7 +95,7 @@ class WorkerPool:
         self._slots.release()
         self._work.discard(work)
         if not work.cancelled():
-            work.exception()  # whoever waited has seen it, or has gone
+            work.exception()  # the task that waited has seen it, or has gone
 
 
 def _default_size() -> int:

@@ -31,7 +31,7 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     skipped = scheme.names("modules_to_not_convert") + scheme.names("ignored_layers")
     scheme.pass_over(*_DESCRIBED)
     scheme.finish()
-    # those who write down a block size, be it null, call the scales by other names
+    # checkpoints that state a block size, even null, call the scales by other names
     inverse = "weight_block_size" in quantization_config
     weight, activation = ("weight_scale_inv", "activation_scale") if inverse else ("weight_scale", "input_scale")
     blocks = Blocks() if block is None else Blocks(*block)

@@ -2,7 +2,7 @@
 
 Keys are cut at fixed positions into segments of ``SEGMENT``. Within one a tile of queries passes over tiles of keys
 with a running maximum; what segments give is merged in their order, starting from nothing. So a token's result is made
-of the same operations whoever shares its tile, whether it is decoded or part of a prompt, and whether one program
+of the same operations whichever rows share its tile, whether it is decoded or part of a prompt, and whether one program
 passes over all segments or each has a program of its own.
 
 A part of a result is ``(peak, total, sum)``: the largest score, the weights relative to it added up, and the values so

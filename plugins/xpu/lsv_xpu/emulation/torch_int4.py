@@ -20,7 +20,7 @@ class FakeTorchInt4(StrictFake):
     def convert_weight(self, nibbles: torch.Tensor) -> torch.Tensor:
         self.record("convert_weight", tuple(nibbles.shape))
         check_tensor("weight", nibbles, [torch.uint8], [None, None])
-        require(nibbles.shape[1] % 4 == 0, "the number of inputs is no multiple of 8")
+        require(nibbles.shape[1] % 4 == 0, "the number of inputs is not a multiple of 8")
         return nibbles.view(torch.int32).clone()
 
     def int4_mm(

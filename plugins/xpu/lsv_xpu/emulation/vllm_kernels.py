@@ -184,7 +184,7 @@ class FakeVllmKernels(StrictFake):
         check_tensor("k", k, [q.dtype, *_CODES.values()], [None] * 4, dense=False)
         require(k.shape[1] in (16, 32) or k.shape[1] % 64 == 0, f"no kernel for blocks of {k.shape[1]}")
         for x in (k, v):
-            require(x.stride(0) % x.stride(1) == 0, "a page's stride is no multiple of a token's")
+            require(x.stride(0) % x.stride(1) == 0, "a page's stride is not a multiple of a token's")
         if k.dtype == q.dtype:
             require(k_descale is None and v_descale is None, "a cache of floats has no descales")
             return 1.0, 1.0
@@ -211,7 +211,7 @@ class FakeVllmKernels(StrictFake):
         check_tensor("A", x, _HALVES, [None, weight.shape[0] * 8])
         inputs, outputs = x.shape[1], weight.shape[1]
         check_tensor("B", weight, [torch.int32], [inputs // 8, outputs], dense=False)
-        require(weight.t().is_contiguous(), "B is no transposed view of [N, K / 8]")
+        require(weight.t().is_contiguous(), "B is not a transposed view of [N, K / 8]")
         require(group % 32 == 0 and inputs % group == 0, f"groups of {group} do not divide {inputs} inputs")
         check_tensor("B_scale", scales, [x.dtype], [inputs // group, outputs])
         check_devices(A=x, B=weight, B_scale=scales, B_zp=zeros, g_idx=order, bias=bias)
@@ -236,7 +236,7 @@ class FakeVllmKernels(StrictFake):
         self.record("fp8_gemm_w8a16", tuple(x.shape))
         check_tensor("A", x, _HALVES, [None, weight.shape[0]])
         check_tensor("B", weight, tuple(_CODES.values()), [x.shape[1], None], dense=False)
-        require(weight.t().is_contiguous(), "B is no transposed view of [N, K]")
+        require(weight.t().is_contiguous(), "B is not a transposed view of [N, K]")
         check_tensor("B_scale", scales, [torch.float32], [1 if scales.numel() == 1 else weight.shape[1]])
         if bias is not None:
             check_tensor("bias", bias, [x.dtype], [weight.shape[1]])
