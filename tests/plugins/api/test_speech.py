@@ -345,7 +345,7 @@ async def test_whoever_leaves_aborts_what_is_under_way(site: Site, engine: Liste
 async def test_the_log_and_the_metrics_count_it(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "lsv.api"):
         await hear(site, language="en")
-    (line,) = [record.message for record in caplog.records if PATH in record.message]
+    (line,) = [record.message for record in caplog.records if record.name == "lsv.api" and PATH in record.message]
     assert "prompt_tokens=27 tokens=35" in line
     assert "200" in line
     assert f'lsv:http_requests_total{{route="{PATH}",status="200"}} 1.0' in (await site.http.get("/metrics")).text
