@@ -89,7 +89,11 @@ def _show(context: CommandContext, offers: Offers, *, named: bool) -> None:
 def _summary(kinds: Mapping[str, list[str]], *, named: bool) -> Text:
     if named:
         return Text("\n".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items()))
-    return Text(", ".join(f"{len(names)} {kind}{'s' * (len(names) > 1)}" for kind, names in kinds.items()))
+    return Text(", ".join(f"{len(names)} {_plural(kind) if len(names) > 1 else kind}" for kind, names in kinds.items()))
+
+
+def _plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
 
 
 def _check(words: tuple[str, ...], context: CommandContext) -> int:
