@@ -279,7 +279,7 @@ def test_a_platform_without_its_device_is_not_checked(install: Install) -> None:
 
 
 def test_folders_that_hold_no_plugin(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no distribution: pyproject\.toml can't be read"):
+    with pytest.raises(ConfigError, match=r"not a distribution: pyproject\.toml can't be read"):
         list(check_folder(tmp_path))
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(ConfigError, match="registers no plugin"):

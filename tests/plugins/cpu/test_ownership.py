@@ -15,7 +15,7 @@ from lsv_cpu.linear import LinearRecord
 
 PANEL, INPUTS = 32, 256
 _AS_MEMBER = """
-#include "gemm.h"
+#include "gemm/gemm.h"
 using namespace lsv;
 extern "C" void pack_as(int rank, int size, const Linear* linear, const void* weights, const float* scales) {
   Member me(rank, size);
