@@ -81,8 +81,7 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
     )
     for part, own in allowed.items():
         for file in below(part):
-            numpy = "|numpy" if file.name == "plan.py" else ""
-            pattern = re.compile(f"{standard}|msgspec{numpy}|{own}")
+            pattern = re.compile(f"{standard}|msgspec|{own}")
             wrong = [str(found) for found in imports(file) if not pattern.fullmatch(found.module)]
             assert wrong == []
 
