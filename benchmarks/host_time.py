@@ -161,7 +161,7 @@ def measure(
 
 def spec_of(id: int, params: SamplingParams) -> RequestSpec:
     ids = tuple((7919 * id + place) % 30_000 for place in range(PROMPT))
-    return RequestSpec(prompt=Prompt(ids=ids), sampling=params, request_id=str(id))
+    return RequestSpec(prompts=(Prompt(ids=ids),), sampling=params, request_id=str(id))
 
 
 def take(message: Tokens, streams: list[OutputStream], first: int) -> None:

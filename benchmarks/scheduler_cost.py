@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
+from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
-from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
@@ -118,11 +118,11 @@ def make_scheduler(rows: int, blocks: int, *, caching: bool = True) -> Scheduler
     return Scheduler(Limits(max_num_seqs=rows, max_num_batched_tokens=tokens, max_model_len=longest), kv, Fcfs())
 
 
-def make_request(number: int, size: int, answer: int | None) -> Request:
+def make_request(number: int, size: int, answer: int | None) -> RequestGroup:
     prompt = tuple((number * 7919 + place) % 32_000 for place in range(size))
     sampling = SamplingParams(temperature=0.0, max_tokens=answer)
-    spec = RequestSpec(prompt=Prompt(prompt), sampling=sampling, request_id=str(number))
-    return Request(number, spec, arrival=float(number))
+    spec = RequestSpec(prompts=(Prompt(prompt),), sampling=sampling, request_id=str(number))
+    return RequestGroup(number, spec, arrival=float(number))
 
 
 def step(scheduler: Scheduler) -> Timed:

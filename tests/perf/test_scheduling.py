@@ -13,7 +13,7 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.scheduler.scheduler import Scheduler
-from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.requests import GivenGroup, make_request
 
 BLOCK_SIZE = 16
 STEPS = BLOCK_SIZE
@@ -32,9 +32,8 @@ class Decoding:
         self.scheduler = Scheduler(limits, kv, Fcfs())
         for number in range(rows):
             prompt = tuple(number * longest + place for place in range(2 * BLOCK_SIZE + number % BLOCK_SIZE))
-            self.scheduler.add(
-                make_request(number, prompt, sampling=SamplingParams(temperature=0.0, max_tokens=None)), 0.0
-            )
+            request = make_request(number, prompt, sampling=SamplingParams(temperature=0.0, max_tokens=None))
+            self.scheduler.add(GivenGroup(request), 0.0)
         self.run(2)
 
     def run(self, steps: int = STEPS) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any
 
@@ -54,22 +53,22 @@ class Admission(msgspec.Struct, frozen=True):
         ``max_tokens`` beyond that is refused if ``strict``; otherwise the answer ends with the context.
         Admitting a request again changes nothing. Raises ``BadRequest``, ``ContextTooLong`` among them.
         """
-        prompt = self._prompt(request, field)
-        if request.sampling is None:
-            self._left(prompt, 0, field)
-            return msgspec.structs.replace(request, prompt=prompt)
         params = request.sampling
-        self._check_params(params)
-        left = self._left(prompt, 1, field)
+        if params is not None:
+            self._check_params(params)
+        prompts = tuple(self._prompt(prompt, request, field) for prompt in request.prompts)
+        left = [self._left(prompt, 0 if params is None else 1, field) for prompt in prompts]
+        if params is None:
+            return msgspec.structs.replace(request, prompts=prompts)
         if params.max_tokens is None:
-            most = min(default_max_tokens or left, left)
+            most = min(default_max_tokens or max(left), max(left))
             least = params.min_tokens if strict else min(params.min_tokens, most)
             params = params.replace(max_tokens=most, min_tokens=least)
-        elif strict and params.max_tokens > left:
-            raise self._too_long(prompt, params.max_tokens, field)
+        elif strict and params.max_tokens > min(left):
+            raise self._too_long(max(prompts, key=lambda prompt: len(prompt.ids)), params.max_tokens, field)
         if params.candidates > params.n and params.logprobs is None:
             params = params.replace(logprobs=0)  # candidates are ranked by them
-        return msgspec.structs.replace(request, prompt=prompt, sampling=params)
+        return msgspec.structs.replace(request, prompts=prompts, sampling=params)
 
     def check_ids(self, ids: Iterable[int], field: str) -> None:
         """Raises ``BadRequest`` for anything in ``ids`` that is not a token id of this model."""
@@ -84,9 +83,9 @@ class Admission(msgspec.Struct, frozen=True):
                         param=field,
                     ) from None
 
-    def _prompt(self, request: RequestSpec, field: str) -> Prompt:
+    def _prompt(self, prompt: Prompt, request: RequestSpec, field: str) -> Prompt:
         """The prompt, truncated as the request asks; media would lose their places."""
-        prompt, params = request.prompt, request.sampling or request.pooling
+        params = request.sampling or request.pooling
         keep = None if params is None else params.truncate_prompt_tokens
         if keep is not None and keep < len(prompt.ids):
             if prompt.media:
@@ -131,45 +130,28 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 def check_media_size(request: RequestSpec, most: int) -> None:
-    """Raises ``BadRequest`` for media of more than ``most`` bytes, which are sent once for each candidate."""
-    answers = 1 if request.sampling is None else request.sampling.candidates
-    size = answers * sum(media.size for media in request.prompt.media)
+    """Raises ``BadRequest`` for media of more than ``most`` bytes."""
+    size = sum(media.size for prompt in request.prompts for media in prompt.media)
     if size > most:
-        times = f" for n={answers} answers" if answers > 1 else ""
         raise BadRequest(
-            f"the media of this request are {size / _MIB:.0f} MiB once prepared{times}, and at most {most >> 20} MiB "
-            "are taken: send fewer, smaller ones, or shorter videos",
+            f"the media of this request are {size / _MIB:.0f} MiB once prepared, and at most {most >> 20} MiB are "
+            "taken: send fewer, smaller ones, or shorter videos",
             param="messages",
         )
 
 
-def make_submits(ids: Sequence[int], request: RequestSpec, tokenizer: Tokenizer) -> list[Submit]:
-    """One message for each candidate, under these ids; they share the prompt's blocks and differ in their seeds."""
-    prompt = request.prompt
-    if prompt.text is not None:  # the engine does not need it
-        request = msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, text=None))
+def make_submit(id: int, request: RequestSpec, tokenizer: Tokenizer) -> Submit:
+    """The message for an admitted request, under this id."""
+    prompts = tuple(
+        prompt if prompt.text is None else msgspec.structs.replace(prompt, text=None)  # the engine does not need it
+        for prompt in request.prompts
+    )
+    request = msgspec.structs.replace(request, prompts=prompts)
     params = request.sampling
     if params is None:
-        return [Submit(id=id, spec=request) for id in ids]
+        return Submit(id=id, spec=request)
     stop_ids = tuple(dict.fromkeys([*(() if params.ignore_eos else tokenizer.eos_ids), *params.stop_token_ids]))
-    bad_words = encode_bad_words(params.bad_words, tokenizer)
-    return [
-        Submit(
-            id=id,
-            spec=request,
-            stop_ids=stop_ids,
-            bad_words=bad_words,
-            seed=None if params.seed is None else derive_seed(params.seed, candidate),
-        )
-        for candidate, id in enumerate(ids)
-    ]
-
-
-def derive_seed(seed: int, number: int) -> int:
-    """The seed of sequence ``number``: the given one for the first, unrelated 64-bit ones for all others."""
-    if number == 0:
-        return seed
-    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:8], "little")
+    return Submit(id=id, spec=request, stop_ids=stop_ids, bad_words=encode_bad_words(params.bad_words, tokenizer))
 
 
 def encode_bad_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from lsv.config import EngineConfig, Fit
-from lsv.engine.admission import Admission, make_submits
+from lsv.engine.admission import Admission, make_submit
 from lsv.engine.messages import Submit, Update
 from lsv.engine.stream import OutputStream
 from lsv.errors import RequestFailed, from_record
@@ -54,17 +54,14 @@ class ClientBase:
         return admitted
 
     def _open(self, request: RequestSpec, now: float) -> OutputStream:
-        """A stream whose ``submits`` the engine must get. Raises ``BadRequest``."""
+        """A stream whose ``submit`` the engine must get. Raises ``BadRequest``."""
         admitted = self._admit(request)
-        assert admitted.sampling is not None, "a pooling request has no answers"
-        ids = [next(self._ids) for _ in range(admitted.sampling.candidates)]
-        submits = make_submits(ids, admitted, self.tokenizer)
-        return OutputStream(admitted, submits, model=self.config.served_names[0], tokenizer=self.tokenizer, now=now)
+        submit = make_submit(next(self._ids), admitted, self.tokenizer)
+        return OutputStream(admitted, submit, model=self.config.served_names[0], tokenizer=self.tokenizer, now=now)
 
     def _open_pooling(self, request: RequestSpec) -> Submit:
         """The message for one vector. Raises ``BadRequest``."""
-        (submit,) = make_submits([next(self._ids)], self._admit(request), self.tokenizer)
-        return submit
+        return make_submit(next(self._ids), self._admit(request), self.tokenizer)
 
     def _report(self, record: RequestRecord) -> None:
         """A request is over: tell callbacks and plugins."""

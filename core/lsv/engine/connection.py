@@ -70,6 +70,10 @@ class Connection:
         """Drop what waits for these requests: the client does not want it any more."""
         self._mailbox.discard(ids)
 
+    def discard_sequence(self, id: int, index: int) -> None:
+        """Drop what waits for one sequence."""
+        self._mailbox.discard_sequence(id, index)
+
     def flush(self) -> None:
         """Send what the socket takes. Raises ``ConnectionLost``."""
         if not self._outgoing and self._stats is not None:

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from lsv.config import EngineConfig, Fit
-from lsv.engine.admission import derive_seed
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import Finish, Stats, Submit, Update
 from lsv.errors import EngineDied, LsvError, RequestFailed
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
+from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
@@ -31,6 +31,17 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 _WARN_EVERY = 50
 """Preemptions from one warning to the next."""
+
+
+class _Open(Generic[Owner]):
+    """A request that has not ended: its owner, the owner's number for it, and how many of its sequences are left."""
+
+    __slots__ = ("id", "owner", "sequences")
+
+    def __init__(self, owner: Owner, id: int, sequences: int) -> None:
+        self.owner = owner
+        self.id = id
+        self.sequences = sequences
 
 
 class Engine(Generic[Owner]):
@@ -50,7 +61,7 @@ class Engine(Generic[Owner]):
         self._policy = policy
         self._now = now
         self._scheduler: Scheduler | None = None
-        self._requests: dict[int, tuple[Owner, Submit]] = {}
+        self._open: dict[int, _Open[Owner]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
         self._updates: dict[Owner, list[Update]] = {}
         self._in_flight: deque[StepPlan] = deque()
@@ -101,11 +112,11 @@ class Engine(Generic[Owner]):
         if self.failure is not None:
             raise self.failure
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
-        number, now = self._submitted, self._now()
-        self._started.add(self._make_request(number, message, now), now)
-        self._submitted += 1
-        self._requests[number] = (owner, message)
-        self._ids[owner, message.id] = number
+        group = self._make_group(self._submitted, message)
+        self._started.add(group, group.arrival)
+        self._submitted += group.size
+        self._open[group.id] = _Open(owner, message.id, group.size)
+        self._ids[owner, message.id] = group.id
         log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
 
     def abort(self, owner: Owner, ids: Iterable[int]) -> None:
@@ -114,8 +125,8 @@ class Engine(Generic[Owner]):
         if not known:
             return
         for outcome in self._started.abort(known):
-            _, message = self._forget(outcome.request)
-            log.debug("req=%s aborted after %d tokens", message.spec.request_id, len(outcome.request.output))
+            self._close(outcome.request)
+            log.debug("req=%s aborted after %d tokens", outcome.request.spec.request_id, len(outcome.request.output))
 
     def abort_all(self, owner: Owner) -> None:
         """Abort all requests of an owner that is gone."""
@@ -126,9 +137,9 @@ class Engine(Generic[Owner]):
         number = self._ids.get((owner, message.id))
         if number is None:
             return
-        outcome = self._started.finish(number, message.keep, message.reason)
+        outcome = self._started.finish(number + message.index, message.keep, message.reason)
         if outcome is not None:
-            self._forget(outcome.request)
+            self._close(outcome.request)
 
     def reset_prefix_cache(self) -> None:
         self._started.reset_prefix_cache()
@@ -176,32 +187,33 @@ class Engine(Generic[Owner]):
             self._warned_of_itl = True
             self._warn_of_itl(self._started.too_slow)
 
-    def _make_request(self, number: int, message: Submit, now: float) -> Request:
-        return Request(
+    def _make_group(self, number: int, message: Submit) -> RequestGroup:
+        return RequestGroup(
             number,
             message.spec,
             stop_ids=message.stop_ids,
             bad_words=message.bad_words,
-            # every request draws its own numbers, the same ones in every run that sends the same requests
-            seed=derive_seed(self.config.seed, number + 1) if message.seed is None else message.seed,
-            arrival=now,
+            seed=self.config.seed,
+            arrival=self._now(),
         )
 
     def _publish(self, outcome: Outcome) -> None:
         """Turn an outcome into an update for its owner."""
         request = outcome.request
-        owner, message = self._requests[request.id]
+        asked = self._open[request.group]
         if outcome.finish is not None:
-            self._forget(request)
-            log.debug("req=%s finished (%s): %d tokens", message.spec.request_id, outcome.finish, len(request.output))
+            self._close(request)
+            log.debug("req=%s finished (%s): %d tokens", request.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
-            log.warning("req=%s failed: %s", message.spec.request_id, outcome.error)
-        self._updates.setdefault(owner, []).append(_make_update(message.id, outcome))
+            log.warning("req=%s failed: %s", request.spec.request_id, outcome.error)
+        self._updates.setdefault(asked.owner, []).append(_make_update(asked.id, outcome))
 
-    def _forget(self, request: Request) -> tuple[Owner, Submit]:
-        owner, message = self._requests.pop(request.id)
-        del self._ids[owner, message.id]
-        return owner, message
+    def _close(self, request: Request) -> None:
+        """A sequence has ended."""
+        asked = self._open[request.group]
+        asked.sequences -= 1
+        if not asked.sequences:
+            del self._open[request.group], self._ids[asked.owner, asked.id]
 
     def _take_updates(self) -> dict[Owner, list[Update]]:
         updates, self._updates = self._updates, {}
@@ -211,7 +223,7 @@ class Engine(Generic[Owner]):
         log.error("the engine can't go on: %s", error.message)
         self.failure = error
         self._started.fail_all(error.message)
-        self._requests.clear()
+        self._open.clear()
         self._ids.clear()
         self._updates.clear()
         self._in_flight.clear()
@@ -270,6 +282,7 @@ def _make_update(id: int, outcome: Outcome) -> Update:
     is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))
     return Update(
         id=id,
+        index=request.index,
         tokens=outcome.tokens,
         logprobs=outcome.logprobs,
         prompt_logprobs=outcome.prompt_logprobs,

@@ -74,14 +74,9 @@ class InlineClient(ClientBase):
         if request.pooling is not None:
             return self._add_pooling(request)
         stream = self._open(request, self._now())
-        try:
-            for submit in stream.submits:
-                self._engine.submit(None, submit)
-        except LsvError:
-            self._engine.abort(None, [submit.id for submit in stream.submits])
-            raise
+        self._engine.submit(None, stream.submit)
         self._streams[request.request_id] = stream
-        self._by_id |= dict.fromkeys((submit.id for submit in stream.submits), stream)
+        self._by_id[stream.submit.id] = stream
         return stream.request
 
     def _add_pooling(self, request: RequestSpec) -> RequestSpec:
@@ -95,7 +90,7 @@ class InlineClient(ClientBase):
         wanted = set(request_ids)
         for name in wanted & self._streams.keys():
             stream = self._streams[name]
-            self._engine.abort(None, stream.open_ids)
+            self._engine.abort(None, (stream.submit.id,))
             self._close(stream)
         for id in [id for id, (submit, _) in self._pooling.items() if submit.spec.request_id in wanted]:
             self._engine.abort(None, (id,))
@@ -134,7 +129,7 @@ class InlineClient(ClientBase):
         try:
             chunk, finish = stream.take(update, self._now())
         except LsvError as error:
-            self._engine.abort(None, stream.open_ids)
+            self._engine.abort(None, (stream.submit.id,))
             self._close(stream)
             return StepOutput(stream.request_id, error=error)
         if finish is not None:
@@ -145,8 +140,7 @@ class InlineClient(ClientBase):
 
     def _close(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id]
-        for submit in stream.submits:
-            del self._by_id[submit.id]
+        del self._by_id[stream.submit.id]
         self._report(stream.record(self._now()))
 
     def _close_pooling(self, id: int, update: Update | None) -> None:

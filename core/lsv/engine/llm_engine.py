@@ -39,12 +39,12 @@ class LLMEngine:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
         read = self._prompts.read(prompt)
         if isinstance(params, SamplingParams):
-            asked = RequestSpec(prompt=read, sampling=params, request_id=request_id, priority=priority)
+            asked = RequestSpec(prompts=(read,), sampling=params, request_id=request_id, priority=priority)
             self._generating[request_id] = _Generation(asked, params, self.client.add(asked))
             return
         if read.media:
             raise BadRequest("there are no vectors for prompts with media: leave them out", param="multi_modal_data")
-        asked = RequestSpec(prompt=read, pooling=params, request_id=request_id, priority=priority)
+        asked = RequestSpec(prompts=(read,), pooling=params, request_id=request_id, priority=priority)
         self._pooling[request_id] = self.client.add(asked)
 
     def step(self, *, finished_only: bool = False) -> list[Output]:

@@ -176,7 +176,7 @@ class EngineLoop:
             self._stats_changed = True
         elif isinstance(message, Finish):
             self._engine.finish(number, message)
-            connection.discard((message.id,))
+            connection.discard_sequence(message.id, message.index)
             self._stats_changed = True
         elif isinstance(message, Hello):
             self._welcome(connection, message)

@@ -12,36 +12,42 @@ Number = TypeVar("Number", int, float)
 
 
 class Mailbox:
-    """Updates that have not been read; it grows with the tokens of its requests, not with steps."""
+    """Updates that have not been read; it grows with the tokens of its sequences, not with steps."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[Update]] = {}
+        self._waiting: dict[tuple[int, int], list[Update]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, updates: Iterable[Update]) -> None:
         for update in updates:
-            self._waiting.setdefault(update.id, []).append(update)
+            self._waiting.setdefault((update.id, update.index), []).append(update)
 
     def take(self) -> tuple[Update, ...]:
-        """Everything that waits, one update for each request."""
+        """Everything that waits, one update for each sequence."""
         waiting, self._waiting = self._waiting, {}
         return tuple(merge(updates) for updates in waiting.values())
 
     def discard(self, ids: Iterable[int]) -> None:
         """Drop the updates of these requests."""
-        for id in ids:
-            self._waiting.pop(id, None)
+        if self._waiting:
+            dropped = frozenset(ids)
+            self._waiting = {key: updates for key, updates in self._waiting.items() if key[0] not in dropped}
+
+    def discard_sequence(self, id: int, index: int) -> None:
+        """Drop the updates of one sequence."""
+        self._waiting.pop((id, index), None)
 
 
 def merge(updates: Sequence[Update]) -> Update:
-    """Several updates of one request as one."""
+    """Several updates of one sequence as one."""
     if len(updates) == 1:
         return updates[0]
     last = updates[-1]
     return Update(
         id=last.id,
+        index=last.index,
         tokens=tuple(token for update in updates for token in update.tokens),
         logprobs=_join([update.logprobs for update in updates]),
         prompt_logprobs=_join([update.prompt_logprobs for update in updates]),

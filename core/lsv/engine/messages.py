@@ -16,7 +16,7 @@ from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -27,10 +27,10 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """One sequence to compute: a request, or one of its candidates."""
+    """A request: all its sequences, submitted together."""
 
     id: int
-    """Names the sequence on this connection."""
+    """Names the request on this connection; its sequences are numbered as in ``RequestSpec``."""
 
     spec: RequestSpec
     """What is asked, after admission."""
@@ -41,22 +41,22 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that must not come."""
 
-    seed: int | None = None
-    """The candidate's own seed; None draws one from the engine's."""
-
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """The client no longer wants these sequences; nothing is answered."""
+    """The client no longer wants what has not ended of these requests; nothing is answered."""
 
     ids: tuple[int, ...]
-    """The sequences, by the ids they were submitted under."""
+    """The requests, by the ids they were submitted under."""
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """The client has found the end of an answer, a stop string: it is finished, not aborted."""
 
     id: int
-    """The sequence, by the id it was submitted under."""
+    """The request, by the id it was submitted under."""
+
+    index: int
+    """The sequence in it."""
 
     keep: int
     """How many tokens belong to the answer."""
@@ -114,11 +114,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """What fits into the device's memory."""
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is new about one sequence: new tokens, and at the end how it ended."""
 
     id: int
-    """The sequence, by the id it was submitted under."""
+    """The request, by the id it was submitted under."""
+
+    index: int = 0
+    """The sequence in it."""
 
     tokens: tuple[int, ...] = ()
     """New token ids."""

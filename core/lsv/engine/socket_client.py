@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -139,20 +139,19 @@ class SocketClient(ClientBase):
         stream = self._open(request, time.monotonic())
         inbox = Inbox()
         try:
-            self._submit(stream.submits, inbox)
+            self._submit(stream.submit, inbox)
             while not stream.finished:
                 for update in await inbox.take():
                     chunk, finish = stream.take(update, time.monotonic())
                     if finish is not None:
                         self._send(finish)
-                        self._inboxes.pop(update.id, None)
                     if chunk is not None:
                         yield chunk
         except LsvError:
             stream.fail()
             raise
         finally:
-            self._unsubscribe([submit.id for submit in stream.submits], stream.open_ids)
+            self._unsubscribe(stream.submit.id, still_open=not stream.finished)
             self._report(stream.record(time.monotonic()))
 
     async def encode(self, request: RequestSpec) -> tuple[float, ...]:
@@ -160,12 +159,12 @@ class SocketClient(ClientBase):
         submit = self._open_pooling(request)
         inbox, began, answer = Inbox(), time.monotonic(), None
         try:
-            self._submit((submit,), inbox)
+            self._submit(submit, inbox)
             while answer is None:
                 answer = next((update for update in await inbox.take() if update.finish is not None), None)
             return read_vector(answer)
         finally:
-            self._unsubscribe((submit.id,), (submit.id,) if answer is None else ())
+            self._unsubscribe(submit.id, still_open=answer is None)
             self._report_pooling(submit, answer, time.monotonic() - began)
 
     async def reset_prefix_cache(self) -> None:
@@ -197,17 +196,15 @@ class SocketClient(ClientBase):
         if status.state != "ready":
             raise Unavailable(f"the engine takes no requests now: {status.state} {status.stage}".rstrip())
 
-    def _submit(self, submits: Sequence[Submit], inbox: Inbox) -> None:
-        for submit in submits:
-            self._inboxes[submit.id] = inbox
-            self._send(submit)
+    def _submit(self, submit: Submit, inbox: Inbox) -> None:
+        self._inboxes[submit.id] = inbox
+        self._send(submit)
 
-    def _unsubscribe(self, ids: Sequence[int], still_open: Sequence[int]) -> None:
-        """Take no more updates of ``ids``, and abort those that are still open."""
-        for id in ids:
-            self._inboxes.pop(id, None)
+    def _unsubscribe(self, id: int, *, still_open: bool) -> None:
+        """Take no more updates of a request, and abort it if it is still open."""
+        self._inboxes.pop(id, None)
         if still_open and self._writer is not None:
-            self._send(Abort(tuple(still_open)))
+            self._send(Abort((id,)))
 
     async def _send_order(self, order: str) -> None:
         """Have the engine carry out an order; raises the error it was refused with, or ``EngineDied``."""

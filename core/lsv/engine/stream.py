@@ -79,22 +79,19 @@ class Candidate:
 class OutputStream:
     """The output of one request, all its candidates together. Times are those of the caller's clock, in seconds.
 
-    ``request`` is what was admitted, ``submits`` the messages it was sent as, one for each candidate.
+    ``request`` is what was admitted, ``submit`` the message it was sent as.
     """
 
-    def __init__(
-        self, request: RequestSpec, submits: Sequence[Submit], *, model: str, tokenizer: Tokenizer, now: float
-    ) -> None:
+    def __init__(self, request: RequestSpec, submit: Submit, *, model: str, tokenizer: Tokenizer, now: float) -> None:
         assert request.sampling is not None, "a pooling request has no answers"
         self.request = request
         self.request_id = request.request_id
-        self.submits = tuple(submits)
+        self.submit = submit
         self.params = request.sampling
         self._model = model
         self._tokenizer = tokenizer
         self._prompt = request.prompt.ids
-        self._index = {submit.id: index for index, submit in enumerate(submits)}
-        self._candidates = [Candidate(self._prompt, self.params, tokenizer) for _ in submits]
+        self._candidates = [Candidate(self._prompt, self.params, tokenizer) for _ in range(request.size)]
         self._prompt_logprobs: list[PositionLogprobs | None] = [None]
         self._opened = False
         self._failed = False
@@ -109,17 +106,12 @@ class OutputStream:
     def finished(self) -> bool:
         return all(candidate.finished for candidate in self._candidates)
 
-    @property
-    def open_ids(self) -> tuple[int, ...]:
-        """The candidates that still run, by the ids they were submitted with."""
-        return tuple(id for id, index in self._index.items() if not self._candidates[index].finished)
-
     def take(self, update: Update, now: float) -> tuple[Chunk | None, Finish | None]:
         """What is new for the reader, and what the engine must be told: that a stop string has ended an answer.
 
         Raises the error of a candidate that failed; the request is over then.
         """
-        index = self._index[update.id]
+        index = update.index
         candidate = self._candidates[index]
         if candidate.finished:
             return None, None
@@ -131,7 +123,7 @@ class OutputStream:
         text, kept = candidate.take(update)
         chunk = self._chunk(index, update, text, kept)
         stopped_here = update.finish is None and chunk is not None and chunk.finish is not None
-        return chunk, Finish(update.id, candidate.tokens) if stopped_here else None
+        return chunk, Finish(update.id, index, candidate.tokens) if stopped_here else None
 
     def fail(self) -> None:
         """The request ended with an error of the engine."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from typing import Literal
 
 from lsv.request.media import Media, cross_item
+from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
 
 
@@ -34,16 +34,15 @@ Need = Literal["grammar", "media", "adapter", "kv"]
 class Request:
     """One sequence under way: what was asked, and what has become of it so far.
 
-    ``prompt`` and the growing ``output`` are token ids; ``stop_ids`` are all ids that end the answer, ``bad_words`` are
-    token sequences. ``arrival``, ``deadline``, ``first_planned`` and ``first_token`` are times of the engine's clock in
-    seconds. ``computed`` counts the tokens whose KV stands, ``cached`` the prompt tokens found in the prefix cache. The
-    scheduler owns all that changes.
+    It is number ``index`` of the request group ``group``. ``prompt`` and the growing ``output`` are token ids;
+    ``stop_ids`` are all ids that end the answer, ``bad_words`` are token sequences. ``arrival``, ``first_planned`` and
+    ``first_token`` are times of the engine's clock in seconds. ``cached`` counts the prompt tokens found in the prefix
+    cache. The scheduler owns all that changes.
     """
 
     __slots__ = (
-        "arrival", "bad_words", "cached", "computed", "deadline", "first_planned", "first_token", "id", "media",
-        "needs", "output", "pooling", "positions", "preemptions", "priority", "prompt", "salt", "sampling", "seed",
-        "spec", "status", "stop_ids",
+        "arrival", "bad_words", "cached", "first_planned", "first_token", "group", "id", "index", "media", "output",
+        "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "seed", "spec", "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -51,32 +50,31 @@ class Request:
         id: int,
         spec: RequestSpec,
         *,
+        index: int = 0,
         stop_ids: tuple[int, ...] = (),
         bad_words: tuple[tuple[int, ...], ...] = (),
         seed: int = 0,
         arrival: float = 0.0,
-        needs: Iterable[Need] = (),
     ) -> None:
         assert (spec.sampling is None) != (spec.pooling is None), "a request samples or pools"
         self.id = id
+        self.group = id - index
+        self.index = index
         self.spec = spec
         # what steps read is an attribute of the request itself
-        self.prompt = spec.prompt.ids
-        self.media = spec.prompt.media
-        self.positions = spec.prompt.positions
-        self.sampling = spec.sampling
+        prompt = spec.prompt_of(index)
+        self.prompt = prompt.ids
+        self.media = prompt.media
+        self.positions = prompt.positions
+        self.sampling = _own_params(spec, index)
         self.pooling = spec.pooling
-        self.priority = spec.priority
         self.salt = spec.salt
         self.stop_ids = stop_ids
         self.bad_words = bad_words
         self.seed = seed
         self.arrival = arrival
-        self.deadline = None if spec.timeout is None else arrival + spec.timeout
-        self.needs: set[Need] = set(needs)
         self.output: list[int] = []
         self.status = Status.WAITING
-        self.computed = 0
         self.cached = 0
         self.preemptions = 0
         self.first_planned: float | None = None
@@ -97,3 +95,11 @@ class Request:
         if stop <= size:
             return self.prompt[start:stop]
         return self.prompt[start:] + tuple(self.output[max(start - size, 0) : stop - size])
+
+
+def _own_params(spec: RequestSpec, index: int) -> SamplingParams | None:
+    """The parameters of a sequence: a prompt is scored once, for its first candidate."""
+    params = spec.sampling
+    if params is None or params.prompt_logprobs is None or index % spec.candidates == 0:
+        return params
+    return params.replace(prompt_logprobs=None)

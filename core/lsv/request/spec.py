@@ -11,14 +11,17 @@ from lsv.request.prompt import Prompt
 
 
 class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A prompt and what is wanted of it. Exactly one of ``sampling`` and ``pooling`` is given.
+    """Prompts and what is wanted of each. Exactly one of ``sampling`` and ``pooling`` is given.
+
+    Each prompt has ``candidates`` sequences. They are numbered prompt by prompt: sequence ``i`` is candidate
+    ``i % candidates`` of prompt ``i // candidates``.
 
     A new field of a request is added here, set by the frontend that knows it, and read where it is needed: in the
     engine as ``request.spec.field``.
     """
 
-    prompt: Prompt
-    """What the model reads."""
+    prompts: tuple[Prompt, ...]
+    """What the model reads: at least one prompt. Several stand in line together, as one request."""
 
     sampling: SamplingParams | None = None
     """How answers are generated."""
@@ -35,6 +38,12 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     salt: bytes = b""
     """Separates tenants in the prefix cache: only requests with the same salt share blocks."""
 
+    tenant: str = ""
+    """Whose request it is: tenants with requests under way share the engine fairly."""
+
+    weight: float = 1.0
+    """How large the tenant's share is beside those of the others."""
+
     timeout: float | None = None
     """Seconds after which the engine aborts the request; None waits for ever."""
 
@@ -42,3 +51,22 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Headers of the distributed trace the request belongs to (W3C ``traceparent``, ``tracestate``). They travel to the
     engine for whoever exports spans there; nothing else depends on them.
     """
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of a request that has only one; of several, the first."""
+        return self.prompts[0]
+
+    @property
+    def candidates(self) -> int:
+        """How many sequences are computed for each prompt."""
+        return 1 if self.sampling is None else self.sampling.candidates
+
+    @property
+    def size(self) -> int:
+        """How many sequences are computed in all."""
+        return len(self.prompts) * self.candidates
+
+    def prompt_of(self, index: int) -> Prompt:
+        """The prompt of a sequence."""
+        return self.prompts[index // self.candidates]

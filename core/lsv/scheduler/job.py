@@ -1,30 +1,39 @@
-"""A request that has not ended, as the scheduler sees it."""
+"""Request groups under way, and the jobs of their sequences, as the scheduler sees them."""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+
 from lsv.kv.table import Table
+from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.policy import Key
+from lsv.scheduler.tenant import Tenant
+
+Place = tuple[Key, int, int]
+"""A place in line: the policy's key, then the place in the tenant's line, then that of the group."""
 
 
 class Job:
-    """What the scheduler knows of a request beyond the request itself; all lengths are in tokens.
+    """What the scheduler knows of one sequence beyond the request itself; all lengths are in tokens.
 
     ``planned`` chases the tokens that are known, and beyond these those that steps in flight will have sampled:
     chunked prefill, prefix hits and preemption only set where it starts and how far it goes at a time.
     """
 
     __slots__ = (
-        "active", "ended", "in_flight", "known", "max_length", "max_output", "max_planned", "min_output",
-        "next_kv_check", "plannable", "planned", "rank", "request", "scored", "slot", "stop_ids", "table",
+        "active", "ended", "group", "in_flight", "known", "max_length", "max_output", "max_planned", "min_output",
+        "next_kv_check", "place", "plannable", "planned", "request", "scored", "slot", "stop_ids", "table", "tenant",
     )  # fmt: skip
 
-    def __init__(self, request: Request, table: Table, rank: tuple[Key, int], longest: int) -> None:
+    def __init__(self, group: Group, request: Request, table: Table, longest: int) -> None:
         sampling, size = request.sampling, len(request.prompt)
+        self.group = group
+        self.tenant = group.tenant
+        self.place = group.place_of(request.index)
         self.request = request
         self.table = table
-        self.rank = rank
-        """Its place in line: the policy's key, then the order of arrival."""
         self.slot = -1
         """The worker's slot; -1 outside the running batch."""
         self.active = False
@@ -32,7 +41,7 @@ class Job:
         self.ended = False
         """Whether the request has ended: results of its rows in flight are dropped."""
         self.in_flight = 0
-        """Its rows and pieces of encoding in plans that have not settled."""
+        """Its rows, pieces of encoding and its beginning in plans that have not settled."""
 
         # How far it has come
 
@@ -88,3 +97,84 @@ class Job:
         """``token`` if the user named it as a stop, None for eos."""
         sampling = self.request.sampling
         return token if sampling is not None and token in sampling.stop_token_ids else None
+
+
+class Group:
+    """Stands in its tenant's line as one.
+
+    Sequence ``i`` of a group has the place that a request would have that came ``i`` requests later: the sequences of a
+    large group and the requests behind it take turns.
+    """
+
+    __slots__ = ("_made", "_waiting", "asked", "jobs", "key", "place", "tenant")
+
+    def __init__(self, asked: RequestGroup, tenant: Tenant, key: Key) -> None:
+        self.asked = asked
+        self.tenant = tenant
+        self.key = key
+        self.place = tenant.arrived
+        """Its place in the tenant's line."""
+        self.jobs: dict[int, Job] = {}
+        """The jobs of its sequences that have been made and have not ended, by request id."""
+        self._made = 0
+        self._waiting: list[tuple[int, Job]] = []  # a heap, by index: made, and waiting (again); some may have ended
+
+    @property
+    def id(self) -> int:
+        return self.asked.id
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of its sequences have ended."""
+        return not self.jobs and self._made == self.asked.size
+
+    @property
+    def unmade(self) -> int:
+        """Sequences that have not come up yet."""
+        return self.asked.size - self._made
+
+    @property
+    def next_place(self) -> Place | None:
+        """The place of the sequence that is next; None when none waits."""
+        index = self._next_index()
+        return None if index is None else self.place_of(index)
+
+    def place_of(self, index: int) -> Place:
+        return self.key, self.place + index, self.place
+
+    def next_job(self, open_job: Callable[[Group, Request], Job]) -> Job:
+        """The sequence that is next; it is made when it comes up, so that those that wait cost nothing."""
+        index = self._next_index()
+        assert index is not None, "no sequence of the group waits"
+        if not self._waiting:
+            request = self._make()
+            job = self.jobs[request.id] = open_job(self, request)
+            self._waiting.append((index, job))
+        return self._waiting[0][1]
+
+    def take(self) -> None:
+        """The sequence that was next is admitted."""
+        heapq.heappop(self._waiting)
+
+    def put_back(self, job: Job) -> None:
+        """A sequence that was admitted waits again."""
+        heapq.heappush(self._waiting, (job.request.index, job))
+
+    def drop_unmade(self) -> list[Request]:
+        """The sequences that have not come up yet, which never will."""
+        return [self._make() for _ in range(self.unmade)]
+
+    def _next_index(self) -> int | None:
+        while self._waiting and self._waiting[0][1].ended:
+            heapq.heappop(self._waiting)
+        if self._waiting:
+            return self._waiting[0][0]
+        return self._made if self.unmade else None
+
+    def _make(self) -> Request:
+        self._made += 1
+        return self.asked.make(self._made - 1)
+
+
+OpenJob = Callable[[Group, Request], Job]
+"""Makes the job of a sequence."""

@@ -17,7 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     """Prompt and output of a request together."""
     max_queue: int = 4096
-    """Requests that wait at a time."""
+    """Requests of one tenant that wait at a time."""
     depth: int = 1
     """Plans in flight at a time."""
     chunked_prefill: bool = True

@@ -12,7 +12,7 @@ class PlanBuilder:
     """Collects rows by columns. Decoding rows come before prompt rows."""
 
     __slots__ = (
-        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "encoding",
+        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "held",
         "jobs", "out_of_blocks",
     )  # fmt: skip
 
@@ -20,8 +20,8 @@ class PlanBuilder:
         self.budget = budget
         self.jobs: list[Job] = []
         """The jobs of the rows, in order."""
-        self.encoding: list[Job] = []
-        """The jobs of ``encode``; like a row in flight, encoding in flight keeps the job's slot and blocks."""
+        self.held: list[Job] = []
+        """The jobs of ``begin`` and ``encode``: like a row in flight, these keep the job's slot and blocks."""
         self.out_of_blocks = False
         """Whether a row lacked blocks: nobody is admitted in this step."""
         self._slots: list[int] = []
@@ -35,8 +35,8 @@ class PlanBuilder:
 
     @property
     def empty(self) -> bool:
-        """Whether the step would compute nothing at all."""
-        return not self.jobs and not self._encode
+        """Whether the step would compute nothing at all, and tell the worker of nobody."""
+        return not self.jobs and not self.held
 
     def decode(self, jobs: list[Job]) -> None:
         """One more token of each job whose next token is sampled by the row before, as many as the step can take."""
@@ -64,8 +64,7 @@ class PlanBuilder:
     def encode(self, job: Job, place: int, first: int, last: int) -> None:
         """Parts of the encoder's work on one of the job's media, see ``Encode``."""
         self._encode.append(Encode(job.slot, place, first, last))
-        self.encoding.append(job)
-        job.in_flight += 1
+        self._hold(job)
 
     def forget(self, hash: bytes) -> None:
         """Embeddings that the worker need not keep."""
@@ -74,8 +73,13 @@ class PlanBuilder:
     def begin(self, job: Job) -> None:
         """The job enters its slot, with its blocks for cross-attention."""
         self._begin.append(_begin(job.slot, job.request))
+        self._hold(job)
         for group, blocks in enumerate(job.table.cross, start=len(job.table.blocks)):
             self._blocks.append(Grown(job.slot, group, tuple(blocks)))
+
+    def _hold(self, job: Job) -> None:
+        self.held.append(job)
+        job.in_flight += 1
 
     def grow(self, job: Job) -> None:
         """Tell the worker of the job's blocks that it has not been told of yet."""

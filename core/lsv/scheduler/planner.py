@@ -9,8 +9,9 @@ from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan_builder import PlanBuilder
-from lsv.scheduler.policy import Policy
+from lsv.scheduler.policy import Key, Policy
 from lsv.scheduler.running import RunningBatch
+from lsv.scheduler.tenant import Tenants
 from lsv.scheduler.waiting import WaitingQueue
 
 
@@ -26,6 +27,7 @@ class Planner:
         waiting: WaitingQueue,
         running: RunningBatch,
         encoder: EncoderCache,
+        tenants: Tenants,
         pace: Pace | None,
     ) -> None:
         self._limits = limits
@@ -34,6 +36,7 @@ class Planner:
         self._waiting = waiting
         self._running = running
         self._encoder = encoder
+        self._tenants = tenants
         self._pace = pace
 
     def build(self, now: float) -> PlanBuilder:
@@ -47,8 +50,7 @@ class Planner:
         self._encoder.begin_step(decoding=bool(self._running.decoding))
         if self._limits.mixed_batches:
             self._decode(plan)
-            if self._continue_prefills(plan):
-                self._admit(plan, now)
+            self._prefill(plan, now)
         else:
             self._take_turns(plan, now)
         return plan
@@ -69,8 +71,8 @@ class Planner:
         if self._running.decode_next:
             self._decode(plan)
         decoded = bool(plan.jobs)
-        if not decoded and self._continue_prefills(plan):
-            self._admit(plan, now)
+        if not decoded:
+            self._prefill(plan, now)
         self._running.decode_next = bool(plan.jobs) and not decoded and self._limits.chunked_prefill
         if not plan.jobs:
             self._decode(plan)
@@ -86,17 +88,33 @@ class Planner:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
-        plan.decode([job for job in decoding.values() if job.planned < job.plannable])
+        ready = [job for job in decoding.values() if job.planned < job.plannable]
+        plan.decode(ready)
+        if self._tenants.several:
+            for job in ready:
+                job.tenant.charge(1)
 
-    def _continue_prefills(self, plan: PlanBuilder) -> bool:
-        """The next chunks of prompts that are partly computed; False when the step is full before the last of them."""
-        for job in tuple(self._running.prefilling.values()):
+    def _prefill(self, plan: PlanBuilder, now: float) -> None:
+        """The next chunks of prompts that are partly computed, then new ones.
+
+        With several tenants, the next chunk is that of the one that has been served least, new prompts included: one
+        tenant's long prompts must not keep another's first token waiting.
+        """
+        fair = self._tenants.several
+        started = list(self._running.prefilling.values())
+        if fair:
+            started.sort(key=_urgency)
+        for job in started:
+            if fair:
+                self._admit(plan, now, before=job)
+            if not job.active:
+                continue
             count = plan.budget.chunk(job.known - job.planned)
             if not count:
-                return False
-            if job.active and self._grow(job, job.planned + count, plan):
+                return
+            if self._grow(job, job.planned + count, plan):
                 self._take(job, count, plan)
-        return True
+        self._admit(plan, now)
 
     def _take(self, job: Job, count: int, plan: PlanBuilder) -> None:
         """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
@@ -106,6 +124,7 @@ class Planner:
         if not count:
             return
         plan.prefill(job, count)
+        job.tenant.charge(count)
         self._encoder.release_consumed(job)
         if job.planned == job.known:
             self._running.start_decoding(job)
@@ -117,24 +136,35 @@ class Planner:
 
     # Waiting requests
 
-    def _admit(self, plan: PlanBuilder, now: float) -> None:
-        """Admit waiting jobs, in order, as long as there are tokens, slots and blocks for the next one."""
+    def _admit(self, plan: PlanBuilder, now: float, *, before: Job | None = None) -> None:
+        """Admit waiting jobs, in order, as long as there are tokens, slots and blocks for the next one.
+
+        With ``before``, only jobs of other tenants that are to be served before it.
+        """
         running = self._running
-        while plan.budget.tokens and running.slots.free and not (plan.out_of_blocks or running.preempting):
+        while plan.budget.tokens and not (plan.out_of_blocks or running.preempting):
             job = self._waiting.head()
-            if job is None:
+            if job is None or (before is not None and not _goes_before(job, before)):
+                return
+            if not running.slots.free:
+                if self._make_room(job):
+                    continue
                 return
             limit = running.max_cached(job)
             match = self._kv.match(job.table, limit)
             pending = self._kv.find_pending(job.table, match, limit)
             if pending is not None:
-                self._waiting.park()
-                self._kv.pending.park(pending, job.request.id)
+                self._waiting.park(job)
+                self._kv.pending.park(pending, job.group.id)
                 continue
             count = plan.budget.chunk(len(job.request) - match.tokens)
-            if not count or not running.fits(job, match):
+            if not count:
                 return
-            self._waiting.pop()
+            if not running.fits(job, match):
+                if self._make_room(job):
+                    continue
+                return
+            self._waiting.pop(job)
             running.admit(job, match, now)
             plan.begin(job)
             grown = self._grow(job, job.planned + count, plan)
@@ -153,11 +183,33 @@ class Planner:
 
     def _preempt_for(self, job: Job) -> bool:
         """Preempt the last in line; whether ``job`` should try again now."""
-        running = self._running
-        if running.draining:  # their blocks come back with the next settle
+        if self._running.draining:  # their blocks come back with the next settle
             return False
-        victim = running.victim()
-        if victim is None or not running.retire(victim):
+        victim = self._running.victim()
+        return victim is not None and self._preempt(victim) and victim is not job
+
+    def _make_room(self, job: Job) -> bool:
+        """Preempt a job of a tenant that has more than its share for one of a tenant that has less.
+
+        Whether ``job`` should try again now.
+        """
+        if not self._tenants.several or self._running.draining:
             return False
-        running.release_blocks()
-        return victim is not job
+        victim = self._running.victim_for(job)
+        return victim is not None and self._preempt(victim)
+
+    def _preempt(self, job: Job) -> bool:
+        """Whether its blocks and its slot are free now; otherwise they are when its rows in flight have settled."""
+        if not self._running.retire(job):
+            return False
+        self._running.release_blocks()
+        return True
+
+
+def _urgency(job: Job) -> tuple[Key, float]:
+    return job.group.key, job.tenant.served
+
+
+def _goes_before(waiting: Job, running: Job) -> bool:
+    """Whether a prompt that waits is to be served before one of another tenant that has begun."""
+    return waiting.tenant is not running.tenant and _urgency(waiting) <= _urgency(running)

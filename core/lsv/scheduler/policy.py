@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lsv.request.request import Request
+from lsv.request.group import RequestGroup
 from lsv.scheduler.budget import StepCosts
 
 Key = tuple[float, ...]
-"""Lower goes first; equal keys go in the order in which the scheduler got them."""
+"""Lower goes first; those of equal keys share fairly between tenants, and go in order of arrival within one."""
 
 
 class Policy(Protocol):
-    """Asked when a request is queued, and once per step."""
+    """Asked when a request group is queued, and once per step."""
 
-    def key(self, request: Request, now: float) -> Key:
-        """The request's place in line: the first is admitted first, the last preempted first."""
+    def key(self, group: RequestGroup, now: float) -> Key:
+        """How urgent the group is: the lowest key is admitted first, the highest preempted first."""
         ...
 
     def budget(self, running: int, costs: StepCosts) -> int:
@@ -26,8 +26,8 @@ class Policy(Protocol):
 class Fcfs:
     """First come, first served."""
 
-    def key(self, request: Request, now: float) -> Key:
-        return (request.arrival,)
+    def key(self, group: RequestGroup, now: float) -> Key:
+        return ()
 
     def budget(self, running: int, costs: StepCosts) -> int:
         return costs.quick_tokens
@@ -36,5 +36,5 @@ class Fcfs:
 class Priority(Fcfs):
     """Lower ``priority`` first; among equals, first come, first served."""
 
-    def key(self, request: Request, now: float) -> Key:
-        return (request.priority, request.arrival)
+    def key(self, group: RequestGroup, now: float) -> Key:
+        return (group.spec.priority,)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.request.media import Media
-from lsv.request.request import Request
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 
 _MAX_ID = (1 << 31) - 1
@@ -26,22 +27,23 @@ class Requirements:
         self._encoder_tokens = limits.encoder_tokens
         self._chunked = limits.chunked_prefill
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RequestSpec) -> None:
         """Raises ``BadRequest`` for a request that can never be served."""
-        self._check_prompt(request)
-        self._check_cross_item([media for media in request.media if media.cross])
-        self._check_media(request.media)
-
-    def _check_prompt(self, request: Request) -> None:
-        prompt = request.prompt
-        if not prompt:
-            raise BadRequest("the prompt is empty: it needs at least one token", param="prompt")
-        if min(prompt) < 0 or max(prompt) > _MAX_ID:
-            raise BadRequest(f"token ids of a prompt must be between 0 and {_MAX_ID}", param="prompt")
         longest = self.longest if request.sampling is None else self.longest - 1
-        if len(prompt) > longest:
+        for prompt in request.prompts:
+            self._check_ids(prompt, longest)
+            self._check_cross_item([media for media in prompt.media if media.cross])
+            self._check_media(prompt.media)
+
+    def _check_ids(self, prompt: Prompt, longest: int) -> None:
+        ids = prompt.ids
+        if not ids:
+            raise BadRequest("the prompt is empty: it needs at least one token", param="prompt")
+        if min(ids) < 0 or max(ids) > _MAX_ID:
+            raise BadRequest(f"token ids of a prompt must be between 0 and {_MAX_ID}", param="prompt")
+        if len(ids) > longest:
             raise BadRequest(
-                f"the prompt has {len(prompt)} tokens, but at most {longest} fit ({self._why_longest}): shorten it",
+                f"the prompt has {len(ids)} tokens, but at most {longest} fit ({self._why_longest}): shorten it",
                 param="prompt",
             )
 

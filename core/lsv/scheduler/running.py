@@ -8,9 +8,10 @@ from lsv.kv.manager import KVManager, Match
 from lsv.kv.table import Table
 from lsv.request.request import Status
 from lsv.scheduler.encoder_cache import EncoderCache
-from lsv.scheduler.job import Job
+from lsv.scheduler.job import Job, Place
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Totals
+from lsv.scheduler.policy import Key
 from lsv.scheduler.slots import SlotPool
 from lsv.scheduler.waiting import WaitingQueue
 
@@ -70,10 +71,11 @@ class RunningBatch:
         job.known = len(request)
         self._kv.allocate(job.table, match, job.known, self._most_blocks(job) if self._is_protected(job) else 0)
         job.slot = self.slots.take()
-        job.planned = request.computed = match.tokens
+        job.planned = match.tokens
         job.next_kv_check = 0
         job.active = True
         request.status = Status.RUNNING
+        job.tenant.running += 1
         self.prefilling[request.id] = job
         if request.first_planned is None:
             request.first_planned, request.cached = now, match.tokens
@@ -110,9 +112,28 @@ class RunningBatch:
     # The way out
 
     def victim(self) -> Job | None:
-        """The job to preempt next: the last in line that has no reservation."""
-        jobs = (job for jobs in (self.prefilling, self.decoding) for job in jobs.values() if not job.table.reservation)
-        return max(jobs, key=lambda job: job.rank, default=None)
+        """The job to preempt when blocks run out: of the least urgent ones, the last of the tenant with the most."""
+        return max(self._preemptible(), key=_last_in_line, default=None)
+
+    def victim_for(self, newcomer: Job) -> Job | None:
+        """The job to preempt for a tenant that has less than its share of the slots.
+
+        None where no other tenant has more than its share, or only by jobs that are more urgent.
+        """
+        tenant, key = newcomer.tenant, newcomer.group.key
+        jobs = (
+            job
+            for job in self._preemptible()
+            if job.tenant is not tenant and job.group.key >= key and job.tenant.exceeds_share_of(tenant)
+        )
+        return max(jobs, key=_last_in_line, default=None)
+
+    def _preemptible(self) -> Iterator[Job]:
+        """The running jobs that have no reservation."""
+        for jobs in (self.prefilling, self.decoding):
+            for job in jobs.values():
+                if not job.table.reservation:
+                    yield job
 
     def retire(self, job: Job) -> bool:
         """Plan nothing more for a job that has ended or, if not, is preempted; whether it has left the batch.
@@ -131,6 +152,7 @@ class RunningBatch:
             return False
         self._draining.pop(id, None)
         self.slots.give_back(job.slot)
+        job.tenant.running -= 1
         job.slot = -1
         self._unreleased.append(job.table)
         self._encoder.unref(job)
@@ -142,12 +164,16 @@ class RunningBatch:
         """A preempted job waits again, to be computed anew."""
         self._totals.preemptions += 1
         job.request.preemptions += 1
-        job.request.computed = 0
         job.request.status = Status.WAITING
-        self._waiting.add(job)
+        self._waiting.requeue(job)
 
     def release_blocks(self) -> None:
         """Give back the blocks of all jobs that have left since the last call; together, for the order of eviction."""
         if self._unreleased:
             self._kv.release(self._unreleased)
             self._unreleased.clear()
+
+
+def _last_in_line(job: Job) -> tuple[Key, float, Place]:
+    """The least urgent job is the largest; of these, that of the tenant with the largest share, the last that came."""
+    return job.group.key, job.tenant.running / job.tenant.weight, job.place

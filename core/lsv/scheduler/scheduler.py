@@ -13,9 +13,10 @@ from collections.abc import Iterable
 
 from lsv.errors import Overloaded
 from lsv.kv.manager import KVManager
+from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Need, Request, Status
 from lsv.scheduler.encoder_cache import EncoderCache
-from lsv.scheduler.job import Job
+from lsv.scheduler.job import Group, Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Counts, Outcome, Totals
 from lsv.scheduler.pace import Pace
@@ -24,6 +25,7 @@ from lsv.scheduler.planner import Planner
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.requirements import Requirements
 from lsv.scheduler.running import RunningBatch
+from lsv.scheduler.tenant import Tenants
 from lsv.scheduler.waiting import WaitingQueue
 
 
@@ -36,19 +38,20 @@ class Scheduler:
         self._policy = policy
         self._requirements = Requirements(limits, kv)
         self._totals = Totals()
-        self._waiting = WaitingQueue()
+        self._tenants = Tenants()
+        self._waiting = WaitingQueue(self._open_job)
         self._encoder = EncoderCache(limits.encoder_tokens, limits.encoder_parts)
         self._running = RunningBatch(limits, kv, self._encoder, self._waiting, self._totals)
         self._pace = None if limits.max_itl is None else Pace(limits.max_itl)
         self._planner = Planner(
             limits, kv, policy,
-            waiting=self._waiting, running=self._running, encoder=self._encoder, pace=self._pace,
+            waiting=self._waiting, running=self._running, encoder=self._encoder, tenants=self._tenants, pace=self._pace,
         )  # fmt: skip
+        self._groups: dict[int, Group] = {}
         self._jobs: dict[int, Job] = {}
         self._deadlines: list[tuple[float, int]] = []
-        # Plans that have not settled, with the jobs of their rows and those of their encoding.
+        # Plans that have not settled, with the jobs of their rows and those that begin or encode.
         self._in_flight: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()
-        self._added = 0
         self._steps = 0
 
     @property
@@ -59,7 +62,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request has not ended."""
-        return bool(self._jobs)
+        return bool(self._groups)
 
     @property
     def in_flight(self) -> int:
@@ -91,32 +94,38 @@ class Scheduler:
 
     # Requests come and go
 
-    def add(self, request: Request, now: float) -> None:
-        """Queue a request. Raises ``BadRequest`` if it can never be served, ``Overloaded`` when the queue is full."""
-        assert request.id not in self._jobs, f"request {request.id} is known"
-        self._requirements.check(request)
-        if len(self._waiting) >= self.limits.max_queue:
+    def add(self, asked: RequestGroup, now: float) -> None:
+        """Queue a request group.
+
+        Raises ``BadRequest`` if it can never be served, ``Overloaded`` when its tenant's queue is full.
+        """
+        assert asked.id not in self._groups, f"request group {asked.id} is known"
+        self._requirements.check(asked.spec)
+        if self._waiting.groups_of(asked.spec.tenant) >= self.limits.max_queue:
             raise Overloaded(f"{self.limits.max_queue} requests are waiting already: try again later")
-        rank = (self._policy.key(request, now), self._added)
-        self._added += 1
-        job = self._jobs[request.id] = Job(request, self._kv.open(request), rank, self.longest)
-        self._waiting.add(job)
-        if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.id))
+        tenant = self._tenants.enter(asked.spec.tenant, asked.spec.weight)
+        group = self._groups[asked.id] = Group(asked, tenant, self._policy.key(asked, now))
+        self._waiting.add(group)
+        if asked.deadline is not None:
+            heapq.heappush(self._deadlines, (asked.deadline, asked.id))
+
+    def _open_job(self, group: Group, request: Request) -> Job:
+        job = self._jobs[request.id] = Job(group, request, self._kv.open(request), self.longest)
+        return job
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting request got something it needs. Seam for grammars and adapters: nothing sets needs yet."""
+        """A waiting group got something it needs. Seam for grammars and adapters: nothing sets needs yet."""
         self._waiting.satisfy(id, need)
 
     def abort(self, ids: Iterable[int]) -> tuple[Outcome, ...]:
-        """Abort requests in any state; unknown ids are ignored."""
-        known = [self._jobs[id] for id in ids if id in self._jobs]
-        outcomes = tuple(self._end(Outcome(job.request, finish=FinishReason.ABORT), job) for job in known)
+        """Abort request groups in any state; unknown ids are ignored."""
+        groups = [self._groups[id] for id in ids if id in self._groups]
+        outcomes = [outcome for group in groups for outcome in self._end_group(group, FinishReason.ABORT)]
         self._running.release_blocks()
-        return outcomes
+        return tuple(outcomes)
 
     def finish(self, id: int, keep: int, reason: FinishReason) -> Outcome | None:
-        """End a request after ``keep`` output tokens, as its client found out; None if it has ended already."""
+        """End a sequence after ``keep`` output tokens, as its client found out; None if it has ended already."""
         job = self._jobs.get(id)
         if job is None:
             return None
@@ -126,7 +135,7 @@ class Scheduler:
         return outcome
 
     def expire(self, now: float) -> tuple[Outcome, ...]:
-        """Abort the requests whose deadline has passed."""
+        """Abort the request groups whose deadline has passed."""
         late: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             late.append(heapq.heappop(self._deadlines)[1])
@@ -137,34 +146,56 @@ class Scheduler:
         self._in_flight.clear()
         for job in self._running:
             job.in_flight = 0
-        failed = tuple(
-            self._end(Outcome(job.request, finish=FinishReason.ERROR, error=message), job)
-            for job in tuple(self._jobs.values())
-        )
+        failed = [
+            outcome
+            for group in tuple(self._groups.values())
+            for outcome in self._end_group(group, FinishReason.ERROR, message)
+        ]
         for job in tuple(self._running):
             self._running.retire(job)
         self._running.release_blocks()
         self._running.slots.take_ended()
         self._encoder.clear()
         self._kv.reset_prefix_cache()
-        return failed
+        return tuple(failed)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running requests go on."""
         self._kv.reset_prefix_cache()
 
+    def _end_group(self, group: Group, reason: FinishReason, error: str | None = None) -> list[Outcome]:
+        """All sequences of a group end, also those that have not come up yet."""
+        unmade = group.drop_unmade()
+        for request in unmade:
+            request.status = Status.FINISHED
+        self._waiting.on_ended(group, len(unmade))
+        ended = [Outcome(request, finish=reason, error=error) for request in unmade]
+        ended += [
+            self._end(Outcome(job.request, finish=reason, error=error), job) for job in tuple(group.jobs.values())
+        ]
+        if group.id in self._groups:  # not one of them had a job
+            self._forget(group)
+        return ended
+
     def _end(self, outcome: Outcome, job: Job) -> Outcome:
-        """The request has ended; its blocks follow with ``release_blocks``, once its rows in flight have settled."""
-        request = job.request
-        del self._jobs[request.id]
+        """The sequence has ended; its blocks follow with ``release_blocks``, once its rows in flight have settled."""
+        request, group = job.request, job.group
+        waiting = request.status is Status.WAITING
+        del self._jobs[request.id], group.jobs[request.id]
         job.ended = True
         request.status = Status.FINISHED
-        if job in self._waiting:
-            self._waiting.remove(job)
+        if waiting:
+            self._waiting.on_ended(group, 1)
         else:
             self._running.retire(job)
             self._encoder.unref(job)
+        if group.ended:
+            self._forget(group)
         return outcome
+
+    def _forget(self, group: Group) -> None:
+        del self._groups[group.id]
+        self._tenants.leave(group.tenant)
 
     # Steps
 
@@ -180,18 +211,18 @@ class Scheduler:
             return None
         plan = built.finish(self._steps, self._running.slots.take_ended())
         self._steps += 1
-        self._in_flight.append((plan, built.jobs, built.encoding))
+        self._in_flight.append((plan, built.jobs, built.held))
         return plan
 
     def settle(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Outcome, ...]:
         """Take in the result of the oldest plan in flight."""
-        expected, jobs, encoding = self._in_flight.popleft()
+        expected, jobs, held = self._in_flight.popleft()
         assert plan.step == expected.step == result.step, "plans settle in order"
         if self._pace is not None:
             self._pace.learn(plan.rows, result.seconds)
         outcomes: list[Outcome] = []
         special = {*result.failed, *result.vectors, *result.prompt_logprobs}
-        for job in encoding:
+        for job in held:
             job.in_flight -= 1
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
@@ -205,7 +236,7 @@ class Scheduler:
                     outcomes.append(outcome)
             if not job.in_flight and not job.active:
                 self._running.retire(job)
-        for job in encoding:
+        for job in held:
             if not job.in_flight and not job.active:
                 self._running.retire(job)
         self._running.release_blocks()
@@ -231,7 +262,6 @@ class Scheduler:
         now: float,
     ) -> Outcome | None:  # fmt: skip
         request = job.request
-        request.computed = computed
         if computed >= job.next_kv_check:
             job.next_kv_check = self._kv.settle(job.table, computed)
         if not tokens:
@@ -256,8 +286,13 @@ class Scheduler:
         slots = [job.slot for job in residents]
         assert len(set(slots)) == len(slots), "two requests share a slot"
         assert len(slots) + running.slots.free == self.limits.max_num_seqs, "slots are lost"
-        assert len(running) + len(self._waiting) == len(self._jobs), "a request is nowhere, or twice"
-        rows = [job for _, jobs, encoding in self._in_flight for job in (*jobs, *encoding)]
+        unmade = sum(group.unmade for group in self._groups.values())
+        assert len(running) + len(self._waiting) == len(self._jobs) + unmade, "a request is nowhere, or twice"
+        jobs = [job for group in self._groups.values() for job in group.jobs.values()]
+        assert {job.request.id: job for job in jobs} == self._jobs, "a job is lost"
+        for tenant in {job.tenant for job in residents}:
+            assert tenant.running == sum(job.tenant is tenant for job in residents), "a tenant's slots are miscounted"
+        rows = [job for _, jobs, held in self._in_flight for job in (*jobs, *held)]
         assert all(job.in_flight == rows.count(job) for job in residents), "rows in flight are miscounted"
 
 

@@ -3,71 +3,151 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 
 from lsv.request.request import Need
-from lsv.scheduler.job import Job
+from lsv.scheduler.job import Group, Job, OpenJob, Place
 from lsv.scheduler.policy import Key
+
+_SPARE = 16
+"""Dead entries that a line may always hold."""
 
 
 class WaitingQueue:
-    """All waiting jobs by request id. Those that can be admitted are queued by rank; the others block nobody.
+    """A line for each tenant, of the groups that have sequences to admit.
 
-    Seam: a request with ``needs`` (a grammar, an adapter) is queued once all of these are satisfied.
+    The policy's key comes first. Of tenants whose heads have equal keys, the one that has been served least is next;
+    within a tenant's line, the first that came. Groups that wait for something else are in no line and block nobody.
+    Seam: a group with ``needs`` (a grammar, an adapter) enters its line once all of these are satisfied.
     """
 
-    def __init__(self) -> None:
-        self._jobs: dict[int, Job] = {}
-        # A heap. Jobs that have ended stay in it until they come up.
-        self._queue: list[tuple[tuple[Key, int], Job]] = []
+    def __init__(self, open_job: OpenJob) -> None:
+        self._open_job = open_job
+        self._groups: dict[int, Group] = {}
+        self._lines: dict[str, _Line] = {}
+        self._sequences = 0
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        """Sequences that wait."""
+        return self._sequences
 
-    def __contains__(self, job: Job) -> bool:
-        return job.request.id in self._jobs
+    def groups_of(self, tenant: str) -> int:
+        """A tenant's groups that have sequences waiting."""
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.groups
 
-    def add(self, job: Job) -> None:
-        """A job waits, new or preempted; it is queued unless it needs something first."""
-        self._jobs[job.request.id] = job
-        if not job.request.needs:
-            self._push(job)
+    def add(self, group: Group) -> None:
+        """A new group waits."""
+        self._sequences += group.asked.size
+        self._enter(group)
 
-    def _push(self, job: Job) -> None:
-        heapq.heappush(self._queue, (job.rank, job))
+    def requeue(self, job: Job) -> None:
+        """A job that was preempted waits again."""
+        self._sequences += 1
+        job.group.put_back(job)
+        self._enter(job.group)
 
     def head(self) -> Job | None:
         """The job to be admitted next."""
-        while self._queue:
-            job = self._queue[0][1]
-            if not job.ended:
-                return job
-            heapq.heappop(self._queue)
-        return None
+        found: Group | None = None
+        for line in self._lines.values():
+            group = line.first()
+            if group is not None and (found is None or _goes_before(group, found)):
+                found = group
+        return None if found is None else found.next_job(self._open_job)
 
-    def park(self) -> None:
-        """Take the head out of the queue; it goes on waiting, for blocks that another request computes."""
-        heapq.heappop(self._queue)
+    def pop(self, job: Job) -> None:
+        """The head is admitted."""
+        job.group.take()
+        self._sequences -= 1
+        self._update(job.group)
+
+    def park(self, job: Job) -> None:
+        """The head's group waits for blocks that another request computes."""
+        self._lines[job.tenant.name].withdraw(job.group)
 
     def unpark(self, id: int) -> None:
-        """Queue a parked job again, if it is still waiting."""
-        job = self._jobs.get(id)
-        if job is not None:
-            self._push(job)
+        """What a parked group waited for is there or will not come; ignored if nothing of it waits any more."""
+        if id in self._groups:
+            self._update(self._groups[id])
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting job got what it needs; ignored for jobs that don't need it."""
-        job = self._jobs.get(id)
-        if job is None or need not in job.request.needs:
+        """A waiting group got what it needs; ignored for groups that don't need it."""
+        group = self._groups.get(id)
+        if group is not None and need in group.asked.needs:
+            group.asked.needs.discard(need)
+            self._update(group)
+
+    def on_ended(self, group: Group, sequences: int) -> None:
+        """``sequences`` of a group that waited have ended."""
+        self._sequences -= sequences
+        self._update(group)
+
+    def _enter(self, group: Group) -> None:
+        if group.id not in self._groups:
+            self._groups[group.id] = group
+            self._lines.setdefault(group.tenant.name, _Line()).groups += 1
+        self._update(group)
+
+    def _update(self, group: Group) -> None:
+        """Give a group the place of its next sequence, or let it go when none waits."""
+        if group.id not in self._groups:
             return
-        job.request.needs.discard(need)
-        if not job.request.needs:
-            self._push(job)
+        line, place = self._lines[group.tenant.name], group.next_place
+        if place is not None:
+            if not group.asked.needs:
+                line.put(group, place)
+            return
+        del self._groups[group.id]
+        line.withdraw(group)
+        line.groups -= 1
+        if not line.groups:
+            del self._lines[group.tenant.name]
 
-    def pop(self) -> None:
-        """The head is admitted."""
-        job = heapq.heappop(self._queue)[1]
-        del self._jobs[job.request.id]
 
-    def remove(self, job: Job) -> None:
-        """The job has ended."""
-        del self._jobs[job.request.id]
+_Entry = tuple[Place, int, Group]
+"""A group at a place; the number tells entries of one place apart."""
+
+
+class _Line:
+    """A tenant's groups by their places. Entries that a group has left behind are dropped as they come up."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+        """Groups of the tenant that wait, in line or not."""
+        self._heap: list[_Entry] = []
+        self._entries: dict[int, _Entry] = {}
+        self._serials = itertools.count()
+
+    def put(self, group: Group, place: Place) -> None:
+        """The group stands at ``place``, wherever it stood before."""
+        known = self._entries.get(group.id)
+        if known is None or known[0] != place:
+            entry = self._entries[group.id] = (place, next(self._serials), group)
+            heapq.heappush(self._heap, entry)
+            self._compact()
+
+    def withdraw(self, group: Group) -> None:
+        if self._entries.pop(group.id, None) is not None:
+            self._compact()
+
+    def first(self) -> Group | None:
+        while self._heap and self._entries.get(self._heap[0][2].id) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
+    def _compact(self) -> None:
+        """Requests that come and go behind a head that can't enter must not pile up."""
+        if len(self._heap) > 2 * len(self._entries) + _SPARE:
+            self._heap = list(self._entries.values())
+            heapq.heapify(self._heap)
+
+
+def _goes_before(group: Group, other: Group) -> bool:
+    """Of two groups at the heads of their tenants' lines."""
+    return _urgency(group) < _urgency(other)
+
+
+def _urgency(group: Group) -> tuple[Key, float, int, float]:
+    """Of tenants that have been served alike, the one that holds less is next."""
+    return group.key, group.tenant.served, group.tenant.running, group.asked.arrival

@@ -124,7 +124,10 @@ _SCHEDULING = _grouped(
     "engine",
     Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)"),
     Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once"),
-    Setting(name="max_queue", type="int", default=4096, low=1, help="requests that may wait; more are refused (429)"),
+    Setting(
+        name="max_queue", type="int", default=4096, low=1,
+        help="requests of one API key that may wait; more are refused (429)",
+    ),  # fmt: skip
     Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
     Setting(
         name="max_itl_ms", type="float", low=0,

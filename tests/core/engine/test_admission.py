@@ -93,7 +93,7 @@ def test_candidates_are_ranked_by_logprobs_whether_asked_for_or_not():
 @pytest.mark.parametrize("kind", [SamplingParams, PoolingParams])
 def test_truncation_keeps_the_end(kind: type):
     spec = RequestSpec(
-        prompt=Prompt(ids=tuple(range(20)), text="long"), request_id="r",
+        prompts=(Prompt(ids=tuple(range(20)), text="long"),), request_id="r",
         **{"sampling" if kind is SamplingParams else "pooling": kind(truncate_prompt_tokens=3)},
     )  # fmt: skip
     admitted = ADMISSION.admit(spec)
@@ -116,8 +116,8 @@ def test_an_empty_prompt():
         admit([], field="messages")
 
 
-def test_media_count_for_each_candidate():
+def test_media_travel_once_for_all_candidates():
     spec = make_spec([1], SamplingParams(n=3), media=(PICTURE, PICTURE))
-    check_media_size(spec, 48)
-    with pytest.raises(BadRequest, match="for n=3 answers"):
-        check_media_size(spec, 47)
+    check_media_size(spec, 16)
+    with pytest.raises(BadRequest, match="the media of this request are"):
+        check_media_size(spec, 15)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from lsv import hookimpl
-from lsv.engine.admission import derive_seed, encode_bad_words, make_submits
+from lsv.engine.admission import encode_bad_words, make_submit
 from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
 from lsv.engine.mailbox import Mailbox, merge
@@ -35,8 +35,7 @@ TOKENIZER = letters(97)
 
 def stream(params: SamplingParams, prompt: tuple[int, ...] = (1, 2)) -> OutputStream:
     spec = make_spec(prompt, params)
-    submits = make_submits(range(params.candidates), spec, TOKENIZER)
-    return OutputStream(spec, submits, model="model", tokenizer=TOKENIZER, now=10.0)
+    return OutputStream(spec, make_submit(0, spec, TOKENIZER), model="model", tokenizer=TOKENIZER, now=10.0)
 
 
 def ids(text: str) -> tuple[int, ...]:
@@ -126,16 +125,17 @@ def test_prompt_logprobs_come_in_parts_and_leave_together():
 def test_the_record_of_a_request():
     under_way = stream(SamplingParams(n=2, max_tokens=9))
     under_way.take(Update(id=0, tokens=(1,), cached=3, queued=0.5, prefill=0.25), 11.0)
-    under_way.take(Update(id=1, tokens=(1, 2)), 12.0)
+    under_way.take(Update(id=0, index=1, tokens=(1, 2)), 12.0)
     under_way.take(Update(id=0, tokens=(1, 2)), 14.0)
-    assert under_way.open_ids == (0, 1)
     record = under_way.record(15.0)
     assert record == RequestRecord(
         request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
         best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=(3.0,), longest=3,
     )  # fmt: skip
     under_way.take(Update(id=0, finish=END), 15.0)
-    under_way.take(Update(id=1, finish=END), 15.0)
+    assert not under_way.finished
+    under_way.take(Update(id=0, index=1, finish=END), 15.0)
+    assert under_way.finished
     assert under_way.record(15.0).finish is END
 
 
@@ -179,21 +179,12 @@ def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):
         encode_frame(update)
 
 
-def test_seeds_of_candidates():
-    params = SamplingParams(n=3, seed=5)
-    submits = make_submits(range(3), make_spec((1,), params), TOKENIZER)
-    assert submits[0].seed == 5
-    assert len({submit.seed for submit in submits}) == 3
-    assert [submit.seed for submit in submits] == [derive_seed(5, number) for number in range(3)]
-    assert make_submits([0], make_spec((1,), SamplingParams()), TOKENIZER)[0].seed is None
-
-
 def test_ids_that_end_an_answer():
     eos = TOKENIZER.eos_ids[0]
     params = SamplingParams(stop_token_ids=(3, eos))
-    assert make_submits([0], make_spec((1,), params), TOKENIZER)[0].stop_ids == (eos, 3)
+    assert make_submit(0, make_spec((1,), params), TOKENIZER).stop_ids == (eos, 3)
     params = SamplingParams(stop_token_ids=(3,), ignore_eos=True)
-    assert make_submits([0], make_spec((1,), params), TOKENIZER)[0].stop_ids == (3,)
+    assert make_submit(0, make_spec((1,), params), TOKENIZER).stop_ids == (3,)
 
 
 def test_bad_words_with_and_without_a_space():
@@ -287,11 +278,14 @@ def test_aborted_requests_leave_nothing():
     assert client.stats.running == client.stats.waiting == 0
 
 
-def test_a_request_is_queued_whole_or_not_at_all():
-    client = inline(max_queue=2)
+def test_a_request_takes_one_place_in_the_queue_with_all_its_candidates():
+    client = inline(max_queue=1)
+    client.add(make_spec((1,), SamplingParams(n=3), request_id="a"))
+    assert client.stats.waiting == 3
     with pytest.raises(Overloaded):
-        client.add(make_spec((1,), SamplingParams(n=3), request_id="a"))
-    assert client.unfinished == ()
+        client.add(make_spec((1,), SamplingParams(), request_id="b"))
+    assert client.unfinished == ("a",)
+    client.abort(["a"])
     assert client.stats.waiting == 0
 
 

@@ -120,8 +120,8 @@ def test_finish_ends_an_answer_before_its_time():
     engine = make()
     engine.submit("a", ask(0, max_tokens=100))
     engine.step()
-    engine.finish("a", Finish(0, 1))
-    engine.finish("a", Finish(0, 1))
+    engine.finish("a", Finish(0, 0, 1))
+    engine.finish("a", Finish(0, 0, 1))
     assert not engine.has_work
     engine.submit("a", ask(0))
     assert len(tokens(run(engine)["a"], 0)) == 5
@@ -133,12 +133,11 @@ def test_requests_without_a_seed_get_different_ones_that_repeat_from_run_to_run(
         engine = make(seed=3)
         for id in range(3):
             engine.submit("a", ask(id))
-        seeds.append([engine._make_request(number, ask(number), 0.0).seed for number in range(3)])
+        seeds.append([engine._make_group(number, ask(number)).make(0).seed for number in range(3)])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3
-    assert make(seed=4)._make_request(0, ask(0), 0.0).seed != seeds[0][0]
-    seeded = Submit(id=0, spec=make_spec((1,), SamplingParams()), seed=17)
-    assert engine._make_request(0, seeded, 0.0).seed == 17
+    assert make(seed=4)._make_group(0, ask(0)).make(0).seed != seeds[0][0]
+    assert engine._make_group(5, ask(0, seed=17)).make(0).seed == 17
 
 
 def test_deadline():

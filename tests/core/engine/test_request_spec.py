@@ -11,6 +11,7 @@ from lsv.engine.engine import Engine
 from lsv.engine.inline_client import InlineClient
 from lsv.engine.messages import ClientMessage
 from lsv.processes.wire import FrameReader, encode_frame
+from lsv.request.group import RequestGroup
 from lsv.request.media import Array, Media, Positions
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
@@ -28,11 +29,13 @@ PROMPT = Prompt(
     positions=Positions(3, bytes(36), -1),
 )
 ASKED = {
-    "prompt": PROMPT,
+    "prompts": (PROMPT,),
     "sampling": SamplingParams(max_tokens=7, top_k=3, stop_token_ids=(9,), bad_words=("A",), seed=5),
     "request_id": "r",
     "priority": 3,
     "salt": b"tenant",
+    "tenant": "alice",
+    "weight": 2.0,
     "timeout": 60.0,
     "trace": {"traceparent": "00-1-2-01"},
 }
@@ -51,7 +54,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
     """Sends a request through a client, the wire and the engine; gives what the scheduler gets."""
     engine: Engine[None] = Engine(engine_config(), FakeExecutor(), Fcfs())
     client = InlineClient(engine, TOKENIZER, engine.start(lambda *_: None))
-    found: list[Request] = []
+    found: list[RequestGroup] = []
     submit = engine.submit
 
     def over_the_wire(owner: None, message: object) -> None:
@@ -60,17 +63,17 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
         submit(owner, message)
 
     monkeypatch.setattr(engine, "submit", over_the_wire)
-    monkeypatch.setattr(engine._scheduler, "add", lambda request, now: found.append(request))
+    monkeypatch.setattr(engine._scheduler, "add", lambda group, now: found.append(group))
 
     def send(spec: RequestSpec) -> Request:
         client.add(spec)
-        return found[-1]
+        return found[-1].make(0)
 
     return send
 
 
 def test_every_field_reaches_the_scheduler(scheduled: Admitted):
-    defaults = RequestSpec(prompt=Prompt(ids=(1,)), request_id="")
+    defaults = RequestSpec(prompts=(Prompt(ids=(1,)),), request_id="")
     given = RequestSpec(**ASKED)
     same = [name for name in RequestSpec.__struct_fields__ if getattr(given, name) == getattr(defaults, name)]
     assert same == ["pooling"], "a field without a value of its own is not tested here"
@@ -78,11 +81,10 @@ def test_every_field_reaches_the_scheduler(scheduled: Admitted):
 
     request = scheduled(given)
     prompt = msgspec.structs.replace(PROMPT, text=None)  # stays with the client
-    assert request.spec == msgspec.structs.replace(given, prompt=prompt)
+    assert request.spec == msgspec.structs.replace(given, prompts=(prompt,))
     assert (request.prompt, request.media, request.positions) == (prompt.ids, prompt.media, prompt.positions)
     assert (request.sampling, request.pooling) == (given.sampling, None)
-    assert (request.priority, request.salt, request.seed) == (3, b"tenant", 5)
-    assert request.deadline == request.arrival + 60.0
+    assert (request.salt, request.seed) == (b"tenant", 5)
     assert (request.stop_ids, request.bad_words) == ((96, 9), ((0,),))
 
 

@@ -21,9 +21,7 @@ def test_ids_run_over_prompt_and_output():
 
 
 def test_a_new_request_waits():
-    request = make_request(1, (1,), pooling=PoolingParams(), needs={"grammar"})
-    assert request.status is Status.WAITING
-    assert request.needs == {"grammar"}
+    assert make_request(1, (1,), pooling=PoolingParams()).status is Status.WAITING
 
 
 @pytest.mark.parametrize("params", [{}, {"sampling": SamplingParams(), "pooling": PoolingParams()}])

@@ -17,7 +17,7 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
 from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.rig import FULL, Rig
 
 GROUPS = {
@@ -30,38 +30,49 @@ GROUPS = {
 
 
 class Population:
-    """Requests that arrive, share prefixes, are aborted and finished at random while the rig runs."""
+    """Groups of requests of several tenants that arrive, share prefixes, are aborted and finished at random."""
 
     def __init__(self, seed: int, size: int, rig: Rig) -> None:
         self.rng = random.Random(seed)
         self.rig = rig
-        self.coming = [self._request(id) for id in range(size)]
+        self.coming = [self._group(4 * number) for number in range(size)]
         self.requests: dict[int, Request] = {}
         self.cut: dict[int, int] = {}
 
-    def _request(self, id: int) -> Request:
+    def _group(self, id: int) -> GivenGroup:
+        """One to three sequences."""
         rng, room = self.rng, self.rig.scheduler.longest - 1
         common = [range(start, start + 40) for start in (0, 50)]
         prompt = (*rng.choice(common)[: rng.randint(0, 20)], *(rng.randrange(90) for _ in range(rng.randint(1, 12))))
         prompt = prompt[: min(room, len(prompt))]
-        shared = {"priority": rng.randrange(3), "salt": rng.choice([b"", b"", b"x"]), "arrival": float(id)}
+        shared = {
+            "priority": rng.randrange(3), "salt": rng.choice([b"", b"", b"x"]), "arrival": float(id),
+            "tenant": rng.choice(["", "", "a", "b"]), "weight": rng.choice([1.0, 2.5]),
+        }  # fmt: skip
         if self.rig.kv.cross_len is not None:
             count = rng.choice([3, self.rig.kv.cross_len])
             shared["media"] = (Media(bytes([rng.randrange(2), count]) * 16, "audio", 0, count, cross=True),)
         if rng.random() < 0.1:
-            return make_request(id, prompt, pooling=PoolingParams(), **shared)
+            return GivenGroup(make_request(id, prompt, pooling=PoolingParams(), **shared))
         sampling = SamplingParams(
+            n=rng.choice([1, 1, 3]),
             max_tokens=rng.choice([1, 2, 8, 20, None]),
             prompt_logprobs=0 if rng.random() < 0.1 else None,
         )
         stop_ids = tuple(rng.sample(range(fake_tokens.VOCABULARY), 2))
-        return make_request(id, prompt, sampling=sampling, stop_ids=stop_ids, **shared)
+        return GivenGroup(
+            *(
+                make_request(id + index, prompt, index=index, sampling=sampling, stop_ids=stop_ids, **shared)
+                for index in range(sampling.n)
+            )
+        )
 
     def disturb(self) -> None:
         """Between two steps: some arrive, one may leave early."""
         for _ in range(min(len(self.coming), self.rng.choice([0, 0, 1, 3]))):
-            request = self.rig.add(self.coming.pop())
-            self.requests[request.id] = request
+            group = self.coming.pop()
+            self.rig.scheduler.add(group, self.rig.clock())
+            self.requests |= {request.id: request for request in group.requests}
         alive = [one for one in self.requests.values() if one.status is not Status.FINISHED]
         if not alive or self.rng.random() > 0.1:
             return
@@ -72,7 +83,7 @@ class Population:
             assert outcome is not None
             self.rig.note([outcome])
         else:
-            self.rig.note(self.rig.scheduler.abort([one.id]))
+            self.rig.note(self.rig.scheduler.abort([one.group]))
 
     def run(self) -> None:
         while self.coming or self.rig.scheduler.has_work or self.rig.scheduler.in_flight:

@@ -9,10 +9,10 @@ from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
 from lsv.request.media import Media
 from lsv.request.params import PoolingParams, SamplingParams
-from lsv.request.request import Request
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.requirements import Requirements
-from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.requests import make_spec
 
 FULL = KVGroup(0, "full", (0,), 1)
 CROSS = KVGroup(1, "cross", (1,), 1, cross_len=8)
@@ -23,9 +23,8 @@ def requirements(*groups: KVGroup, blocks: int = 64, **changes: object) -> Requi
     return Requirements(Limits(**bounds), KVManager(groups or (FULL,), blocks, 4, root=b"test"))
 
 
-def request(size: int, *media: Media, pooling: bool = False) -> Request:
-    params = {"pooling": PoolingParams()} if pooling else {"sampling": SamplingParams()}
-    return make_request(1, tuple(range(size)), media=media, **params)
+def request(size: int, *media: Media, pooling: bool = False) -> RequestSpec:
+    return make_spec(range(size), PoolingParams() if pooling else SamplingParams(), media=media)
 
 
 def item(count: int, *, cross: bool = False) -> Media:

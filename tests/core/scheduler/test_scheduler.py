@@ -11,7 +11,7 @@ from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
 
@@ -251,7 +251,10 @@ def test_aborting_what_is_unknown_is_nothing():
 
 def test_request_with_needs_blocks_nobody():
     rig = Rig()
-    held = rig.add(make_request(1, (1, 2), sampling=SamplingParams(), needs={"grammar", "media"}))
+    held = make_request(1, (1, 2), sampling=SamplingParams())
+    group = GivenGroup(held)
+    group.needs = {"grammar", "media"}
+    rig.scheduler.add(group, 0.0)
     rig.ask(2, range(5), max_tokens=2)
     rig.step()
     rig.scheduler.satisfy(1, "grammar")
@@ -437,5 +440,5 @@ def test_death_of_the_workers_ends_everything():
     assert [(news.finish, news.error) for news in outcomes] == [(FinishReason.ERROR, "gone")] * 2
     assert (rig.scheduler.has_work, rig.scheduler.in_flight, rig.kv.usage) == (False, 0, 0)
     rig.worker = Rig().worker
-    rig.scheduler.add(make_request(3, tuple(range(20)), sampling=SamplingParams()), 0.0)
+    rig.add(make_request(3, tuple(range(20)), sampling=SamplingParams()))
     assert rig.scheduler.plan(0.0).rows.start == (0,)

@@ -15,7 +15,7 @@ from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Fcfs, Policy
 from lsv.scheduler.scheduler import Scheduler
 from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.worker import FakeWorker
 
 FULL = (KVGroup(0, "full", (0,), 1),)
@@ -44,7 +44,7 @@ class Rig:
         self._in_flight: deque[StepPlan] = deque()
 
     def add(self, request: Request) -> Request:
-        self.scheduler.add(request, self.clock())
+        self.scheduler.add(GivenGroup(request), self.clock())
         return request
 
     def ask(self, id: int, prompt: Sequence[int], max_tokens: int = 8, *, priority: int = 0) -> Request:

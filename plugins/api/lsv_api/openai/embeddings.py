@@ -27,7 +27,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     prompts = await encode_prompts(body.input, served, special=body.add_special_tokens is not False, param="input")
     params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
     requests = [
-        RequestSpec(prompt=prompt, pooling=params, request_id=f"embd-{exchange.key}-{index}", trace=exchange.trace)
+        RequestSpec(prompts=(prompt,), pooling=params, request_id=f"embd-{exchange.key}-{index}", trace=exchange.trace)
         for index, prompt in enumerate(prompts)
     ]
     vectors = await _encode_all([served.admission.admit(one, field="input") for one in requests], served, exchange)

@@ -24,7 +24,7 @@ def make_request(
 ) -> RequestSpec:
     """What the engine is asked for one prompt of a body; ``request_id`` names it in the engine's logs."""
     return RequestSpec(
-        prompt=prompt,
+        prompts=(prompt,),
         sampling=params,
         request_id=request_id,
         priority=body.priority or 0,

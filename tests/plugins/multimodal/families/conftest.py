@@ -105,7 +105,7 @@ class Engine:
         client = self.llm.llm_engine.client
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number, placed in enumerate(prompts):
-            client.add(RequestSpec(prompt=placed, sampling=params, request_id=str(number)))
+            client.add(RequestSpec(prompts=(placed,), sampling=params, request_id=str(number)))
         answers: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
         while client.unfinished:
             for news in client.step():

@@ -196,9 +196,9 @@ def test_a_sound_that_breaks_the_encoder_fails_its_own_requests(
     silent = shower(folder, "whisper").place([START], [Audio(np.zeros(RATE, np.float32), RATE)])
     client, errors = made.llm.llm_engine.client, []
     for number in range(2):
-        client.add(RequestSpec(prompt=silent, sampling=SamplingParams(), request_id=f"silent {number}"))
+        client.add(RequestSpec(prompts=(silent,), sampling=SamplingParams(), request_id=f"silent {number}"))
     params = SamplingParams(temperature=0.0, max_tokens=4)
-    client.add(RequestSpec(prompt=shown[0], sampling=params, request_id="other"))
+    client.add(RequestSpec(prompts=(shown[0],), sampling=params, request_id="other"))
     while client.unfinished:
         errors += [(news.request_id, str(news.error)) for news in client.step() if news.error is not None]
     assert [name for name, _ in errors] == ["silent 0", "silent 1"]
