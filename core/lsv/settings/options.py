@@ -127,7 +127,7 @@ _SCHEDULING = _grouped(
     Setting(
         name="max_queue", type="int", default=4096, low=1,
         help="requests of one API key that may wait; more are refused (429)",
-    ),  # fmt: skip
+    ),
     Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
     Setting(
         name="max_itl_ms", type="float", low=0,
