@@ -31,6 +31,7 @@ from lsv.engine.messages import (
     Update,
 )
 from lsv.engine.process import EngineProcess
+from lsv.engine.sharing import shared_media
 from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
 from lsv.plugins import Plugins
 from lsv.processes.wire import FrameReader, encode_frame
@@ -139,14 +140,15 @@ class SocketClient(ClientBase):
         stream = self._open(request, time.monotonic())
         inbox = Inbox()
         try:
-            self._submit(stream.submit, inbox)
-            while not stream.finished:
-                for update in await inbox.take():
-                    chunk, finish = stream.take(update, time.monotonic())
-                    if finish is not None:
-                        self._send(finish)
-                    if chunk is not None:
-                        yield chunk
+            async with shared_media(stream.submit) as submit:
+                self._submit(submit, inbox)
+                while not stream.finished:
+                    for update in await inbox.take():
+                        chunk, finish = stream.take(update, time.monotonic())
+                        if finish is not None:
+                            self._send(finish)
+                        if chunk is not None:
+                            yield chunk
         except LsvError:
             stream.fail()
             raise

@@ -13,15 +13,33 @@ EMBEDDINGS = "embeddings"
 """The name of the input that holds an item's embeddings, if the caller computed them: the encoder is skipped then."""
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """Bytes in memory that another process shares; ``lsv.processes.shared`` reads them."""
+
+    path: str
+    """Where to open the memory, as long as its owner has not closed it."""
+
+    offset: int
+    """Where they begin, in bytes."""
+
+    size: int
+    """How many there are."""
+
+
 class Array(msgspec.Struct, frozen=True):
     """Numbers on their way: ``data`` holds an array of ``shape`` in row order, in the byte order of this machine.
 
-    ``dtype`` is spelt as torch does (``"float32"``).
+    ``dtype`` is spelt as torch does (``"float32"``). Between processes, long data travel by reference.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | Stored
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data."""
+        return self.data.size if isinstance(self.data, Stored) else len(self.data)
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -46,7 +64,7 @@ class Media(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of the inputs."""
-        return sum(len(array.data) for array in self.inputs.values())
+        return sum(array.size for array in self.inputs.values())
 
 
 def cross_item(media: Iterable[Media]) -> Media | None:

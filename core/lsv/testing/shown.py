@@ -13,6 +13,7 @@ import torch
 from lsv.config import EngineConfig
 from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
+from lsv.processes.shared import read_data
 from lsv.request.media import Array, cross_item
 from lsv.request.prompt import Prompt
 from lsv.testing.model import (
@@ -72,7 +73,7 @@ def encode(encoder: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
     """All parts of an encoder over one item: its embeddings [count, hidden]."""
     state = encoder.begin(
         {
-            name: torch.frombuffer(bytearray(array.data), dtype=getattr(torch, array.dtype)).view(array.shape)
+            name: torch.frombuffer(read_data(array), dtype=getattr(torch, array.dtype)).view(array.shape)
             for name, array in inputs.items()
         }
     )

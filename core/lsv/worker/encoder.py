@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lsv.nn.model import Encoder
 from lsv.nn.step import Embeddings
+from lsv.processes.shared import read_data
 from lsv.request.media import EMBEDDINGS, Array, Media
 from lsv.scheduler.plan import Encode, StepPlan
 from lsv.worker.inputs import Batch
@@ -101,5 +102,5 @@ class MediaEncoder:
 
     def _put(self, array: Array) -> Tensor:
         dtype: torch.dtype = getattr(torch, array.dtype)
-        tensor = torch.frombuffer(bytearray(array.data), dtype=dtype) if array.data else torch.empty(0, dtype=dtype)
+        tensor = torch.frombuffer(read_data(array), dtype=dtype) if array.size else torch.empty(0, dtype=dtype)
         return tensor.view(array.shape).to(self._device, non_blocking=True)

@@ -34,4 +34,4 @@ class PreparedCache:
 
 
 def _size(item: Prepared) -> int:
-    return sum(len(array.data) for array in item.processed.inputs.values()) + 8 * len(item.processed.tokens)
+    return sum(array.size for array in item.processed.inputs.values()) + 8 * len(item.processed.tokens)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
+from lsv.processes.shared import read_data
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
 
@@ -145,7 +146,7 @@ def _placeholders(config: Mapping[str, Any]) -> dict[Modality, int]:
 
 def _numbers(item: Media, name: str) -> npt.NDArray[Any]:
     array = item.inputs[name]
-    return np.frombuffer(array.data, array.dtype)
+    return np.frombuffer(read_data(array), array.dtype)
 
 
 def _check_times(times: npt.NDArray[Any], count: int) -> None:
