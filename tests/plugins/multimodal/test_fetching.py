@@ -166,9 +166,36 @@ async def test_a_listed_name_with_a_private_address_is_not_reached(site: Site) -
     assert "not a public host" in await refused(site.fetcher("inside.test"), "http://inside.test/cat")
 
 
-@pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+PUBLIC_ADDRESSES = (
+    PUBLIC, "8.8.8.8", "168.63.129.15", "192.88.98.1", "2606:2800:220:1::1", "2001:4860:4860::8888", "2a00:1450::1",
+    "3ffe::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2001:4860::5efe:808:808",
+)  # fmt: skip
+SPECIAL_ADDRESSES = (
+    # IPv4: this network, private, shared, loopback, link-local, protocols, documentation, relays, benchmarks, multicast,
+    # reserved, broadcast; hosts of clouds
+    "0.0.0.0", "10.0.0.1", "172.31.255.255", "192.168.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1",
+    "169.254.169.254", "192.0.0.170", "192.0.0.192", "192.0.2.1", "198.51.100.1", "203.0.113.1", "192.88.99.1",
+    "198.18.0.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16",
+    # IPv6: unspecified, loopback, unique local, site-local, link-local, multicast, documentation, discard, segments
+    "::", "::1", "fc00::1", "fd00:ec2::254", "fec0::1", "fe80::1", "ff02::1", "ff0e::1", "2001:db8::1", "3fff::1",
+    "3fff:fff::1", "100::1", "100:0:0:1::1", "5f00::1", "4000::1", "1::1",
+    # IPv4 inside of IPv6: compatible, mapped, SIIT, NAT64, local NAT64, ISATAP, 6to4, Teredo, ORCHID
+    "::127.0.0.1", "::8.8.8.8", "::ffff:127.0.0.1", "::ffff:a9fe:a9fe", "::ffff:168.63.129.16",
+    "::ffff:0:127.0.0.1", "::ffff:0:808:808", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::a83f:8110",
+    "64:ff9b:1::7f00:1", "64:ff9b:1:fffe::a00:1", "64:ff9b:1::808:808", "::5efe:7f00:1", "2001:4860::5efe:a00:1",
+    "2001:4860::200:5efe:a00:1", "2001:4860::100:5efe:7f00:1", "fe80::5efe:808:808", "2002:7f00:1::", "2002:808:808::1",
+    "2001:0:0:0:0:0:5601:5601", "2001:0:4136:e378:8000:63bf:f7f7:f7f7", "2001:20::1", "2001:10::1", "2001:2::1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PUBLIC_ADDRESSES)
 def test_public_addresses(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize("address", SPECIAL_ADDRESSES)
+def test_addresses_with_a_local_or_special_meaning(address: str) -> None:
+    assert not is_public(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,25 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) to addresses as text."""
 
 _LOOKUPS = 8
-_SHARED = ipaddress.ip_network("100.64.0.0/10")
-_COMPATIBLE = ipaddress.ip_network("::/96")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that is assigned for hosts of the internet (RFC 4291); everything else has a local or special meaning."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""Hosts that only have IPv4, as networks that only have IPv6 see them (RFC 6052)."""
+_SPECIAL = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "100.64.0.0/10",  # shared behind a provider's translator (RFC 6598); metadata of some clouds
+        "168.63.129.16/32",  # the host below a machine of Azure
+        "192.0.0.0/24",  # protocol assignments (RFC 6890)
+        "192.88.99.0/24",  # relays of 6to4 (RFC 7526)
+        "2001::/23",  # protocol assignments (RFC 2928), Teredo among them, which carries an IPv4 address
+        "2001:db8::/32",  # documentation (RFC 3849)
+        "2002::/16",  # 6to4, which carries an IPv4 address (RFC 7526)
+        "3fff::/20",  # documentation (RFC 9637)
+    )
+)
+"""What is not public, whatever the interpreter's own table of addresses says."""
+_ISATAP = 0x5EFE
 
 
 class Resolver:
@@ -41,20 +57,28 @@ class Resolver:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address belongs to the open internet, and so does the IPv4 address it carries, if any."""
+    """Whether an address belongs to a host of the open internet, and so does the IPv4 address it carries, if any."""
     carried = _carried(address)
-    if carried is not None:
-        return is_public(carried)
-    return address.is_global and not address.is_multicast and not (address.version == 4 and address in _SHARED)
+    if carried is not None and not is_public(carried):
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST:
+        return carried is not None
+    special = any(address.version == network.version and address in network for network in _SPECIAL)
+    return address.is_global and not address.is_multicast and not special
 
 
-def _carried(address: Address) -> Address | None:
-    """The IPv4 address inside a mapped, compatible, translated (RFC 6052), 6to4 or Teredo one."""
+def _carried(address: Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that packets may end at: of a mapped address, a translated one (RFC 6052), or ISATAP (RFC 5214).
+
+    All other forms that carry one are refused as a whole: SIIT and IPv4-compatible ones, the prefix for local
+    translation (RFC 8215), 6to4 and Teredo.
+    """
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in _NAT64 or address in _COMPATIBLE:
+    is_isatap = (int(address) >> 32) & 0xFFFF == _ISATAP and (int(address) >> 48) & 0xFCFF == 0
+    if address in _NAT64 or (is_isatap and address in _UNICAST):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+    return address.ipv4_mapped
 
 
 class PublicBackend(httpcore2.AsyncNetworkBackend):
