@@ -22,6 +22,8 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
     hash: bytes
     """32 bytes that name its content, how it was processed, and the model."""
     processed: Processed
+    decoded: int = 0
+    """Bytes that it had once it was decoded."""
 
 
 class AudioChunk(msgspec.Struct, frozen=True, tag=True):

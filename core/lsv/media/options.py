@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from lsv.errors import BadRequest, ConfigError
+from lsv.processes.confinement.terms import Mode
 from lsv.request.media import Modality
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -30,7 +31,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frames: int = 768
     """Taken from a video."""
     decoded: int = 512 << 20
-    """Bytes of the frames taken from a video."""
+    """Bytes of an item once it is decoded, and of all items of a request together."""
+    memory: int = 2 << 30
+    """Bytes that decoding and processing an item may take."""
 
 
 class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +47,12 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The only folder that ``file:`` URLs may read from; None forbids them."""
     domains: tuple[str, ...] = ()
     """Hosts that media may be fetched from: names, ``*.example.com`` for all below one, ``*`` for any public host."""
-    fetch_seconds: Mapping[str, float] = MappingProxyType({"image": 5.0, "audio": 5.0, "video": 10.0})
+    fetch_seconds: Mapping[str, float] = MappingProxyType({"image": 5.0, "audio": 10.0, "video": 30.0})
     """How long fetching an item may take, by modality."""
     prepare_seconds: float = 30.0
     """How long decoding and processing an item may take."""
+    confinement: Mode = "auto"
+    """How the processes that decode are confined."""
     limits: Limits = Limits()
 
     @classmethod
@@ -65,7 +70,15 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
             domains=tuple(domain.lower() for domain in settings["allowed_media_domains"]),
             fetch_seconds={modality: settings[f"{modality}_fetch_timeout"] for modality in MODALITIES},
             prepare_seconds=settings["media_timeout"],
-            limits=Limits(bytes=int(settings["max_media_mb"] * (1 << 20))),
+            confinement=settings["confinement"],
+            limits=Limits(
+                bytes=_mebibytes(settings["max_media_mb"]),
+                pixels=settings["max_image_pixels"],
+                seconds=settings["max_media_seconds"],
+                frames=settings["max_video_frames"],
+                decoded=_mebibytes(settings["max_decoded_mb"]),
+                memory=_mebibytes(settings["media_memory_mb"]),
+            ),
         )
 
     def allowed(self, modality: Modality) -> int:
@@ -82,6 +95,19 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
                     "the server's --limit-mm-per-prompt says how many",
                     param="messages",
                 )
+
+
+def check_decoded(size: int, limits: Limits) -> None:
+    """Raises ``BadRequest`` for more bytes of decoded media than a request may have."""
+    if size > limits.decoded:
+        raise BadRequest(
+            f"the media have {size / (1 << 20):.0f} MiB once they are decoded, over the limit of "
+            f"{limits.decoded / (1 << 20):g} (--max-decoded-mb): send fewer or smaller ones"
+        )
+
+
+def _mebibytes(value: float) -> int:
+    return int(value * (1 << 20))
 
 
 def _read_counts(given: Mapping[str, int]) -> dict[str, int]:

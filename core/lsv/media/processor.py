@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -74,6 +74,15 @@ class Processor(Protocol):
         ``options`` are those of ``--mm-processor-kwargs`` and of the request; ``fps`` and ``num_frames`` have chosen a
         video's frames and are not among them.
         """
+        ...
+
+
+@runtime_checkable
+class Resizing(Protocol):
+    """What a ``Processor`` adds that makes all images small: large ones then need not be decoded in full."""
+
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """The width and height that ``process`` resizes such an image to, before it cuts anything off."""
         ...
 
 

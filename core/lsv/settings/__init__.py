@@ -113,6 +113,22 @@ def export(variables: Mapping[str, str], *, replace: bool = False) -> None:
             os.environ[name] = value
 
 
+_HARMLESS = (
+    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "PWD", "USER", "LOGNAME", "SYSTEMROOT",
+    "LC_", "LD_", "DYLD_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "XDG_", "NIX_", "SSL_CERT_",
+    "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+"""Beginnings of the variables that a process needs to find its libraries, folders and language; no secrets."""
+
+
+def keep_harmless(more: Mapping[str, str]) -> None:
+    """Forget all variables but those that libraries need, and set ``more``: for a process that may be taken over."""
+    for name in list(os.environ):
+        if not name.startswith(_HARMLESS):
+            del os.environ[name]
+    export(more)
+
+
 def variables(settings: Iterable[Setting]) -> dict[str, str]:
     """The variables that are set now, of all that set one of ``settings``."""
     names = (variable for setting in settings for variable in setting.variables)

@@ -105,18 +105,36 @@ _MEDIA = _grouped(
         help="seconds that fetching an image may take",
     ),
     Setting(
-        name="audio_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_AUDIO_FETCH_TIMEOUT",),
+        name="audio_fetch_timeout", type="float", default=10.0, low=0.1, env=("VLLM_AUDIO_FETCH_TIMEOUT",),
         help="seconds that fetching audio may take",
     ),
     Setting(
-        name="video_fetch_timeout", type="float", default=10.0, low=0.1, env=("VLLM_VIDEO_FETCH_TIMEOUT",),
+        name="video_fetch_timeout", type="float", default=30.0, low=0.1, env=("VLLM_VIDEO_FETCH_TIMEOUT",),
         help="seconds that fetching a video may take",
     ),
     Setting(
         name="media_timeout", type="float", default=30.0, low=0.1,
         help="seconds that decoding and preparing an item of media may take",
     ),
+    Setting(
+        name="media_memory_mb", type="float", default=2048.0, low=64,
+        help="MiB of memory that decoding and preparing an item of media may take",
+    ),
     Setting(name="max_media_mb", type="float", default=64.0, low=0.001, help="largest item of media in MiB"),
+    Setting(
+        name="max_decoded_mb", type="float", default=512.0, low=0.001,
+        help="MiB that the media of a request may have together once they are decoded",
+    ),
+    Setting(
+        name="max_image_pixels", type="int", default=64_000_000, low=1, help="pixels of an image or a frame of a video"
+    ),
+    Setting(name="max_media_seconds", type="float", default=3600.0, low=0.1, help="length of audio or video"),
+    Setting(name="max_video_frames", type="int", default=768, low=1, help="frames taken from a video"),
+    Setting(
+        name="confinement", default="auto", choices=("auto", "require", "off"),
+        help="side processes that decode give up files, network and rights: as far as the system lets them (auto), "
+        "entirely or not at all (require), or not (off)",
+    ),
 )  # fmt: skip
 
 _SCHEDULING = _grouped(

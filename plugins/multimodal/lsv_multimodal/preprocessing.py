@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.media.families import find_processor, load_processor
 from lsv.media.items import AudioChunk, Encoded, Prepared
-from lsv.media.options import Limits
-from lsv.media.processor import Audio, Content, Image, Video
+from lsv.media.options import Limits, check_decoded
+from lsv.media.processor import Audio, Content, Image, Resizing, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
@@ -34,6 +35,7 @@ class Preprocessor:
     def __init__(self, config: EngineConfig, catalog: Catalog, limits: Limits) -> None:
         offer, folder = find_processor(config, catalog), Path(config.model)
         self.limits = limits
+        self._modalities = offer.modalities
         self._processor = load_processor(config, catalog, offer)
         self._root = _identity(offer.name, folder, read_config(folder, config.overrides))
 
@@ -41,6 +43,11 @@ class Preprocessor:
     def rate(self) -> int:
         """Samples a second that audio is resampled to."""
         return self._processor.rate
+
+    def load_decoders(self) -> None:
+        """Import now what decodes the model's media: a confined process may not be able to, later."""
+        for modality in self._modalities:
+            _decoder(modality)
 
     def prepare(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> Prepared:
         """Raises ``BadRequest`` for what can't be decoded and what the processor can't take."""
@@ -59,27 +66,38 @@ class Preprocessor:
         left = {name: value for name, value in options.items() if modality != "video" or name not in SAMPLING}
         digest = self._root.copy()
         digest.update(msgspec.json.encode([modality, left, *_shape(content)], order="sorted"))
+        decoded = 0
         for array in _arrays(content):
             digest.update(np.ascontiguousarray(array).data)
-        return Prepared(modality, digest.digest(), self._processor.process(content, left))
+            decoded += array.nbytes
+        check_decoded(decoded, self.limits)
+        return Prepared(modality, digest.digest(), self._processor.process(content, left), decoded)
 
     def _decode(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> Content:
-        # decoders are large, and most models take one kind of media
         data = _plain(item)
         if modality == "image":
-            from lsv_multimodal.decoding.images import decode_image
-
-            return decode_image(data, self.limits)
+            return self._decode_image(data)
         if modality == "audio":
             return self._decode_audio(data)
-        from lsv_multimodal.decoding.video import decode_video
+        found: Video = _decoder("video").decode_video(data, options, self.limits)
+        return found
 
-        return decode_video(data, options, self.limits)
+    def _decode_image(self, data: bytes) -> Image:
+        resized = self._processor.resized if isinstance(self._processor, Resizing) else None
+        image: Image = _decoder("image").decode_image(data, self.limits, resized)
+        return image
 
     def _decode_audio(self, data: bytes) -> Audio:
-        from lsv_multimodal.decoding.audio import decode_audio
+        audio: Audio = _decoder("audio").decode_audio(data, self.rate, self.limits)
+        return audio
 
-        return decode_audio(data, self.rate, self.limits)
+
+def _decoder(modality: Modality) -> Any:
+    """The module that decodes; a large one, and most models take one kind of media."""
+    return import_module(f"lsv_multimodal.decoding.{_DECODERS[modality]}")
+
+
+_DECODERS: Mapping[Modality, str] = {"image": "images", "audio": "audio", "video": "video"}
 
 
 def _plain(item: Encoded) -> bytes:

@@ -15,16 +15,18 @@ from lsv.errors import BadRequest, LsvError
 from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement, load_transcriber
 from lsv.media.items import AudioChunk, Encoded, Prepared
-from lsv.media.options import MediaOptions
+from lsv.media.options import MediaOptions, check_decoded
 from lsv.media.placement import place
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.fetching.sources import Sources
-from lsv_multimodal.worker.messages import Init, Prepare, SplitAudio
+from lsv_multimodal.worker.messages import Prepare, SplitAudio
 from lsv_multimodal.worker.pool import WorkerPool
 
+_AT_ONCE = 4
+"""Items of a request that are read and prepared at the same time: it leaves connections and workers to others."""
 _LONG = 1 << 20
 """Bytes from which hashing moves to a thread."""
 
@@ -52,7 +54,7 @@ class LocalMediaService:
         self.transcriber = load_transcriber(config, catalog, offer)
         self._placement = load_placement(config, catalog, offer)
         self._sources = sources or Sources(options)
-        self._pool = WorkerPool(Init(config, options.limits), seconds=options.prepare_seconds)
+        self._pool = WorkerPool(config, options)
         self._cache = PreparedCache()
         self._most = config.encoder_cache_tokens
         self._loaded = False
@@ -82,9 +84,14 @@ class LocalMediaService:
     async def prepare(self, references: Sequence[Reference], options: Mapping[str, Any]) -> list[Prepared]:
         self.check(references)
         chosen = {**self.options.processor, **options}
-        tasks = [asyncio.create_task(self._prepare(reference, chosen)) for reference in references]
+        few = asyncio.Semaphore(_AT_ONCE)
+        tasks = [asyncio.create_task(self._prepare(reference, chosen, few)) for reference in references]
         try:
-            return list(await asyncio.gather(*tasks))
+            decoded = 0
+            for done in asyncio.as_completed(tasks):
+                decoded += (await done).decoded
+                check_decoded(decoded, self.options.limits)
+            return [task.result() for task in tasks]
         finally:
             for task in tasks:
                 task.cancel()
@@ -103,7 +110,11 @@ class LocalMediaService:
         self._pool.close()
         await self._sources.close()
 
-    async def _prepare(self, reference: Reference, options: Mapping[str, Any]) -> Prepared:
+    async def _prepare(self, reference: Reference, options: Mapping[str, Any], few: asyncio.Semaphore) -> Prepared:
+        async with few:
+            return await self._prepare_next(reference, options)
+
+    async def _prepare_next(self, reference: Reference, options: Mapping[str, Any]) -> Prepared:
         item = await self._sources.read(reference)
         key = await _key(reference.modality, item, options)
         found = self._cache.get(key)

@@ -45,11 +45,28 @@ def test_counts_in_every_spelling(text: str) -> None:
         (["--mm-processor-kwargs", "[1]"], "must be a JSON object"),
         (["--allowed-local-media-path", "/no/such/folder"], "is not a folder"),
         (["--media-timeout", "0"], "at least 0.1"),
+        (["--media-memory-mb", "1"], "at least 64"),
+        (["--max-image-pixels", "0"], "at least 1"),
+        (["--max-video-frames", "1.5"], "whole number"),
+        (["--confinement", "some"], "one of auto, require, off"),
     ],
 )
 def test_what_is_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(*arguments)
+
+
+def test_limits_of_media() -> None:
+    found = read(
+        "--max-media-mb", "2", "--max-image-pixels", "1000", "--max-media-seconds", "9", "--max-video-frames", "3",
+        "--max-decoded-mb", "4", "--media-memory-mb", "128", "--confinement", "require",
+    )  # fmt: skip
+    mebibyte = 1 << 20
+    assert found.limits == Limits(
+        bytes=2 * mebibyte, pixels=1000, seconds=9.0, frames=3, decoded=4 * mebibyte, memory=128 * mebibyte
+    )
+    assert found.confinement == "require"
+    assert dict(found.fetch_seconds) == {"image": 5.0, "audio": 10.0, "video": 30.0}
 
 
 def test_flags_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +79,7 @@ def test_flags_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found.domains == ("a.example", "*.b.example")
     assert found.processor == {"num_crops": 4}
     assert found.limits.bytes == 1 << 20
-    assert dict(found.fetch_seconds) == {"image": 7.0, "audio": 3.0, "video": 10.0}
+    assert dict(found.fetch_seconds) == {"image": 7.0, "audio": 3.0, "video": 30.0}
 
 
 PARTS = "{% for m in messages %}{% for p in m['content'] %}{{ p['type'] }}{{ p['text'] }}{% endfor %}{% endfor %}"

@@ -12,13 +12,14 @@ import pytest_asyncio
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Encoded
-from lsv.media.options import Limits, MediaOptions
+from lsv.media.options import MediaOptions
 from lsv.media.processor import Audio
 from lsv.plugins import Plugins
+from lsv.processes.side.process import Broken, SideProcess
 from lsv_multimodal.chunking import split_audio
 from lsv_multimodal.service import LocalMediaService
-from lsv_multimodal.worker.messages import Init, SplitAudio
-from lsv_multimodal.worker.process import WorkerProcess
+from lsv_multimodal.worker.messages import Command, Init, Reply, SplitAudio
+from lsv_multimodal.worker.pool import media_worker
 
 from .conftest import sound
 
@@ -78,20 +79,30 @@ def recording() -> bytes:
 
 
 def test_chunks_are_prepared_one_after_the_other(config: EngineConfig, recording: bytes) -> None:
-    process, taken = WorkerProcess(Init(config, Limits())), []
+    options, taken = MediaOptions(), []
+    process: SideProcess[Command, Reply] = SideProcess(media_worker(options), Init(config, options.limits))
     process.start()
+
+    def split(command: SplitAudio, seconds: float) -> None:
+        def take(chunk: Reply) -> bool:
+            assert isinstance(chunk, AudioChunk)
+            taken.append(chunk)
+            return not chunk.last
+
+        process.ask_all(command, take, seconds)
+
     try:
         for _ in range(2):
             taken.clear()
-            process.split_audio(SplitAudio(Encoded(recording), 2.0, {"shift": 1}), taken.append, 20)
+            split(SplitAudio(Encoded(recording), 2.0, {"shift": 1}), 20)
             assert [chunk.last for chunk in taken] == [False] * (len(taken) - 1) + [True]
             assert [chunk.start for chunk in taken] == [0, *(chunk.stop for chunk in taken[:-1])]
             assert {chunk.total for chunk in taken} == {4.5}
             assert levels(taken[0])[0] == pytest.approx(31, abs=2)
         with pytest.raises(BadRequest, match="damaged"):
-            process.split_audio(SplitAudio(Encoded(b"no sound at all"), 2.0), taken.append, 20)
-        with pytest.raises(BadRequest, match="--media-timeout"):
-            process.split_audio(SplitAudio(Encoded(recording), 2.0, {"sleep": 60}), taken.append, 0.3)
+            split(SplitAudio(Encoded(b"no sound at all"), 2.0), 20)
+        with pytest.raises(Broken, match=r"took more than 0.3 s"):
+            split(SplitAudio(Encoded(recording), 2.0, {"sleep": 60}), 0.3)
         assert not process.running
     finally:
         process.end()

@@ -171,8 +171,8 @@ PUBLIC_ADDRESSES = (
     "3ffe::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2001:4860::5efe:808:808",
 )  # fmt: skip
 SPECIAL_ADDRESSES = (
-    # IPv4: this network, private, shared, loopback, link-local, protocols, documentation, relays, benchmarks, multicast,
-    # reserved, broadcast; hosts of clouds
+    # IPv4: this network, private, shared, loopback, link-local, protocols, documentation, relays, benchmarks,
+    # multicast, reserved, broadcast; hosts of clouds
     "0.0.0.0", "10.0.0.1", "172.31.255.255", "192.168.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1",
     "169.254.169.254", "192.0.0.170", "192.0.0.192", "192.0.2.1", "198.51.100.1", "203.0.113.1", "192.88.99.1",
     "198.18.0.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16",

@@ -21,16 +21,17 @@ import pytest_asyncio
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed
 from lsv.media.items import Encoded, Prepared
-from lsv.media.options import Limits
+from lsv.media.options import Limits, MediaOptions
 from lsv.plugins import Plugins
+from lsv.processes.side.process import Broken, SideProcess
 from lsv_multimodal.preprocessing import Preprocessor
-from lsv_multimodal.worker.messages import Init, Prepare
-from lsv_multimodal.worker.pool import WorkerPool
-from lsv_multimodal.worker.process import WorkerProcess
+from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply
+from lsv_multimodal.worker.pool import WorkerPool, media_worker
 
 from .conftest import clip, solid, sound
 
 MODULE = pytest.mark.asyncio(loop_scope="module")
+Worker = SideProcess[Command, Reply]
 
 
 def values(item: Prepared) -> list[int]:
@@ -41,31 +42,35 @@ def picture(data: bytes, **options: Any) -> Prepare:
     return Prepare("image", Encoded(data), options)
 
 
+def worker_of(config: EngineConfig, options: MediaOptions = MediaOptions()) -> Worker:  # noqa: B008 - frozen
+    return SideProcess(media_worker(options), Init(config, options.limits))
+
+
 @pytest.fixture(scope="module")
-def process(config: EngineConfig) -> Iterator[WorkerProcess]:
-    found = WorkerProcess(Init(config, Limits()))
+def process(config: EngineConfig) -> Iterator[Worker]:
+    found = worker_of(config)
     yield found
     found.end()
 
 
 @pytest.fixture
-def worker(process: WorkerProcess) -> WorkerProcess:
+def worker(process: Worker) -> Worker:
     if not process.running:
         process.start()
     return process
 
 
-def test_items_are_decoded_and_prepared(worker: WorkerProcess) -> None:
-    shown = worker.prepare(picture(solid(65, 66, 67)), 20)
+def test_items_are_decoded_and_prepared(worker: Worker) -> None:
+    shown = worker.ask(picture(solid(65, 66, 67)), 20)
     assert (shown.modality, values(shown), shown.processed.tokens) == ("image", [65, 66, 67], (258, 259, 259, 259, 258))
-    assert values(worker.prepare(picture(solid(65, 66, 67), shift=1), 20)) == [66, 67, 68]
+    assert values(worker.ask(picture(solid(65, 66, 67), shift=1), 20)) == [66, 67, 68]
     heard = sound(np.repeat([[0.3, 0.7]], 16_000, axis=1).reshape(1, -1), 16_000)
-    assert values(worker.prepare(Prepare("audio", Encoded(heard)), 20)) == pytest.approx([30, 70], abs=3)
+    assert values(worker.ask(Prepare("audio", Encoded(heard)), 20)) == pytest.approx([30, 70], abs=3)
     seen = Prepare("video", Encoded(clip([50, 60, 70, 80])), {"fps": 4, "shift": 1})
-    assert values(worker.prepare(seen, 20)) == pytest.approx([51, 61, 71, 81], abs=3)
+    assert values(worker.ask(seen, 20)) == pytest.approx([51, 61, 71, 81], abs=3)
 
 
-def test_faults_fail_one_item(worker: WorkerProcess) -> None:
+def test_faults_fail_one_item(worker: Worker) -> None:
     wrong: list[tuple[Prepare, type[LsvError], str]] = [
         (picture(b"nothing"), BadRequest, "not an image"),
         (Prepare("image", Encoded(b"!!", base64=True)), BadRequest, "base64 is wrong"),
@@ -74,31 +79,33 @@ def test_faults_fail_one_item(worker: WorkerProcess) -> None:
     ]
     for order, kind, message in wrong:
         with pytest.raises(kind, match=message) as caught:
-            worker.prepare(order, 20)
+            worker.ask(order, 20)
         assert "0x" not in caught.value.message
-    assert values(worker.prepare(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
+    assert values(worker.ask(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
 
 
-def test_what_takes_too_long_or_breaks_its_process_is_refused(worker: WorkerProcess) -> None:
-    worker.prepare(picture(solid(1, 2, 3)), 20)
+def test_what_takes_too_long_or_breaks_its_process_is_refused(worker: Worker) -> None:
+    worker.ask(picture(solid(1, 2, 3)), 20)
     began = time.monotonic()
-    with pytest.raises(BadRequest, match=r"took more than 0.2 s \(--media-timeout\)"):
-        worker.prepare(picture(solid(1, 2, 3), sleep=60), 0.2)
+    with pytest.raises(Broken, match=r"^took more than 0.2 s"):
+        worker.ask(picture(solid(1, 2, 3), sleep=60), 0.2)
     assert time.monotonic() - began < 5
     assert not worker.running
     worker.start()
-    assert values(worker.prepare(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
-    with pytest.raises(BadRequest, match="it broke the process that tried"):
-        worker.prepare(picture(solid(1, 2, 3), crash=True), 20)
+    assert values(worker.ask(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
+    with pytest.raises(Broken, match="was killed by signal 6"):
+        worker.ask(picture(solid(1, 2, 3), crash=True), 20)
     assert not worker.running
 
 
 def test_workers_lower_their_priority_and_end_with_their_parent(config: EngineConfig, tmp_path: Path) -> None:
     script = (
         "import sys, time, msgspec; from lsv.config import EngineConfig; from lsv.media.options import Limits\n"
-        "from lsv_multimodal.worker.process import WorkerProcess, Init; from pathlib import Path\n"
+        "from lsv_multimodal.worker.messages import Init; from lsv_multimodal.worker.pool import media_worker\n"
+        "from lsv.processes.side.process import SideProcess; from lsv.media.options import MediaOptions\n"
+        "from pathlib import Path\n"
         "config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)\n"
-        "worker = WorkerProcess(Init(config, Limits()))\n"
+        "worker = SideProcess(media_worker(MediaOptions()), Init(config, Limits()))\n"
         "worker.start(); print(worker._child.pid, flush=True); time.sleep(60)\n"
     )
     (tmp_path / "config").write_bytes(msgspec.json.encode(config))
@@ -122,11 +129,11 @@ def test_workers_lower_their_priority_and_end_with_their_parent(config: EngineCo
 
 
 def test_a_processor_that_can_not_be_loaded(config: EngineConfig) -> None:
-    worker = WorkerProcess(Init(msgspec.structs.replace(config, architecture="MiniBroken"), Limits()))
+    worker = worker_of(msgspec.structs.replace(config, architecture="MiniBroken"))
     for _ in range(2):
         worker.start()
         with pytest.raises(PluginError, match=r"'mini-broken' of plugin mini can't be loaded from mini_media.nothing"):
-            worker.prepare(picture(solid(1, 2, 3)), 20)
+            worker.ask(picture(solid(1, 2, 3)), 20)
         assert not worker.running
     worker.end()
 
@@ -159,7 +166,7 @@ def test_hashes_name_content_preparation_and_model(config: EngineConfig, family:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(config: EngineConfig) -> AsyncIterator[WorkerPool]:
-    found = WorkerPool(Init(config, Limits()), seconds=20, size=2)
+    found = WorkerPool(config, MediaOptions(prepare_seconds=20), size=2)
     yield found
     found.close()
 
@@ -191,13 +198,13 @@ async def test_who_goes_away_frees_the_process_when_its_work_is_done(pool: Worke
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
     assert values(await pool.prepare(picture(solid(3, 3, 3)))) == [3, 3, 3]
-    assert len(pool._idle) + len(pool._busy) == 2
+    assert len(pool._pool._idle) + len(pool._pool._busy) == 2
 
 
 @MODULE
 async def test_a_pool_leaves_cores_to_the_model(pool: WorkerPool) -> None:
     await pool.prepare(picture(solid(1, 2, 3)))
-    worker, allowed = pool._idle[-1], os.sched_getaffinity(0)
+    worker, allowed = pool._pool._idle[-1], os.sched_getaffinity(0)
     assert worker._child is not None
     pool.keep_off(allowed)
     assert os.sched_getaffinity(worker._child.pid) == allowed, "where no core is left, all are shared"

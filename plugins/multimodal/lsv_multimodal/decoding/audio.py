@@ -28,6 +28,7 @@ def decode_audio(data: bytes, rate: int, limits: Limits) -> Audio:
         stream = container.streams.audio[0]
         if stream.duration is not None and stream.time_base is not None:
             _check_seconds(float(stream.duration * stream.time_base), limits)
+        stream.codec_context.thread_count = 1
         resampler = av.AudioResampler(format="fltp", rate=rate)
         frames = (resampled for frame in container.decode(stream) for resampled in resampler.resample(frame))
         return Audio(_gather(_flushed(frames, resampler), rate, limits), rate)

@@ -22,7 +22,9 @@ def opened(data: bytes, what: str) -> Iterator[av.container.InputContainer]:
     try:
         with av.open(io.BytesIO(data), "r", options=options, metadata_errors="ignore") as container:
             yield container
+    except MemoryError:
+        raise MemoryError from None  # in place of FFmpeg's own, whose words are not for strangers
     except av.error.InvalidDataError:
         raise BadRequest(f"the {what} is damaged, cut off or in a format that is not taken") from None
-    except (av.error.FFmpegError, ValueError, MemoryError):
+    except (av.error.FFmpegError, ValueError):
         raise BadRequest(f"the {what} can't be decoded") from None

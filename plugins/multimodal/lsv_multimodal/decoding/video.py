@@ -57,25 +57,28 @@ def _decode(
 ) -> Video:
     stream = container.streams.video[0]
     stream.thread_type = "NONE"
+    stream.codec_context.thread_count = 1
     coming = iter(wanted)
     index = next(coming, None)
-    frames: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    frames: np.ndarray[Any, np.dtype[np.uint8]] | None = None
     shown: list[float] = []
     for number, frame in enumerate(container.decode(stream)):
         check_size(frame.width, frame.height, limits)
         if number != index:
             continue
         pixels = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90) % 4)
-        if frames and pixels.shape != frames[0].shape:
+        if frames is None:
+            frames = np.empty((len(wanted), *pixels.shape), np.uint8)
+        if pixels.shape != frames.shape[1:]:
             raise BadRequest("the video changes its size in the middle")
-        frames.append(np.ascontiguousarray(pixels))
+        frames[len(shown)] = pixels
         shown.append(times[number] - times[0])
         index = next(coming, None)
         if index is None:
             break
-    if not frames:
+    if frames is None:
         raise BadRequest("none of the video's frames can be decoded")
-    return Video(np.stack(frames), np.asarray(shown, np.float32))
+    return Video(frames[: len(shown)], np.asarray(shown, np.float32))
 
 
 def _check_decoded(frames: int, width: int, height: int, limits: Limits) -> None:
@@ -83,5 +86,5 @@ def _check_decoded(frames: int, width: int, height: int, limits: Limits) -> None
     if size > limits.decoded:
         raise BadRequest(
             f"{frames} frames of {width} x {height} pixels are {size / (1 << 20):.0f} MiB, over the limit of "
-            f"{limits.decoded / (1 << 20):.0f}: ask for fewer with num_frames, or send a smaller video"
+            f"{limits.decoded / (1 << 20):g} (--max-decoded-mb): ask for fewer with num_frames, or send a smaller video"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ class LlavaProcessor:
         made = run(self._processor, content)
         return self._processed({"pixel_values": self._check(made["pixel_values"])}, self._tokens)
 
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """See ``Resizing``: the image processor resizes, if it does, before it cuts a square out of the middle."""
+        size = self._processor.size if self._processor.do_resize else {}
+        if "shortest_edge" in size:
+            scale = size["shortest_edge"] / min(width, height)
+            return math.ceil(width * scale), math.ceil(height * scale)
+        return size.get("width", width), size.get("height", height)
+
     def _check(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if pixels.shape[-2:] != (self._size, self._size):
             raise CheckpointError(
@@ -71,6 +80,9 @@ class LlavaNextProcessor(LlavaProcessor):
         count = self._side**2 + (bottom - top) * (right - left + 1)
         pixels = self._check(made["pixel_values"][0])
         return self._processed({"pixel_values": pixels, "layout": np.array(layout, np.int64)}, count)
+
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        return width, height  # the layout of the tiles depends on the image's own size
 
     def _layout(self, height: int, width: int) -> tuple[int, int, int, int, int, int]:
         """Rows and columns of tiles, and which of their patches show the image: top, bottom, left, right."""

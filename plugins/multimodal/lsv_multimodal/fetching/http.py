@@ -9,9 +9,13 @@ import httpcore2
 import httpx2
 
 from lsv.errors import BadRequest
+from lsv_multimodal.fetching.shares import Shares
 from lsv_multimodal.fetching.ssrf import PublicBackend, Resolve, Resolver
 
 _REDIRECTS = 3
+_CONNECTIONS = 64
+_PER_HOST = 8
+"""Connections to one host: a slow one then does not keep others waiting."""
 _MOVED = (301, 302, 303, 307, 308)
 _HEADERS = ((b"user-agent", b"lsv"), (b"accept", b"*/*"), (b"accept-encoding", b"identity"))
 
@@ -34,8 +38,10 @@ class Fetcher:
         self._limit = limit
         self._pool = httpcore2.AsyncConnectionPool(
             network_backend=PublicBackend(network or httpcore2.AnyIOBackend(), resolver or Resolver()),
+            max_connections=_CONNECTIONS,
             max_keepalive_connections=0,
         )
+        self._shares = Shares(_CONNECTIONS, _PER_HOST)
 
     async def fetch(self, url: str, seconds: float) -> bytes:
         """The bytes behind a URL, all redirects included within ``seconds``. Raises ``BadRequest``."""
@@ -53,7 +59,10 @@ class Fetcher:
     async def _follow(self, url: str) -> bytes:
         for _ in range(_REDIRECTS + 1):
             target = self._check(url)
-            async with self._pool.stream("GET", _raw(target), headers=_HEADERS) as response:
+            async with (
+                self._shares.place(target.host),
+                self._pool.stream("GET", _raw(target), headers=_HEADERS) as response,
+            ):
                 if response.status not in _MOVED:
                     return await self._read(response, url)
                 url = _redirected(target, response)

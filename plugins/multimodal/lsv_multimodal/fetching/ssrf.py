@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +22,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) to addresses as text."""
 
-_LOOKUPS = 8
+_LOOKUPS = 16
+_KNOWN = 1024
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """All that is assigned for hosts of the internet (RFC 4291); everything else has a local or special meaning."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -44,16 +46,44 @@ _ISATAP = 0x5EFE
 
 
 class Resolver:
-    """Asks the system's resolver, in threads of its own: a name server that hangs holds up other names alone."""
+    """Asks the system's resolver, in threads of its own, which can't be interrupted.
+
+    A name is looked up once for all who wait for it, and names that have had an address before have threads of their
+    own: however many names with slow servers a stranger makes up, known hosts are found.
+    """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="names")
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._for_known = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="names")
+        self._for_others = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="new-names")
+        self._asked: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """The addresses of a name. Raises ``OSError``."""
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return [str(entry[4][0]) for entry in found]
+        asked = self._asked.get((host, port))
+        if asked is None:
+            asked = self._ask(host, port)
+        return await asyncio.shield(asked)
+
+    def _ask(self, host: str, port: int) -> asyncio.Future[Sequence[str]]:
+        threads = self._for_known if host in self._known else self._for_others
+        asked = asyncio.get_running_loop().run_in_executor(threads, _look_up, host, port)
+        self._asked[host, port] = asked
+        asked.add_done_callback(partial(self._note, host, port))
+        return asked
+
+    def _note(self, host: str, port: int, asked: asyncio.Future[Sequence[str]]) -> None:
+        del self._asked[host, port]
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        self._known[host] = None
+        self._known.move_to_end(host)
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+
+
+def _look_up(host: str, port: int) -> Sequence[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def is_public(address: Address) -> bool:

@@ -36,12 +36,5 @@ class SplitAudio(msgspec.Struct, frozen=True, tag=True):
     options: Mapping[str, Any] = {}
 
 
-class Initialized(msgspec.Struct, frozen=True, tag=True):
-    """The processor is loaded."""
-
-
 Command = Init | Prepare | SplitAudio
-Reply = Initialized | Prepared | AudioChunk
-"""What a worker sends beside ``lsv.processes.wire.Failed``: a command has failed, and except after ``Init`` the worker
-goes on with the next one.
-"""
+Reply = Prepared | AudioChunk

@@ -1,101 +1,83 @@
-"""The media workers of a server: a few, each with one item at a time, replaced when one hangs or crashes."""
+"""The media workers of a server: a pool of side processes, and what it means for a request when one breaks."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Prepared
-from lsv_multimodal.worker.messages import Init, Prepare, SplitAudio
-from lsv_multimodal.worker.process import WorkerProcess
+from lsv.media.options import MediaOptions
+from lsv.processes.confinement.terms import Terms
+from lsv.processes.side.pool import SidePool
+from lsv.processes.side.process import Broken, Kind
+from lsv.request.media import Modality
+from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply, SplitAudio
 
-Made = TypeVar("Made")
+_OPTIONS = {"time": " (--media-timeout)", "memory": " (--media-memory-mb)"}
+
+
+def media_worker(options: MediaOptions) -> Kind:
+    """What a side process for media is."""
+    terms = Terms(options.limits.memory, options.prepare_seconds, options.confinement)
+    return Kind("prepares media", "lsv_multimodal.worker.main", Reply, terms)
 
 
 class WorkerPool:
-    """Prepares items in at most ``size`` processes, which are started when they are needed.
+    """Prepares items, as ``SidePool``: all it raises is an ``LsvError``."""
 
-    One event loop uses it, in a thread that must outlive the pool.
-    """
-
-    def __init__(self, init: Init, *, seconds: float, size: int | None = None) -> None:
-        self._size = size or _default_size()
-        self._seconds = seconds
-        self._idle = [WorkerProcess(init) for _ in range(self._size)]
-        self._busy: set[WorkerProcess] = set()
-        self._slots = asyncio.Semaphore(self._size)
-        self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="media")
-        self._work: set[asyncio.Task[object]] = set()
+    def __init__(self, config: EngineConfig, options: MediaOptions, *, size: int | None = None) -> None:
+        self._pool: SidePool[Command, Reply] = SidePool(
+            media_worker(options),
+            Init(config, options.limits),
+            seconds=options.prepare_seconds,
+            size=size or _default_size(),
+        )
 
     def warm(self) -> None:
-        """Start the first process, so that the first item does not wait for its imports."""
-        if not self._idle[-1].running:
-            self._idle[-1].start()
+        self._pool.warm()
 
     def keep_off(self, cores: Collection[int]) -> None:
-        """Leave cores of the processor to others, where there are more."""
-        left = frozenset(os.sched_getaffinity(0)) - frozenset(cores)
-        for process in (*self._idle, *self._busy) if left else ():
-            process.stay_on(left)
+        self._pool.keep_off(cores)
 
     async def initialize(self) -> None:
-        """Wait until the first process has loaded the processor; raises as ``WorkerProcess.initialize``."""
-        await asyncio.shield(await self._begin(WorkerProcess.initialize))
+        """Wait until the first process has loaded the processor; raises why it can't."""
+        await self._pool.initialize()
 
     async def prepare(self, command: Prepare) -> Prepared:
-        """An item prepared, as ``WorkerProcess.prepare``. Cancelling leaves the process to end its work alone."""
-        work = await self._begin(lambda process: process.prepare(command, self._seconds))
-        return await asyncio.shield(work)
+        """An item, prepared. Raises ``BadRequest`` where it costs its process its life."""
+        try:
+            reply = await self._pool.ask(command)
+        except Broken as broken:
+            raise _refusal(command.modality, broken) from None
+        assert isinstance(reply, Prepared), "an item is prepared or refused"
+        return reply
 
     async def split_audio(self, command: SplitAudio) -> AsyncGenerator[AudioChunk, None]:
-        """The chunks as they come, as ``WorkerProcess.split_audio``. Closing early leaves the process to its work."""
-        arrived: asyncio.Queue[AudioChunk | None] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def take(chunk: AudioChunk) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, chunk)
-
-        work = await self._begin(lambda process: process.split_audio(command, take, self._seconds))
-        work.add_done_callback(lambda _: arrived.put_nowait(None))
-        while (chunk := await arrived.get()) is not None:
-            yield chunk
-        await work
+        """The chunks as they come."""
+        try:
+            async with aclosing(self._pool.ask_all(command, _is_last)) as replies:
+                async for reply in replies:
+                    assert isinstance(reply, AudioChunk), "audio is split or refused"
+                    yield reply
+        except Broken as broken:
+            raise _refusal("audio", broken) from None
 
     def close(self) -> None:
         """Kill all processes; what is in progress fails."""
-        for process in self._idle:
-            process.end()
-        for process in self._busy:
-            process.kill()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
-    async def _begin(self, act: Callable[[WorkerProcess], Made]) -> asyncio.Task[Made]:
-        """Have a process act as soon as one is free."""
-        await self._slots.acquire()
-        work = asyncio.create_task(self._run(act))
-        self._work.add(work)
-        work.add_done_callback(self._finish)
-        return work
 
-    async def _run(self, act: Callable[[WorkerProcess], Made]) -> Made:
-        process = self._idle.pop()
-        self._busy.add(process)
-        try:
-            if not process.running:
-                process.start()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, act, process)
-        finally:
-            self._busy.discard(process)
-            self._idle.append(process)
+def _is_last(reply: Reply) -> bool:
+    return not isinstance(reply, AudioChunk) or reply.last
 
-    def _finish(self, work: asyncio.Task[object]) -> None:
-        self._slots.release()
-        self._work.discard(work)
-        if not work.cancelled():
-            work.exception()  # the task that waited has seen it, or has gone
+
+def _refusal(modality: Modality, broken: Broken) -> BadRequest:
+    if broken.reason == "crash":
+        return BadRequest(f"the {modality} can't be decoded: it broke the process that tried, which {broken.how}")
+    return BadRequest(f"decoding and preparing the {modality} {broken.how}{_OPTIONS[broken.reason]}")
 
 
 def _default_size() -> int:

@@ -1,0 +1,97 @@
+"""The main of a side process: told its terms, it loads what it needs, confines itself, and carries out commands."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lsv.errors import LsvError
+from lsv.processes.confinement import confine, leave_network
+from lsv.processes.confinement.limits import limit_processor_time
+from lsv.processes.confinement.terms import Measure, Terms
+from lsv.processes.lifeline import connect
+from lsv.processes.side.messages import OutOfMemory, Ready
+from lsv.processes.wire import Channel, Failed
+from lsv.settings import keep_harmless
+
+_log = logging.getLogger(__name__)
+
+_NICENESS = 10
+_NO_MORE = object()
+
+
+class Loaded(NamedTuple):
+    """What a side process works with."""
+
+    carry_out: Callable[[Any], Iterator[Any]]
+    """From a command to its replies. An ``LsvError`` fails the command alone."""
+    readable: tuple[str, ...] = ()
+    """Folders that it goes on reading."""
+
+
+def run(name: str, receives: Any, load: Callable[[Any], Loaded]) -> int:
+    """``python -m module FD PARENT``: serve until the parent closes its end; the exit code.
+
+    ``receives`` is the union of the commands, the first of which ``load`` gets.
+    """
+    # interrupts are for the server, which then closes the channel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name} %(name)s: %(message)s")
+    keep_harmless({"OMP_NUM_THREADS": "1"})
+    channel = connect(int(sys.argv[1]), int(sys.argv[2]), Terms | receives)
+    _lower_priority()
+    try:
+        terms = channel.receive()
+        assert isinstance(terms, Terms), "the first message must be the terms"
+        _serve(channel, terms, load)
+    except (EOFError, BrokenPipeError):
+        return 0
+    return 1
+
+
+def _serve(channel: Channel[Any, Any], terms: Terms, load: Callable[[Any], Loaded]) -> None:
+    """Returns when nothing can be loaded, or memory has run out."""
+    measures: list[Measure] = leave_network() if terms.mode != "off" else []
+    try:
+        loaded = load(channel.receive())
+    except LsvError as error:
+        _log.error("it can't start: %s", error.message)
+        channel.send(Failed(error.record()))
+        return
+    if terms.mode != "off":
+        measures += confine(terms, loaded.readable)
+    channel.send(Ready(tuple(measures)))
+    while True:
+        command = channel.receive()
+        try:
+            for reply in _timed(loaded.carry_out(command), terms):
+                channel.send(reply)
+        except MemoryError:
+            channel.send(OutOfMemory())
+            return
+        except LsvError as error:
+            channel.send(Failed(error.record()))
+
+
+def _timed(replies: Iterator[Any], terms: Terms) -> Iterator[Any]:
+    """Each reply within its processor time."""
+    reply: object = None
+    while reply is not _NO_MORE:
+        if terms.mode != "off":
+            limit_processor_time(terms.seconds)
+        reply = next(replies, _NO_MORE)
+        if reply is not _NO_MORE:
+            yield reply
+
+
+def _lower_priority() -> None:
+    """Leave the processor to answers in progress, and be the first process to be killed when memory runs out."""
+    os.nice(_NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
