@@ -41,6 +41,10 @@ class ChatTemplates:
     def __bool__(self) -> bool:
         return bool(self._templates)
 
+    def has(self, name: str) -> bool:
+        """Whether a template is one of the tokenizer's own, by its name."""
+        return name in self._templates
+
     def render(
         self,
         messages: Sequence[Message],
@@ -57,7 +61,7 @@ class ChatTemplates:
         """
         if not messages:
             raise BadRequest("messages must not be empty", param="messages")
-        source = self._choose(template, with_tools=tools is not None)
+        source = self.source(template, with_tools=tools is not None)
         context = {**self._special_tokens, **(kwargs or {})}
         context |= {
             "messages": [_prepare(message, source) for message in messages],
@@ -67,6 +71,8 @@ class ChatTemplates:
         }
         try:
             return self._compile(source).render(context)
+        except MemoryError:
+            raise
         except jinja2.TemplateError as cause:
             raise BadRequest(f"the chat template refused the messages: {cause}", param="messages") from cause
         except Exception as cause:
@@ -74,7 +80,8 @@ class ChatTemplates:
                 f"the chat template failed on the messages: {type(cause).__name__}: {cause}", param="messages"
             ) from cause
 
-    def _choose(self, template: str | None, *, with_tools: bool) -> str:
+    def source(self, template: str | None, *, with_tools: bool = False) -> str:
+        """The text of the template that ``render`` takes. Raises ``BadRequest`` where there is none."""
         if template is not None:
             return self._templates.get(template, template)
         if with_tools and _WITH_TOOLS in self._templates:

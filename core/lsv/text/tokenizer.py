@@ -80,6 +80,14 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 
+    def has_template(self, name: str) -> bool:
+        """Whether a chat template is one of the tokenizer's own, by its name."""
+        return self._chat.has(name)
+
+    def template_source(self, template: str | None) -> str:
+        """The text of the template that ``render_chat`` takes; see ``ChatTemplates.source``."""
+        return self._chat.source(template)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Raises ``BadRequest`` for text that is not valid Unicode (lone surrogates)."""
         try:

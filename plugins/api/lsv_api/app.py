@@ -14,6 +14,7 @@ from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
+from lsv.text.request_templates import RequestTemplates
 from lsv.version import __version__
 from lsv_api.http.access import Gate
 from lsv_api.http.access_log import CLIENT_GONE, record
@@ -39,7 +40,10 @@ def create_app(service: Service, options: ApiOptions) -> Sanic[Any, Any]:
     """
     app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
     app.config.update(_config(options))
-    api = Api(service, options, Traffic(), Metrics(service), int(time.time()))
+    templates = RequestTemplates(
+        seconds=options.template_timeout, memory=options.template_memory, confinement=options.confinement
+    )
+    api = Api(service, options, Traffic(), Metrics(service), int(time.time()), templates)
     app.ctx.api = api
     gate = Gate(api)
     app.register_middleware(gate.admit, "request")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import ConfigError
+from lsv.processes.confinement.terms import Mode
 from lsv.text.tokenizer import read_template
 
 
@@ -16,7 +17,8 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ``api_keys`` empty leaves the server open. ``chat_template`` is the template's text, None for the
     tokenizer's own. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
-    ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its engine is gone.
+    ``template_memory`` is in bytes. ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its
+    engine is gone.
     """
 
     host: str = "127.0.0.1"
@@ -24,6 +26,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     chat_template: str | None = None
     request_templates: bool = False
+    template_timeout: float = 5.0
+    template_memory: int = 128 << 20
+    confinement: Mode = "auto"
     response_role: str = "assistant"
     root_path: str = ""
     allowed_origins: tuple[str, ...] = ()
@@ -84,6 +89,9 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "api_keys": ("api_key", _tuple),
     "chat_template": ("chat_template", read_template),
     "request_templates": ("api.request_templates", bool),
+    "template_timeout": ("api.template_timeout", float),
+    "template_memory": ("api.template_memory_mb", _megabytes),
+    "confinement": ("confinement", str),
     "response_role": ("response_role", str),
     "root_path": ("root_path", str),
     "allowed_origins": ("allowed_origins", _tuple),

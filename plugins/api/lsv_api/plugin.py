@@ -28,6 +28,22 @@ def lsv_settings() -> Iterable[Setting]:
             scope="serve",
         ),
         Setting(
+            name="api.template_timeout",
+            type="float",
+            default=5.0,
+            low=0.1,
+            help="seconds that rendering a chat template of a request may take",
+            scope="serve",
+        ),
+        Setting(
+            name="api.template_memory_mb",
+            type="float",
+            default=128.0,
+            low=16,
+            help="MiB of memory that rendering a chat template of a request may take",
+            scope="serve",
+        ),
+        Setting(
             name="api.heartbeat",
             type="float",
             default=15.0,

@@ -132,6 +132,7 @@ class Server:
         for connection in list(server.connections):
             connection.abort()
         await _within(LAST_WORDS_SECONDS, self._api.traffic.idle())
+        self._api.templates.close()
         await server.after_stop()
         Sanic.unregister_app(self._app)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from lsv.testing.fakes.client import EOS
+from lsv.text.request_templates import RequestTemplates
 
 
 def events(text: str) -> list[Any]:
@@ -194,8 +196,35 @@ async def test_request_templates_need_permission(site, start):
     refused = await site.chat(chat_template="T")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template")
     open_site = await start(request_templates=True)
-    await open_site.chat(chat_template="T")
-    assert bytes(open_site.engine.requests[0].prompt.ids).startswith(b"T\n")
+    await open_site.chat(chat_template="T{{ messages[0].content }}")
+    assert bytes(open_site.engine.requests[0].prompt.ids) == b"THi"
+
+
+async def test_a_request_s_template_can_not_take_the_server_s_time_or_memory(start):
+    site = await start(request_templates=True, template_timeout=1.0, template_memory=96 << 20)
+    endless = site.chat(chat_template="{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    large = site.chat(chat_template="{% set a = 'a' * 200000000 %}x")
+    (slow, huge), alive = await asyncio.gather(endless, large), await site.chat()
+    for reply, message in ((slow, "--api-template-timeout"), (huge, "more than 96 MiB of memory")):
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "chat_template")
+        assert message in reply.json()["error"]["message"]
+    assert alive.status_code == 200
+    assert (await site.chat(chat_template="T")).status_code == 200
+
+
+async def test_arguments_that_are_more_than_flags_are_rendered_aside(start, monkeypatch):
+    aside = []
+    real = RequestTemplates.render
+
+    async def render(self, template, messages, **rest):
+        aside.append(rest["kwargs"])
+        return await real(self, template, messages, **rest)
+
+    monkeypatch.setattr(RequestTemplates, "render", render)
+    site = await start()
+    for kwargs in ({"enable_thinking": False, "mood": "calm", "budget": 7}, {"list": [1]}, {"text": "x" * 1000}):
+        assert (await site.chat(chat_template_kwargs=kwargs)).status_code == 200
+    assert aside == [{"list": [1]}, {"text": "x" * 1000}]
 
 
 async def test_server_template_and_role(start):

@@ -32,6 +32,13 @@ class FakeTokenizer:
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
     has_chat_template = True
+    special_tokens: ClassVar[Mapping[str, str]] = {}
+
+    def has_template(self, name: str) -> bool:
+        return False
+
+    def template_source(self, template: str | None) -> str:
+        return template or "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [*([BOS] if add_special_tokens else ()), *text.encode()]

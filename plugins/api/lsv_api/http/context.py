@@ -16,6 +16,7 @@ from sanic import Request
 from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
+from lsv.text.request_templates import RequestTemplates
 from lsv_api.http.bodies import decode_body, read_body
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
@@ -75,6 +76,8 @@ class Api(msgspec.Struct, frozen=True):
     traffic: Traffic
     metrics: Metrics
     started: int
+    templates: RequestTemplates
+    """Renders what requests bring."""
 
     def served(self, name: str | None) -> Served:
         """The model behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""

@@ -12,6 +12,7 @@ import msgspec
 from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.prompt import Prompt
+from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Api, Served
 from lsv_api.openai.prompts import LONG_TEXT, encode_text
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
@@ -145,8 +146,14 @@ async def _render(body: ChatRequest | TokenizeRequest, messages: list[dict[str, 
         "template": body.chat_template or api.options.chat_template,
         "kwargs": body.chat_template_kwargs or {},
     }
-    render = served.client.tokenizer.render_chat
-    if sum(len(_text_of(message["content"])) for message in messages) > LONG_TEXT:
+    tokenizer = served.client.tokenizer
+    render = tokenizer.render_chat
+    brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
+    if brought or not are_flags(options["kwargs"]):
+        source = tokenizer.template_source(options["template"])
+        rest = {name: value for name, value in options.items() if name != "template"}
+        prompt = await api.templates.render(source, messages, special_tokens=tokenizer.special_tokens, **rest)
+    elif sum(len(_text_of(message["content"])) for message in messages) > LONG_TEXT:
         prompt = await asyncio.to_thread(render, messages, **options)
     else:
         prompt = render(messages, **options)
