@@ -11,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
+from lsv.errors import LsvError
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
+from lsv.processes.confinement.probe import find_measures
 from lsv.resolve.hardware import explain_absence
 
 _VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
@@ -30,7 +32,7 @@ class Line(NamedTuple):
 
 def look(plugins: Plugins) -> list[Line]:
     """Everything there is to say, in the order it is shown."""
-    return [*_installation(), *_machine(), *_platforms(plugins), *_plugins(plugins)]
+    return [*_installation(), *_machine(), *_confinement(), *_platforms(plugins), *_plugins(plugins)]
 
 
 def _installation() -> Iterator[Line]:
@@ -102,6 +104,17 @@ def _cgroup_limit() -> int | None:
             continue
         return int(text) if text.isdigit() else None
     return None
+
+
+def _confinement() -> Iterator[Line]:
+    """How processes that work on what strangers send are confined here; a measure that is missing is no fault."""
+    try:
+        measures = find_measures()
+    except LsvError as error:
+        fix = "find out why python -m lsv.processes.confinement.probe does not start"
+        yield Line("confinement", error.message, False, fix)
+    else:
+        yield from (Line(f"confinement: {measure.name}", measure.found) for measure in measures)
 
 
 def _platforms(plugins: Plugins) -> Iterator[Line]:

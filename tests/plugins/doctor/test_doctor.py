@@ -85,6 +85,7 @@ def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     checks = {check["what"]: check for check in found["checks"]}
     assert {"python", "torch", "msgspec", "c++ compiler", "ninja", "instruction sets", "cores", "memory"} <= set(checks)
     assert checks["plugin core"]["ok"]
+    assert {"confinement: network", "confinement: files", "confinement: system calls"} <= set(checks)
     assert found["settings"] == {
         "port": {"value": 1, "source": "flag --port"},
         "api_key": {"value": "***", "source": "VLLM_API_KEY"},
