@@ -116,8 +116,8 @@ def _arrays(content: Content) -> tuple[np.ndarray[Any, Any], ...]:
 
 
 def _shape(content: Content) -> list[object]:
-    """What the bytes alone do not tell: the arrays' shapes, and the rate of audio."""
-    return [[list(array.shape) for array in _arrays(content)], getattr(content, "rate", 0)]
+    """What the bytes alone do not tell: the arrays' shapes and types, and the rate of audio."""
+    return [[[str(array.dtype), *array.shape] for array in _arrays(content)], getattr(content, "rate", 0)]
 
 
 def _identity(processor: str, folder: Path, config: Mapping[str, Any]) -> Any:

@@ -7,12 +7,14 @@ import struct
 import zlib
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
+from lsv_multimodal.decoding import images
 from lsv_multimodal.decoding.audio import decode_audio, mix_audio
 from lsv_multimodal.decoding.frames import choose_frames
 from lsv_multimodal.decoding.images import decode_image
@@ -244,3 +246,45 @@ def test_a_picture_is_its_pixels_however_it_came() -> None:
     again = decode_image(encode(image, "WEBP", lossless=True), LIMITS).pixels
     assert np.array_equal(again, decode_image(encode(image), LIMITS).pixels)
     assert np.array_equal(again, np.asarray(Image.open(io.BytesIO(encode(image)))))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_as_pillow_turns_it(orientation: int) -> None:
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (5, 7, 3), np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(image, exif=exif)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    np.testing.assert_array_equal(decode_image(data, LIMITS).pixels, expected)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "L", "P", "1", "CMYK", "I;16"])
+def test_strips_make_no_difference(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = Image.fromarray(np.random.default_rng(2).integers(0, 255, (19, 6, 4), np.uint8))
+    image = (
+        noise.convert("RGB").convert(mode) if mode in ("CMYK", "P", "1") else noise.convert(mode.replace("I;16", "I"))
+    )
+    image = image.convert(mode)
+    whole = images.pixels_of(image)
+    monkeypatch.setattr(images, "_ROWS", 4)
+    np.testing.assert_array_equal(images.pixels_of(image), whole)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("JPEG", (17, 9, 3)), ("PNG", (17, 9, 3))])
+def test_a_large_image_is_reduced_where_it_will_be_small(
+    kind: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Image.new("RGB", (65, 130), (200, 100, 50))
+    data, small = encode(image, kind), lambda width, height: (width // 24, height // 24)
+    assert decode_image(data, LIMITS, small).pixels.shape == (130, 65, 3), "it is not large"
+    monkeypatch.setattr(images, "_LARGE", 1000)
+    assert decode_image(data, LIMITS).pixels.shape == (130, 65, 3), "nobody resizes it"
+    reduced = decode_image(data, LIMITS, small).pixels
+    assert reduced.shape == shape
+    np.testing.assert_allclose(reduced, np.broadcast_to((200, 100, 50), shape), atol=4)
+    assert decode_image(data, LIMITS, lambda width, height: (width, height)).pixels.shape == (130, 65, 3)
+
+
+def test_pixels_are_limited_before_decoding() -> None:
+    with pytest.raises(BadRequest, match=r"over the limit of 10 \(--max-image-pixels\)"):
+        decode_image(encode(Image.new("RGB", (4, 3))), msgspec.structs.replace(LIMITS, pixels=10))

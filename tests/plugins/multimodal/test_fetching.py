@@ -252,6 +252,41 @@ async def test_whoever_goes_away_ends_the_fetch(site: Site) -> None:
         await task
 
 
+async def test_a_slow_host_leaves_connections_to_others(site: Site) -> None:
+    NAMES["slow.test"] = [PUBLIC]
+    fetcher = site.fetcher("*")
+    slow = [asyncio.create_task(fetcher.fetch("http://slow.test/slow", 60)) for _ in range(200)]
+    while len(site.asked) < 8:
+        await asyncio.sleep(0.01)
+    assert await fetcher.fetch("http://public.test/cat", 5) == b"cat"
+    assert len([host for host, _ in site.asked if host == "slow.test"]) == 8
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    assert not fetcher._shares._parties
+
+
+async def test_names_that_hang_leave_known_ones_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, asked = threading.Event(), []
+
+    def look_up(host: str, port: int) -> Sequence[str]:
+        asked.append(host)
+        if host.startswith("made-up"):
+            release.wait(60)
+        return [PUBLIC]
+
+    monkeypatch.setattr("lsv_multimodal.fetching.ssrf._look_up", look_up)
+    resolver = Resolver()
+    assert await resolver("known.test", 80) == [PUBLIC]
+    hanging = [asyncio.create_task(resolver(f"made-up-{n % 100}.test", 80)) for n in range(200)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(resolver("known.test", 80), 30) == [PUBLIC]
+    hanging[0].cancel()
+    release.set()
+    await asyncio.gather(*hanging, return_exceptions=True)
+    assert len(asked) == 102, "a name is looked up once for all who wait"
+
+
 class Tls(httpcore2.AsyncMockStream):
     names: ClassVar[list[str | None]] = []
 

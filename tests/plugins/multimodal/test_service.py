@@ -15,8 +15,8 @@ import pytest_asyncio
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.media.content_parts import Reference
-from lsv.media.items import Prepared
-from lsv.media.options import MediaOptions
+from lsv.media.items import Encoded, Prepared
+from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import Processed
 from lsv.media.service import open_service
 from lsv.plugins import Plugins
@@ -99,6 +99,52 @@ async def test_an_item_that_fails_is_named_by_its_part(service: LocalMediaServic
     with pytest.raises(BadRequest) as caught:
         await service.prepare([shown(1, 1, 1)], {"colour": 1})
     assert caught.value.param == "mm_processor_kwargs"
+
+
+@MODULE
+async def test_decoded_bytes_are_limited_by_request(config: EngineConfig, family: Plugins) -> None:
+    options = MediaOptions(limits=Limits(decoded=100))
+    service = LocalMediaService(config, family.catalog, options)
+    small = [shown(n, 2, 3) for n in range(3)]
+    assert [item.decoded for item in await service.prepare(small[:2], {})] == [36, 36]
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(BadRequest, match=r"once they are decoded, over the limit .*--max-decoded-mb"):
+            await service.prepare(small, {})
+    await service.close()
+
+
+@MODULE
+async def test_a_request_leaves_connections_and_workers_to_others(config: EngineConfig, family: Plugins) -> None:
+    sources = Waiting()
+    service = LocalMediaService(config, family.catalog, MediaOptions(), sources=sources)  # type: ignore[arg-type]
+    greedy = asyncio.create_task(service.prepare([shown(n, 0, 0) for n in range(16)], {}))
+    while sources.waiting < 4:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert sources.waiting == 4
+    other = asyncio.create_task(service.prepare([shown(1, 1, 1)], {}))
+    while sources.waiting < 5:
+        await asyncio.sleep(0)
+    for task in (greedy, other):
+        task.cancel()
+    await asyncio.gather(greedy, other, return_exceptions=True)
+    await service.close()
+
+
+class Waiting:
+    """Sources that never answer."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    async def read(self, reference: Reference) -> Encoded:
+        self.waiting += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
 
 
 @MODULE

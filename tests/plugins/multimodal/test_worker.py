@@ -23,6 +23,7 @@ from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.plugins import Plugins
+from lsv.processes.confinement.probe import find_measures
 from lsv.processes.side.process import Broken, SideProcess
 from lsv_multimodal.preprocessing import Preprocessor
 from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply
@@ -96,6 +97,36 @@ def test_what_takes_too_long_or_breaks_its_process_is_refused(worker: Worker) ->
     with pytest.raises(Broken, match="was killed by signal 6"):
         worker.ask(picture(solid(1, 2, 3), crash=True), 20)
     assert not worker.running
+
+
+def test_workers_are_confined_by_all_that_the_system_has(worker: Worker) -> None:
+    worker.initialize()
+    here = {measure.name for measure in find_measures() if measure.held}
+    assert {measure.name for measure in worker.measures if measure.held} == here
+
+
+def test_a_bomb_ends_the_worker_alone(config: EngineConfig) -> None:
+    """A small file that takes more memory than a worker has, past the estimate that is made before decoding."""
+    limits = Limits(memory=64 << 20)
+    worker: Worker = SideProcess(media_worker(MediaOptions(limits=limits)), Init(config, Limits()))
+    worker.start()
+    bomb = solid(1, 2, 3, 4, size=(4000, 4000), mode="RGBA")
+    assert len(bomb) < 100_000
+    with pytest.raises(Broken, match="took more than 64 MiB of memory"):
+        worker.ask(picture(bomb), 60)
+    assert not worker.running
+    worker.start()
+    assert values(worker.ask(picture(solid(65, 66, 67)), 20)) == [65, 66, 67]
+    worker.end()
+
+
+def test_what_the_memory_can_not_hold_is_refused_before_it_is_decoded(config: EngineConfig) -> None:
+    worker = worker_of(config, MediaOptions(limits=Limits(memory=64 << 20)))
+    worker.start()
+    with pytest.raises(BadRequest, match=r"4000 x 4000 pixels takes 106 MiB, over the limit of 64 \(--media-memory-mb"):
+        worker.ask(picture(solid(1, 2, 3, 4, size=(4000, 4000), mode="RGBA")), 60)
+    assert worker.running
+    worker.end()
 
 
 def test_workers_lower_their_priority_and_end_with_their_parent(config: EngineConfig, tmp_path: Path) -> None:

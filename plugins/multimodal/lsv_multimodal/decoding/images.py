@@ -65,7 +65,7 @@ def pixels_of(image: PilImage.Image, factor: int = 1) -> Pixels:
 
     With a ``factor`` every pixel is the mean of so many by so many.
     """
-    rows = _ROWS * factor
+    rows = factor * max(1, _ROWS // factor)
     pixels = np.empty((-(-image.height // factor), -(-image.width // factor), 3), np.uint8)
     for top in range(0, image.height, rows):
         strip = _to_rgb(image.crop((0, top, image.width, min(top + rows, image.height))))

@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from lsv import plugins
 from lsv.errors import LsvError, PluginError, RequestFailed
 from lsv.processes.side.main import Loaded, run
-from lsv_multimodal.preprocessing import Preprocessor
 from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply, SplitAudio
+
+if TYPE_CHECKING:
+    from lsv_multimodal.preprocessing import Preprocessor
 
 _log = logging.getLogger(__name__)
 
 
 def load(init: Init) -> Loaded:
     """Load the processor and the decoders. Raises ``LsvError``."""
+    # only now: libraries of arrays start threads, and a process that has any can't leave the network any more
+    from lsv_multimodal.preprocessing import Preprocessor
+
     try:
         catalog = plugins.load(init.config.plugins or None).catalog
         preprocessor = Preprocessor(init.config, catalog, init.limits)
