@@ -19,6 +19,7 @@ from lsv.media.content_parts import Reference
 from lsv.media.items import Encoded
 from lsv.media.options import Limits, MediaOptions
 from lsv_multimodal.fetching.http import Fetcher
+from lsv_multimodal.fetching.nat64 import find_prefixes
 from lsv_multimodal.fetching.sources import Sources
 from lsv_multimodal.fetching.ssrf import Resolver, is_public
 
@@ -196,6 +197,34 @@ def test_public_addresses(address: str) -> None:
 @pytest.mark.parametrize("address", SPECIAL_ADDRESSES)
 def test_addresses_with_a_local_or_special_meaning(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
+
+
+# the examples of RFC 6052, section 2.4, below another prefix and for the addresses of RFC 7050
+@pytest.mark.parametrize(
+    ("answer", "prefix", "inside", "outside"),
+    [
+        ("2a01:db8:c000:aa::", "2a01:db8::/32", "2a01:db8:a00:1::", "2a01:db8:808:808::"),
+        ("2a01:db8:1c0:0:aa::", "2a01:db8:100::/40", "2a01:db8:10a:0:1::", "2a01:db8:108:808:8::"),
+        ("2a01:db8:122:c000:0:aa00::", "2a01:db8:122::/48", "2a01:db8:122:a00:0:100::", "2a01:db8:122:808:8:800::"),
+        ("2a01:db8:122:3c0:0:aa::", "2a01:db8:122:300::/56", "2a01:db8:122:30a:0:1::", "2a01:db8:122:308:8:808::"),
+        ("2a01:db8:122:344:c0:0:aa00:0", "2a01:db8:122:344::/64", "2a01:db8:122:344:a:0:100:0",
+         "2a01:db8:122:344:8:808:800:0"),
+        ("2a01:db8:122:344::c000:aa", "2a01:db8:122:344::/96", "2a01:db8:122:344::a00:1", "2a01:db8:122:344::808:808"),
+    ],
+)  # fmt: skip
+async def test_what_the_network_translates_to_private_addresses_is_not_reached(
+    site: Site, answer: str, prefix: str, inside: str, outside: str
+) -> None:
+    assert find_prefixes([answer, "192.0.0.170"]) == (ipaddress.IPv6Network(prefix),)
+    NAMES.update({"ipv4only.arpa": [answer], "in.test": [inside], "out.test": [outside]})
+    try:
+        assert is_public(ipaddress.ip_address(inside)), "nothing in the address says so"
+        fetcher = site.fetcher("*")
+        assert "not a public host" in await refused(fetcher, "http://in.test/cat")
+        assert await fetcher.fetch("http://out.test/cat", 5) == b"cat"
+        assert site.lookups.count("ipv4only.arpa") == 1
+    finally:
+        del NAMES["ipv4only.arpa"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from functools import partial
 import httpcore2
 
 from lsv.errors import BadRequest
+from lsv_multimodal.fetching.nat64 import NAME as NAT64_NAME
+from lsv_multimodal.fetching.nat64 import carried_below, find_prefixes
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -24,6 +26,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _LOOKUPS = 16
 _KNOWN = 1024
+_PREFIX_SECONDS = 600.0
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """All that is assigned for hosts of the internet (RFC 4291); everything else has a local or special meaning."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -111,12 +114,21 @@ def _carried(address: Address) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped
 
 
+def _is_reachable(address: Address, translated: Sequence[ipaddress.IPv6Network]) -> bool:
+    """Whether an address is public, and what it leads to in this network."""
+    carried = carried_below(address, translated) if isinstance(address, ipaddress.IPv6Address) else []
+    return is_public(address) and all(map(is_public, carried))
+
+
 class PublicBackend(httpcore2.AsyncNetworkBackend):
     """Connects to public addresses alone. TLS still speaks to the name: httpcore hands it to ``start_tls`` itself."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkBackend, resolver: Resolve) -> None:
         self._inner = inner
         self._resolve = resolver
+        self._translated: tuple[ipaddress.IPv6Network, ...] = ()
+        self._known_until = 0.0
+        self._asking = asyncio.Lock()
 
     async def connect_tcp(
         self,
@@ -131,9 +143,10 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
             found = await self._resolve(host, port)
         except OSError as cause:
             raise httpcore2.ConnectError(f"the name {host} has no address") from cause
+        translated = await self._find_translated() if any(":" in text for text in found) else ()
         for text in found:
             # a scope ("%eth0") only stands behind addresses of the local network
-            if "%" in text or not is_public(ipaddress.ip_address(text)):
+            if "%" in text or not _is_reachable(ipaddress.ip_address(text), translated):
                 raise BadRequest(f"{host} is not a public host: media are fetched from public addresses alone")
         failure: Exception = httpcore2.ConnectError(f"the name {host} has no address")
         for text in dict.fromkeys(found):
@@ -142,6 +155,18 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as cause:
                 failure = cause
         raise failure
+
+    async def _find_translated(self) -> tuple[ipaddress.IPv6Network, ...]:
+        """The prefixes by which this network leads to IPv4 addresses, asked for now and then."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if now >= self._known_until:
+                try:
+                    self._translated = find_prefixes(await self._resolve(NAT64_NAME, 443))
+                except OSError:
+                    self._translated = ()
+                self._known_until = now + _PREFIX_SECONDS
+            return self._translated
 
     async def connect_unix_socket(
         self,
