@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic
 
@@ -33,6 +33,7 @@ class Child(Process, Generic[Sent, Received]):
         own_group: bool = False,
         stdout: int | None = None,
         stderr: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         self.channel: Channel[Sent, Received | Failed] = Channel(ours, receives | Failed)
@@ -41,7 +42,8 @@ class Child(Process, Generic[Sent, Received]):
         try:
             with theirs:
                 super().__init__(
-                    command, inherited=descriptors, own_group=own_group, stdout=stdout, stderr=stderr
+                    command, inherited=descriptors, own_group=own_group, stdout=stdout, stderr=stderr,
+                    environment=environment,
                 )  # fmt: skip
         except BaseException:
             ours.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -15,7 +15,8 @@ class Process:
 
     ``inherited`` are descriptors that it keeps. With ``own_group`` it leads a process group of its own: an
     interrupt of the terminal does not reach it, and signals go to everything it has started. ``stdout`` and ``stderr``
-    as in ``subprocess.Popen``. Raises ``OSError`` when the command can't be run.
+    as in ``subprocess.Popen``; ``environment`` in place of this process's own. Raises ``OSError`` when the command
+    can't be run.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class Process:
         own_group: bool = False,
         stdout: int | None = None,
         stderr: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._own_group = own_group
         self._popen = subprocess.Popen(
@@ -34,6 +36,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
+            env=environment,
             process_group=0 if own_group else None,
         )
 

@@ -121,12 +121,9 @@ _HARMLESS = (
 """Beginnings of the variables that a process needs to find its libraries, folders and language; no secrets."""
 
 
-def keep_harmless(more: Mapping[str, str]) -> None:
-    """Forget all variables but those that libraries need, and set ``more``: for a process that may be taken over."""
-    for name in list(os.environ):
-        if not name.startswith(_HARMLESS):
-            del os.environ[name]
-    export(more)
+def harmless_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The variables that libraries need, and ``more``: for a process that strangers may take over."""
+    return {**{name: value for name, value in os.environ.items() if name.startswith(_HARMLESS)}, **more}
 
 
 def variables(settings: Iterable[Setting]) -> dict[str, str]:

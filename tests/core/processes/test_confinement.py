@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv.errors import ConfigError, LsvError
 from lsv.processes import confinement
 from lsv.processes.confinement import kernel, landlock, namespaces, seccomp
 from lsv.processes.confinement.calls import ALLOWED, FORBIDDEN, NUMBERS
@@ -140,13 +140,15 @@ def test_time_ends_when_the_parent_says(confined: Probe) -> None:
 
 
 def test_secrets_of_the_environment_do_not_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lsv import settings
-
-    monkeypatch.setattr(
-        os, "environ", {"HOME": "/h", "LSV_API_KEY": "k", "HF_TOKEN": "t", "AWS_SECRET": "s", "LC_ALL": "C"}
-    )
-    settings.keep_harmless({"OMP_NUM_THREADS": "1"})
-    assert os.environ == {"HOME": "/h", "LC_ALL": "C", "OMP_NUM_THREADS": "1"}
+    for name in ("LSV_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
+    process = probe(Terms(memory=128 * MIB, seconds=1))
+    process.start()
+    assert process._child is not None
+    found = Path(f"/proc/{process._child.pid}/environ").read_bytes()
+    process.end()
+    assert b"PATH=" in found
+    assert b"secret" not in found
 
 
 def test_switched_off_it_is_a_plain_process(tmp_path: Path) -> None:
@@ -298,6 +300,21 @@ async def test_work_that_nobody_waits_for_is_ended(monkeypatch: pytest.MonkeyPat
     await asyncio.sleep(0.05)
     gone.cancel()
     assert (await asyncio.wait_for(pool.ask(Try("thread")), 30)).outcome == "done", "the process would spin for 20 s"
+    pool.close()
+
+
+async def test_no_room_for_a_process_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("lsv.processes.side.process.Child", full)
+    with pytest.raises(LsvError, match="the process that tries can't be started: Resource temporarily") as caught:
+        await pool.ask(Try("thread"))
+    assert caught.value.status == 503
+    monkeypatch.undo()
+    assert (await pool.ask(Try("thread"))).outcome == "done"
     pool.close()
 
 

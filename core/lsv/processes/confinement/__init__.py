@@ -40,8 +40,10 @@ def confine(terms: Terms, readable: Sequence[str] = ()) -> list[Measure]:
         _take("files", _FEW_FILES, "the account's rights bound reading, and the filter writing",
               lambda: landlock.read_only(paths)),
     ]  # fmt: skip
-    filtered = _take("system calls", _FEW_CALLS, "no new processes, no files that grow", seccomp.install)
-    if not filtered.held:
+    filtered = _take(
+        "system calls", _FEW_CALLS, "no new processes unless it is root's, no files that grow", seccomp.install
+    )
+    if not filtered.held and sys.platform == "linux":
         limits.forbid_processes_and_files()
     return [*measures, filtered]
 

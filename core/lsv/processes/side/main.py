@@ -18,7 +18,6 @@ from lsv.processes.confinement.terms import Measure, Terms
 from lsv.processes.lifeline import connect
 from lsv.processes.side.messages import OutOfMemory, Ready
 from lsv.processes.wire import Channel, Failed
-from lsv.settings import keep_harmless
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ def run(name: str, receives: Any, load: Callable[[Any], Loaded]) -> int:
     # interrupts are for the server, which then closes the channel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name} %(name)s: %(message)s")
-    keep_harmless({"OMP_NUM_THREADS": "1"})
     channel = connect(int(sys.argv[1]), int(sys.argv[2]), Terms | receives)
     _lower_priority()
     try:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from lsv.errors import Unavailable
 from lsv.processes.side.process import Kind, SideProcess
 from lsv.processes.wire import Received, Sent
 
@@ -100,12 +101,19 @@ class SidePool(Generic[Sent, Received]):
         self._busy.add(process)
         try:
             if not process.running:
-                process.start()
+                self._start(process)
             return await asyncio.get_running_loop().run_in_executor(self._threads, act, process)
         finally:
             self._busy.discard(process)
             self._idle.append(process)
             self._tell(process)
+
+    def _start(self, process: SideProcess[Sent, Received]) -> None:
+        """Raises ``Unavailable`` where the system has no room for another process."""
+        try:
+            process.start()
+        except OSError as cause:
+            raise Unavailable(f"the process that {self._kind.what} can't be started: {cause.strerror}") from None
 
     def _abandon(self, work: asyncio.Task[Made]) -> None:
         """End work that is not done soon: who asked for it has gone."""

@@ -15,11 +15,15 @@ from lsv.processes.child import Child
 from lsv.processes.confinement.terms import Measure, Terms
 from lsv.processes.side.messages import OutOfMemory, Ready
 from lsv.processes.wire import Received, Sent
+from lsv.settings import harmless_environment
 
 _START_SECONDS = 120.0
 """How long imports and loading may take."""
 _END_SECONDS = 1.0
 """How long the kernel may take to end a process that has closed its channel."""
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Libraries would start threads while they are imported, for which Landlock does not hold."""
 
 _ENDS = {
     signal.SIGSYS: "tried a system call that it may not make",
@@ -69,7 +73,8 @@ class SideProcess(Generic[Sent, Received]):
         self.end()
         self._ready = False
         receives = self._kind.receives | Ready | OutOfMemory
-        self._child = Child(self._kind.module, self._kind.terms, receives, own_group=True)
+        environment = harmless_environment(dict.fromkeys(_THREADS, "1"))
+        self._child = Child(self._kind.module, self._kind.terms, receives, own_group=True, environment=environment)
         with suppress(OSError):  # it ended at once, which the next receive will tell
             self._child.send(self._init)
         self._move()
