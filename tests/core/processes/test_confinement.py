@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError, LsvError
+from lsv.errors import ConfigError
 from lsv.processes import confinement
 from lsv.processes.confinement import kernel, landlock, namespaces, seccomp
 from lsv.processes.confinement.calls import ALLOWED, FORBIDDEN, NUMBERS
 from lsv.processes.confinement.probe import Begin, Tried, Try, probe
 from lsv.processes.confinement.terms import Measure, Terms, Unavailable
-from lsv.processes.side.pool import SidePool
-from lsv.processes.side.process import Broken, Kind, SideProcess
+from lsv.processes.side.process import Broken, SideProcess
 
 MIB = 1 << 20
 SECONDS = 30.0
@@ -142,8 +139,9 @@ def test_time_ends_when_the_parent_says(confined: Probe) -> None:
 def test_secrets_of_the_environment_do_not_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LSV_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret")
-    process = probe(Terms(memory=128 * MIB, seconds=1))
+    process = probe(Terms(memory=128 * MIB, seconds=1, mode="off"))
     process.start()
+    process.initialize()
     assert process._child is not None
     found = Path(f"/proc/{process._child.pid}/environ").read_bytes()
     process.end()
@@ -283,56 +281,6 @@ def test_numbers_are_those_of_the_system(machine: str, header: str) -> None:
     }
     assert NUMBERS.keys() >= ALLOWED | FORBIDDEN
     assert {name: numbers[machine] for name, numbers in NUMBERS.items() if machine in numbers}.items() <= theirs.items()
-
-
-# Pools
-
-
-def kind(seconds: float = 20) -> Kind:
-    return Kind("tries", "lsv.processes.confinement.probe", Tried, Terms(memory=128 * MIB, seconds=seconds))
-
-
-async def test_work_that_nobody_waits_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lsv.processes.side.pool._ABANDONED_SECONDS", 0.05)
-    pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
-    await pool.ask(Try("thread"))
-    gone = asyncio.create_task(pool.ask(Try("spin")))
-    await asyncio.sleep(0.05)
-    gone.cancel()
-    assert (await asyncio.wait_for(pool.ask(Try("thread")), 30)).outcome == "done", "the process would spin for 20 s"
-    pool.close()
-
-
-async def test_no_room_for_a_process_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr("lsv.processes.side.process.Child", full)
-    with pytest.raises(LsvError, match="the process that tries can't be started: Resource temporarily") as caught:
-        await pool.ask(Try("thread"))
-    assert caught.value.status == 503
-    monkeypatch.undo()
-    assert (await pool.ask(Try("thread"))).outcome == "done"
-    pool.close()
-
-
-async def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
-    (process,) = pool._idle
-    process.measures = (Measure("files", False, "not in force, denied: nothing"),)
-    pool._tell(process)
-    pool._tell(process)
-    assert caplog.messages == ["the process that tries: files not in force, denied: nothing"]
-    pool.close()
-
-
-def test_what_side_processes_need_is_light() -> None:
-    heavy = ("torch", "numpy", "transformers")
-    script = f"import sys, lsv.processes.side.main; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_a_system_call_reports_its_error() -> None:

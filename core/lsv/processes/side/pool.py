@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from lsv.errors import Unavailable
+from lsv.errors import Overloaded, Unavailable
 from lsv.processes.side.process import Kind, SideProcess
 from lsv.processes.wire import Received, Sent
 
@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 
 _ABANDONED_SECONDS = 1.0
 """How long work may go on that nobody waits for any more: a new process takes about as long to be ready."""
+
+_LINE = 512
+"""Commands that may wait for a process."""
 
 Made = TypeVar("Made")
 
@@ -35,6 +38,7 @@ class SidePool(Generic[Sent, Received]):
         self._slots = asyncio.Semaphore(size)
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="side")
         self._work: dict[asyncio.Task[object], SideProcess[Sent, Received]] = {}
+        self._waiting = 0
         self._told = False
 
     def warm(self) -> None:
@@ -87,8 +91,14 @@ class SidePool(Generic[Sent, Received]):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _begin(self, act: Callable[[SideProcess[Sent, Received]], Made]) -> asyncio.Task[Made]:
-        """Have a process act as soon as one is free."""
-        await self._slots.acquire()
+        """Have a process act as soon as one is free. Raises ``Overloaded`` where too many wait for that."""
+        if self._waiting >= _LINE:
+            raise Overloaded(f"{self._waiting} others wait for the process that {self._kind.what}: try again later")
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
         process = self._idle.pop()
         work = asyncio.create_task(self._run(process, act))
         self._work[work] = process
