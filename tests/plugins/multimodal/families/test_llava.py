@@ -208,6 +208,18 @@ def test_pictures_and_options_it_can_not_take(
         shows.place([IMAGE], [picture(*size)])
 
 
+def test_only_an_image_that_becomes_one_square_may_be_reduced(
+    checkpoint: Callable[..., Path], shower: Callable[[Path, str], Any]
+) -> None:
+    square = shower(checkpoint("llava"), "llava").processor
+    size = square._processor.size.get("shortest_edge") or square._processor.size["height"]
+    assert square.resized(40 * size, 20 * size) in ((2 * size, size), (size, size))
+    square._processor.do_resize = False
+    assert square.resized(4000, 2000) == (4000, 2000)
+    tiles = shower(checkpoint("llava_next"), "llava_next").processor
+    assert tiles.resized(4000, 2000) == (4000, 2000), "the layout of its tiles depends on the size"
+
+
 def test_engine_in_chunks_with_prefixes_and_preemption(
     checkpoint: Callable[..., Path], shower: Any, picture: Any, engine: Any
 ) -> None:
