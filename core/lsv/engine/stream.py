@@ -11,7 +11,8 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
-from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
+from lsv.text.detokenize import Detokenizer
+from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
 
 
@@ -21,7 +22,9 @@ class Candidate:
     ``finish`` is None while it grows; ``stop`` is the stop string or token id that ended it.
     """
 
-    def __init__(self, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer, stops: StopStrings | None
+    ) -> None:
         self.tokens = 0
         self.finish: FinishReason | None = None
         self.stop: int | str | None = None
@@ -31,7 +34,7 @@ class Candidate:
             if params.detokenize
             else None
         )
-        self._finder = StopFinder(params.stop, include=params.include_stop_str_in_output) if params.stop else None
+        self._finder = StopFinder(stops, include=params.include_stop_str_in_output) if stops else None
 
     @property
     def finished(self) -> bool:
@@ -58,10 +61,13 @@ class Candidate:
         )
 
     def _show(self, text: str) -> str:
-        """The part of new text that can't begin a stop string; at one, the answer is finished."""
-        if self._finder is None or self.tokens <= self._params.min_tokens:
+        """The part of new text that can't begin a stop string; at one, the answer is finished.
+
+        A stop string that is complete within ``min_tokens`` does not count; one that only begins there does.
+        """
+        if self._finder is None:
             return text
-        found = self._finder.push(text)
+        found = self._finder.push(text, early=self.tokens <= self._params.min_tokens)
         if isinstance(found, Stopped):
             self.finish, self.stop = FinishReason.STOP, found.stop
             return found.text
@@ -91,7 +97,8 @@ class OutputStream:
         self._model = model
         self._tokenizer = tokenizer
         self._prompt = request.prompt.ids
-        self._candidates = [Candidate(self._prompt, self.params, tokenizer) for _ in range(request.size)]
+        stops = StopStrings(self.params.stop) if self.params.stop else None
+        self._candidates = [Candidate(self._prompt, self.params, tokenizer, stops) for _ in range(request.size)]
         self._prompt_logprobs: list[PositionLogprobs | None] = [None]
         self._opened = False
         self._failed = False

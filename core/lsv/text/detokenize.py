@@ -1,9 +1,8 @@
-"""Token ids become text as they come: incremental detokenising, and stop strings that straddle tokens."""
+"""Token ids become text as they come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from lsv.text.tokenizer import Tokenizer
 
@@ -79,48 +78,3 @@ class Detokenizer:
             if len(rest) >= pending and self._decode(self._window[:cut]) + rest == text:
                 return cut
         return 0
-
-
-class Stopped(NamedTuple):
-    """The text to show before a stop string, and the stop string."""
-
-    text: str
-    stop: str
-
-
-class StopFinder:
-    """Passes text on until one of ``stops`` occurs, and never shows the beginning of what may become one."""
-
-    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
-        self._stops = tuple(stops)
-        self._include = include
-        self._held = ""
-
-    def push(self, text: str) -> str | Stopped:
-        """The text that can be shown now.
-
-        Of several stop strings the one that is complete first counts, then the longest; so it makes no difference
-        how the text is cut into pieces.
-        """
-        held = self._held + text
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
-        if found:
-            end, at, stop = min(found)
-            self._held = ""
-            return Stopped(held[: end if self._include else at], stop)
-        border = len(held) - max((_overlap(held, stop) for stop in self._stops), default=0)
-        self._held = held[border:]
-        return held[:border]
-
-    def flush(self) -> str:
-        """What was held back, at the end of the answer."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that ``stop`` begins with."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0

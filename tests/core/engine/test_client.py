@@ -88,6 +88,16 @@ def test_min_tokens_come_before_stop_strings():
     assert (text, kept, finish, stop) == ("abc", ids("abcb"), STOP, "b")
 
 
+@pytest.mark.parametrize(("least", "expected"), [(0, "a"), (1, "a"), (2, "a"), (3, "a"), (4, "abcde"), (5, "abcde")])
+def test_a_stop_string_may_begin_within_min_tokens(least: int, expected: str):
+    params = SamplingParams(stop=("bcd",), min_tokens=least)
+    whole = read(params, Update(id=0, tokens=ids("abcde"), finish=END))
+    assert whole[0] == expected
+    assert whole[3] == ("bcd" if expected == "a" else None)
+    single = [Update(id=0, tokens=ids(letter), finish=END if letter == "e" else None) for letter in "abcde"]
+    assert read(params, *single) == whole
+
+
 def test_how_stop_tokens_show():
     eos = TOKENIZER.eos_ids[0]
     ended = Update(id=0, tokens=(*ids("ab"), eos), finish=STOP)

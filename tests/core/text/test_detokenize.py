@@ -1,4 +1,4 @@
-"""Incremental text equals decoding everything at once, and stop strings are found wherever they lie."""
+"""Incremental text equals decoding everything at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from lsv.text.detokenize import Detokenizer, StopFinder, Stopped
+from lsv.text.detokenize import Detokenizer
 from lsv.text.tokenizer import Tokenizer
 
 
@@ -125,62 +125,3 @@ def demo() -> Tokenizer:
     import lsv_demo
 
     return Tokenizer.load(Path(lsv_demo.__file__).parent / "checkpoint")
-
-
-def cut(text: str, sizes: list[int]) -> list[str]:
-    pieces, at = [], 0
-    for size in sizes:
-        pieces.append(text[at : at + size])
-        at += size
-    return [*pieces, text[at:]]
-
-
-def find(stops: list[str], pieces: list[str], *, include: bool = False) -> tuple[str, str | None]:
-    finder, shown = StopFinder(stops, include=include), ""
-    for piece in pieces:
-        found = finder.push(piece)
-        if isinstance(found, Stopped):
-            return shown + found.text, found.stop
-        shown += found
-    return shown + finder.flush(), None
-
-
-@given(
-    st.text("abc", max_size=30),
-    st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3),
-    st.lists(st.integers(0, 4), max_size=20),
-    st.booleans(),
-)
-@settings(max_examples=500, deadline=None)
-def test_stops_are_found_wherever_they_straddle(text: str, stops: list[str], sizes: list[int], include: bool):
-    shown, stop = find(stops, cut(text, sizes), include=include)
-    present = [one for one in stops if one in text]
-    if not present:
-        assert (shown, stop) == (text, None)
-        return
-    assert stop in present
-    ending = shown if include else shown + stop
-    assert text.startswith(ending)
-    assert ending.endswith(stop)
-    assert not any(one in ending[:-1] for one in stops), "an earlier stop string was passed over"
-    assert (shown, stop) == find(stops, list(text), include=include)
-
-
-@given(st.text("ab", max_size=30), st.text("ab", min_size=1, max_size=6))
-@settings(max_examples=300, deadline=None)
-def test_no_part_of_a_stop_string_is_shown(text: str, stop: str):
-    finder, shown = StopFinder([stop]), ""
-    for letter in text:
-        found = finder.push(letter)
-        shown += found if isinstance(found, str) else found.text
-        if isinstance(found, Stopped):
-            break
-    if stop in text:
-        assert shown == text[: text.index(stop)]
-
-
-def test_text_is_held_no_longer_than_needed():
-    finder = StopFinder(["\n\nUser:"])
-    assert finder.push("Hi\n") == "Hi"
-    assert finder.push("there") == "\nthere"
-    assert finder.flush() == ""
