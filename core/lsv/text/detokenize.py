@@ -17,13 +17,18 @@ _MOST_PENDING = 3
 class Detokenizer:
     """Decodes one answer token by token at constant cost per token.
 
-    Tokens are decoded in a short window, because a token's text depends on its neighbours: leading spaces,
-    characters spread over several tokens. The texts of all ``push`` and the final ``flush`` together are what
-    decoding the whole answer (after the prompt's last tokens) would give.
+    Most tokens have a text of their own. Others are decoded in a short window, because their text depends on their
+    neighbours: characters spread over several tokens, the space before the first one.
+
+    The texts of all ``push`` and the final ``flush`` together are what decoding the whole answer (after the prompt's
+    last tokens) would give, with one exception. Where unknown characters are spelt as byte tokens, as by Llama 2,
+    and a run of them ends in bytes that are no UTF-8, the whole run is replaced by U+FFFD when it is decoded at once;
+    here the characters before these bytes have been shown by then, and stay.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
         self._decode: Callable[[Sequence[int]], str] = lambda ids: tokenizer.decode(ids, skip_special_tokens)
+        self._plain = tokenizer.plain_texts
         self._dropped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._known = tokenizer.vocab_size  # models' vocabularies may be larger; what is beyond has no text
         self._window = [token for token in prompt[-_CONTEXT:] if not self._is_silent(token)]
@@ -32,15 +37,28 @@ class Detokenizer:
             self._window, text = [], ""
         self._fresh = len(self._window)  # where the tokens since the last character border begin
         self._shown = len(text)
+        self._is_settled = bool(text) or not tokenizer.trims_first  # a plain token now adds its own text, no more
+        self._last: int | None = None  # the last token, if it was plain; the window is out of date then
 
     def push(self, token: int) -> str:
         """The text that is certain once ``token`` is known; empty inside a character."""
-        if self._is_silent(token):
-            return ""
+        if self._is_settled:
+            text = self._plain[token]
+            if text is not None:
+                self._last = token
+                return text
+        return "" if self._is_silent(token) else self._decode_with(token)
+
+    def _decode_with(self, token: int) -> str:
+        """``push`` for any token."""
+        if self._last is not None:
+            self._window, self._last = [self._last], None
+            self._shown, self._fresh = len(self._decode(self._window)), 1
         self._window.append(token)
         text = self._decode(self._window)
         new = self._advance(text, len(text.rstrip(_REPLACEMENT)))
-        if new and self._shown == len(text):
+        self._is_settled = bool(new) and self._shown == len(text)
+        if self._is_settled:
             self._cut(self._fresh, pending=0)
             self._fresh = len(self._window)
         elif len(self._window) > _LONGEST_WINDOW:
@@ -51,6 +69,8 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What was held back, at the end of the answer."""
+        if self._last is not None:
+            return ""
         new = self._decode(self._window)[self._shown :]
         self._shown += len(new)
         return new

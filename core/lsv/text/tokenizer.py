@@ -6,7 +6,7 @@ Reads the files itself (``tokenizers`` alone, no transformers): loading costs 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import tokenizers
 
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.text.chat_template import ChatTemplates, read_templates
+from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -41,8 +42,10 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._chat = ChatTemplates(templates or {}, special_tokens or {})
+        self._spelling = find_spelling(backend)
         self._texts: dict[int, str] = {}
         added = backend.get_added_tokens_decoder()
+        self._added = frozenset(added)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.special_tokens = dict(special_tokens or {})
         self.vocab_size: int = max(backend.get_vocab_size(), max(added, default=-1) + 1)
@@ -50,6 +53,7 @@ class Tokenizer:
         own_eos = self._named_id("eos_token")
         self.eos_ids = tuple(dict.fromkeys([*(() if own_eos is None else (own_eos,)), *eos_ids]))
         self.sampling_defaults = dict(sampling_defaults or {})
+        self.plain_texts = PlainTexts(self._plain_text)
 
     @classmethod
     def load(cls, directory: str | Path, *, chat_template: str | None = None) -> Tokenizer:
@@ -114,6 +118,18 @@ class Tokenizer:
             self._texts[token] = self._spell(token)
         return self._texts[token]
 
+    def token_bytes(self, token: int) -> bytes:
+        """One token's bytes, which may be a part of a character; those of its text where the decoder is not known."""
+        piece: str | None = self._backend.id_to_token(token)
+        if piece is None or token in self.special_ids or self._spelling is None:
+            return self.token_text(token).encode()
+        return self._spelling.spell(piece)
+
+    @property
+    def trims_first(self) -> bool:
+        """Whether the first token of a text may be spelt in another way than amid others."""
+        return self._spelling is None or self._spelling.trims_first
+
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -145,9 +161,36 @@ class Tokenizer:
             return ""
         if token in self.special_ids:
             return piece
+        if self._spelling is not None:
+            return self._spelling.spell(piece).decode(errors="replace")
         text = self.decode([token], skip_special_tokens=False)
         # sentencepiece decoders drop the space in front of the first token
         return f" {text}" if piece.startswith(_METASPACE) and not text.startswith(" ") else text
+
+    def _plain_text(self, token: int) -> str | None:
+        piece = self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
+        if piece is None or token in self._added or self._spelling is None or self._spelling.is_part(piece):
+            return None
+        try:
+            text = self._spelling.spell(piece).decode()
+        except UnicodeDecodeError:
+            return None
+        return None if not text or text.endswith("\N{REPLACEMENT CHARACTER}") else text
+
+
+class PlainTexts(dict[int, "str | None"]):
+    """By token: its text, where neighbours have no say in it; None where they have, and for added tokens.
+
+    Filled as tokens are asked for. See ``Tokenizer.trims_first`` for the first token of a text.
+    """
+
+    def __init__(self, spell: Callable[[int], str | None]) -> None:
+        super().__init__()
+        self._spell = spell
+
+    def __missing__(self, token: int) -> str | None:
+        text = self[token] = self._spell(token)
+        return text
 
 
 class NoTokenizer(Tokenizer):

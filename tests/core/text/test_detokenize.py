@@ -51,7 +51,35 @@ def metaspace() -> Tokenizer:
     return Tokenizer(backend)
 
 
+def kept_space() -> Tokenizer:
+    """Like Gemma: as above, but the first space stays."""
+    tokenizer = metaspace()
+    tokenizer._backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return Tokenizer(tokenizer._backend)
+
+
+def unigram() -> Tokenizer:
+    """Like T5: no bytes; the first word's spaces are dropped."""
+    pieces = [("<unk>", 0.0), ("▁", -1.0), ("▁Hello", -2.0), ("▁▁wide", -2.0), ("lo", -2.0), ("é", -2.0), ("<0xE2>", -3.0)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0))
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens([AddedToken("</s>", special=True)])
+    backend.add_tokens([AddedToken("▁added", special=False)])
+    return Tokenizer(backend)
+
+
+def word_pieces() -> Tokenizer:
+    """Like BERT: spaces between words, and some of them cleaned up."""
+    vocab = {piece: token for token, piece in enumerate(["[UNK]", "hello", "##lo", ".", ",", "'", "s", "n't", "do"])}
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    return Tokenizer(backend)
+
+
 BYTES, SPACES = byte_level(), metaspace()
+KINDS = {"bytes": BYTES, "spaces": SPACES, "kept": kept_space(), "unigram": unigram(), "words": word_pieces()}
 
 
 def stream(tokenizer: Tokenizer, ids: list[int], prompt: list[int] = [], **options: bool) -> list[str]:  # noqa: B006
@@ -80,6 +108,41 @@ def test_any_text_after_any_prompt(prompt: str, answer: str):
         ids = [3 + byte if tokenizer is SPACES else byte for byte in answer.encode()]
         before = [3 + byte if tokenizer is SPACES else byte for byte in prompt.encode()]
         assert "".join(stream(tokenizer, ids, before)).replace(" ", "") == answer.replace(" ", "")
+
+
+def unspelt(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer, of which nothing is known but how to decode several ids."""
+    found = Tokenizer(tokenizer._backend)
+    found._spelling = None
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), skip=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_plain_tokens_are_decoded_as_in_a_window(kind: str, data: st.DataObject, skip: bool):
+    tokenizer = KINDS[kind]
+    token = st.integers(0, tokenizer.vocab_size + 1)
+    plain = st.sampled_from([one for one in range(tokenizer.vocab_size) if tokenizer.plain_texts[one]] or [1])
+    prompt, ids = data.draw(st.lists(token, max_size=8)), data.draw(st.lists(token | plain, max_size=40))
+    found = stream(tokenizer, ids, prompt, skip_special_tokens=skip)
+    assert found == stream(unspelt(tokenizer), ids, prompt, skip_special_tokens=skip)
+
+
+def test_plain_tokens_are_not_decoded_again(monkeypatch: pytest.MonkeyPatch):
+    decoded: list[int] = []
+    for tokenizer, plain in ((BYTES, 0x61), (SPACES, 261), (KINDS["unigram"], 2)):
+        detokenizer = Detokenizer(tokenizer, [plain])
+        detokenizer._decode = lambda ids: decoded.extend(ids) or ""
+        assert all(detokenizer.push(plain) for _ in range(10))
+    assert not decoded
+
+
+def test_a_run_of_byte_tokens_that_is_no_text_in_the_end():
+    """The one case in which a stream says something else than decoding the whole: what is shown stays."""
+    run = [3 + byte for byte in (0xC3, 0xA9, 0xFF)]
+    assert SPACES.decode([260, *run]) == "Hello\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"
+    assert "".join(stream(SPACES, [260, *run])).startswith("Helloé\N{REPLACEMENT CHARACTER}")
 
 
 def test_spaces_between_sentencepiece_tokens():
