@@ -24,7 +24,10 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 PositionLogprobs = tuple[TokenLogprob, ...]
-"""Candidates of one position: the chosen token first, then the likeliest ones in order."""
+"""Candidates of one position: the chosen token first, then as many of the likeliest, in order, as were asked for.
+
+The chosen one is repeated if it is one of these. Equally likely ones have equal ranks and stand in the order of their ids.
+"""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -199,10 +199,10 @@ class FakeClient(ClientBase):
 
     def _position(self, token: int, top: int, index: int) -> PositionLogprobs:
         """The chosen token has rank 1; candidates with a lower index are more sure of themselves."""
-        ids = [token, *((token + step) % 256 for step in range(1, max(1, top)))]
+        best = [((token + step) % 256, step + 1) for step in range(top)]
         return tuple(
             TokenLogprob(found, self.tokenizer.token_text(found), -0.25 * (rank + index), rank)
-            for rank, found in enumerate(ids, start=1)
+            for found, rank in ((token, 1), *best)
         )
 
     def _scored_prompt(self, prompt: Sequence[int], top: int) -> tuple[PositionLogprobs | None, ...]:

@@ -73,8 +73,8 @@ def vector(state: int) -> bytes:
 
 
 def logprobs(chosen: Sequence[int], others: int) -> Logprobs:
-    """Each chosen token as the most likely one, with ``others`` that follow it."""
-    ids = tuple(tuple((token + rank) % VOCABULARY for rank in range(others + 1)) for token in chosen)
-    values = tuple(tuple(-0.5 - rank for rank in range(others + 1)) for _ in chosen)
-    ranks = tuple(tuple(range(1, others + 2)) for _ in chosen)
-    return Logprobs(ids, values, ranks)
+    """Each chosen token as the most likely one, and again among the ``others`` most likely, with those that follow it."""
+    places = (0, *range(others))
+    ids = tuple(tuple((token + place) % VOCABULARY for place in places) for token in chosen)
+    values = (tuple(-0.5 - place for place in places),) * len(ids)
+    return Logprobs(ids, values, (tuple(place + 1 for place in places),) * len(ids))

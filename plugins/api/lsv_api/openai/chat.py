@@ -40,7 +40,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     envelope = Envelope.of("chatcmpl", served, exchange)
     request = make_request(body, prompt, params, envelope.id, exchange)
     request = served.admission.admit(request, field="messages", strict=True)
-    writer = ChatWriter(body, envelope, exchange.api.options)
+    writer = ChatWriter(body, served, envelope, exchange.api.options)
     if body.stream:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
@@ -60,14 +60,17 @@ def _logprobs(body: ChatRequest) -> int | None:
 class ChatWriter:
     """Writes answers as chat completion objects and events."""
 
-    def __init__(self, body: ChatRequest, envelope: Envelope, options: ApiOptions) -> None:
+    def __init__(self, body: ChatRequest, served: Served, envelope: Envelope, options: ApiOptions) -> None:
         self._body = body
         self._envelope = envelope
         prompted = body.add_generation_prompt is not False and not body.continue_final_message
         self._role = options.response_role if prompted else body.messages[-1].role
         same_role = body.messages[-1].role == self._role
         self._echo = final_text(body.messages) if body.echo and same_role else ""
-        self._logprobs = LogprobWriter(bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids)
+        self._logprobs = LogprobWriter(
+            served.client.tokenizer,
+            as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
+        )
 
     def whole(self, answers: Answers, usage: UsageCounter) -> ChatResponse:
         scored = answers.prompt_logprobs

@@ -70,7 +70,10 @@ class CompletionWriter:
         self._body = body
         self._served = served
         self._envelope = envelope
-        self._logprobs = LogprobWriter(bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids)
+        self._logprobs = LogprobWriter(
+            served.client.tokenizer,
+            as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
+        )
 
     def whole(
         self, requests: Sequence[RequestSpec], answers: Sequence[Answers], used: UsageCounter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
+from lsv.text.tokenizer import Tokenizer
 from lsv_api.records.responses import (
     ChatLogprob,
     ChatLogprobs,
@@ -21,7 +22,8 @@ LOWEST = -9999.0
 class LogprobWriter:
     """Writes positions; ``as_ids`` shows tokens as ``token_id:17`` instead of their text."""
 
-    def __init__(self, as_ids: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool) -> None:
+        self._token_bytes = tokenizer.token_bytes
         self._as_ids = as_ids
 
     def chat(self, positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
@@ -67,11 +69,11 @@ class LogprobWriter:
 
     def _chat_position(self, position: PositionLogprobs, top: int) -> ChatLogprob:
         chosen = position[0]
-        best = [
-            TopLogprob(self.token(entry), _finite(entry.logprob), _bytes(entry))
-            for entry in _most_likely(position, top)
-        ]
-        return ChatLogprob(self.token(chosen), _finite(chosen.logprob), _bytes(chosen), best)
+        best = [TopLogprob(*self._shown(entry)) for entry in _most_likely(position, top)]
+        return ChatLogprob(*self._shown(chosen), best)
+
+    def _shown(self, entry: TokenLogprob) -> tuple[str, float, list[int]]:
+        return self.token(entry), _finite(entry.logprob), list(self._token_bytes(entry.id))
 
 
 def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:
@@ -83,15 +85,13 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> PromptLogpr
     ]
 
 
-def _most_likely(position: PositionLogprobs, top: int) -> list[TokenLogprob]:
-    """The ``top`` best candidates in order; the chosen token is among them only if its rank is."""
-    by_rank = {entry.rank: entry for entry in position if entry.rank <= top}
-    return [by_rank[rank] for rank in sorted(by_rank)]
+def _most_likely(position: PositionLogprobs, top: int) -> PositionLogprobs:
+    """The ``top`` likeliest candidates in order. Where the chosen token is as likely as others, it goes before them."""
+    chosen, best = position[0], position[1 : 1 + top]
+    if chosen.rank > top or any(entry.id == chosen.id for entry in best):
+        return best
+    return (*best[: chosen.rank - 1], chosen, *best[chosen.rank - 1 :])[:top]
 
 
 def _finite(logprob: float) -> float:
     return max(logprob, LOWEST)
-
-
-def _bytes(entry: TokenLogprob) -> list[int]:
-    return list(entry.text.encode("utf-8"))
