@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import RequestFailed, from_record
-from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -105,7 +105,7 @@ class OutputStream:
         self._began = now
         self._first: float | None = None
         self._last: dict[int, float] = {}
-        self._gaps: list[float] = []
+        self._gaps = Gaps()
         self._cached = 0
         self._queued = self._prefill = 0.0
 
@@ -153,7 +153,7 @@ class OutputStream:
             prefill=self._prefill,
             ttft=None if self._first is None else self._first - self._began,
             e2e=now - self._began,
-            itl=tuple(self._gaps),
+            itl=self._gaps,
             longest=max(counts),
         )
 
@@ -172,7 +172,7 @@ class OutputStream:
         if not update.tokens:
             return
         if index in self._last:
-            self._gaps.append(now - self._last[index])
+            self._gaps.add(now - self._last[index])
         self._last[index] = now
         if self._first is None:
             self._first = now

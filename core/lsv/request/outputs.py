@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
 
 from lsv.request.request import FinishReason
@@ -58,6 +60,29 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or token id that ended it; None for eos."""
 
 
+GAP_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""What times between tokens are counted by, in seconds."""
+
+
+class Gaps(msgspec.Struct):
+    """Times between two tokens of an answer, counted by their length, so that a long answer takes no more room."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(GAP_BOUNDS) + 1))
+    """How many were at most as long as each of ``GAP_BOUNDS`` and longer than the one before; at last all longer ones."""
+
+    total: float = 0.0
+    """Their sum in seconds."""
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(GAP_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def merge(self, other: Gaps) -> None:
+        """Add all those that another one has counted."""
+        self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How a request went; times in seconds."""
 
@@ -100,7 +125,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     e2e: float
     """Time from arrival to end."""
 
-    itl: tuple[float, ...] = ()
+    itl: Gaps = msgspec.field(default_factory=Gaps)
     """Times between tokens of an answer, of all candidates."""
 
     longest: int | None = None

@@ -19,7 +19,7 @@ from lsv.offers import LogitsProcessorOffer
 from lsv.plugins import Plugins
 from lsv.processes import wire
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request.outputs import RequestRecord
+from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
@@ -132,6 +132,28 @@ def test_prompt_logprobs_come_in_parts_and_leave_together():
     assert under_way.take(Update(id=0, tokens=(1,)), 11.0)[0].prompt_logprobs is None
 
 
+def gaps_of(*times: float) -> Gaps:
+    gaps = Gaps()
+    for seconds in times:
+        gaps.add(seconds)
+    return gaps
+
+
+def test_times_between_tokens_are_counted_as_they_come():
+    clock, under_way = 16.0, stream(SamplingParams())
+    under_way.take(Update(id=0, tokens=(1,)), clock)
+    for seconds in (0.0078125, 0.5, 0.53125, 1.0, 4.0):
+        clock += seconds
+        under_way.take(Update(id=0, tokens=(1, 2)), clock)
+    found = under_way.record(clock).itl
+    assert dict(zip((*GAP_BOUNDS, "longer"), found.counts, strict=True)) == {
+        **dict.fromkeys(GAP_BOUNDS, 0), 0.01: 1, 0.5: 1, 0.75: 1, 1.0: 1, "longer": 1
+    }  # fmt: skip
+    assert found.total == 6.0390625
+    found.merge(gaps_of(0.6))
+    assert (found.counts[GAP_BOUNDS.index(0.75)], found.total) == (2, 6.6390625)
+
+
 def test_the_record_of_a_request():
     under_way = stream(SamplingParams(n=2, max_tokens=9))
     under_way.take(Update(id=0, tokens=(1,), cached=3, queued=0.5, prefill=0.25), 11.0)
@@ -140,7 +162,7 @@ def test_the_record_of_a_request():
     record = under_way.record(15.0)
     assert record == RequestRecord(
         request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
-        best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=(3.0,), longest=3,
+        best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=gaps_of(3.0), longest=3,
     )  # fmt: skip
     under_way.take(Update(id=0, finish=END), 15.0)
     assert not under_way.finished

@@ -12,7 +12,7 @@ from lsv.engine.client import EngineStatus
 from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
-from lsv.request.outputs import Chunk, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -211,6 +211,9 @@ class FakeClient(ClientBase):
     def _finish(self, request: RequestSpec, tokens: int, reason: FinishReason, took: float) -> None:
         assert request.sampling is not None
         params = request.sampling
+        gaps = Gaps()
+        for _ in range(1, tokens):
+            gaps.add(0.01)
         record = RequestRecord(
             request_id=request.request_id,
             model=self.config.served_names[0],
@@ -225,7 +228,7 @@ class FakeClient(ClientBase):
             prefill=0.002,
             ttft=0.004 if tokens else None,
             e2e=took,
-            itl=(0.01,) * max(0, tokens - 1),
+            itl=gaps,
             longest=tokens // params.candidates,
         )
         self.finished.append(record)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from lsv.engine.client import Client, Service
 from lsv.engine.messages import Stats
-from lsv.request.outputs import RequestRecord
+from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord
 from lsv.request.request import FinishReason
 
 _MODEL = ("model_name",)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _LATENCY = (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 _PHASE = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, *_LATENCY, 120.0)
 _CANDIDATES = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -107,7 +108,8 @@ class RequestMetrics:
 
         lengths = buckets_1_2_5(max_model_len)
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
-        self._itl = histogram("time_per_output_token_seconds", "Between two tokens of an answer.", _ITL)
+        self._itl = GapCollector("vllm:time_per_output_token_seconds", "Between two tokens of an answer.")
+        registry.register(self._itl)
         self._e2e = histogram("e2e_request_latency_seconds", "Arrival to the end of the answer.", _LATENCY)
         self._queue = histogram("request_queue_time_seconds", "Waiting to be computed.", _PHASE)
         self._prefill = histogram("request_prefill_time_seconds", "First planned to first token.", _PHASE)
@@ -129,7 +131,6 @@ class RequestMetrics:
         """Create a model's series at zero, so that rates are right from the first request on."""
         for metric in (
             self._ttft,
-            self._itl,
             self._e2e,
             self._queue,
             self._prefill,
@@ -137,6 +138,7 @@ class RequestMetrics:
             self._prompt,
         ):
             metric.labels(model)
+        self._itl.add(model, Gaps())
         for metric in (self._tokens, self._longest, self._n, self._best_of):
             metric.labels(model)
         self._failures.labels(model)
@@ -160,13 +162,30 @@ class RequestMetrics:
         model = record.model
         self._e2e.labels(model).observe(record.e2e)
         self._queue.labels(model).observe(record.queued)
-        gaps = self._itl.labels(model)
-        for gap in record.itl:
-            gaps.observe(gap)
+        self._itl.add(model, record.itl)
         if record.ttft is not None:
             self._ttft.labels(model).observe(record.ttft)
             self._prefill.labels(model).observe(record.prefill)
             self._decode.labels(model).observe(max(0.0, record.e2e - record.ttft))
+
+
+class GapCollector(Collector):
+    """A histogram of ``Gaps``, which come counted."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._by_model: dict[str, Gaps] = {}
+
+    def add(self, model: str, gaps: Gaps) -> None:
+        self._by_model.setdefault(model, Gaps()).merge(gaps)
+
+    def collect(self) -> Iterable[Metric]:
+        metric = HistogramMetricFamily(self._name, self._text, labels=_MODEL)
+        names = [*map(floatToGoString, GAP_BOUNDS), "+Inf"]
+        for model, gaps in self._by_model.items():
+            metric.add_metric((model,), list(zip(names, accumulate(gaps.counts), strict=True)), gaps.total)
+        yield metric
 
 
 class EngineCollector(Collector):
