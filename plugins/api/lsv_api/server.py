@@ -18,6 +18,7 @@ from lsv.errors import ConfigError
 from lsv_api.app import create_app
 from lsv_api.http.context import Api
 from lsv_api.http.failures import log
+from lsv_api.http.protocol import Protocol
 from lsv_api.options import ApiOptions
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Server:
         server = await self._app.create_server(
             sock=sock,
             ssl=tls,
+            protocol=Protocol,
             backlog=BACKLOG,
             asyncio_server_kwargs={"start_serving": False},
         )
