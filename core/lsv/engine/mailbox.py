@@ -27,7 +27,7 @@ class Mailbox:
     def take(self) -> tuple[Update, ...]:
         """Everything that waits, one update for each sequence."""
         waiting, self._waiting = self._waiting, {}
-        return tuple(merge(updates) for updates in waiting.values())
+        return tuple(map(merge, waiting.values()))
 
     def discard(self, ids: Iterable[int]) -> None:
         """Drop the updates of these requests."""
@@ -38,6 +38,13 @@ class Mailbox:
     def discard_sequence(self, id: int, index: int) -> None:
         """Drop the updates of one sequence."""
         self._waiting.pop((id, index), None)
+
+
+def merge_all(updates: Iterable[Update]) -> Sequence[Update]:
+    """Updates of any requests, as one for each."""
+    mailbox = Mailbox()
+    mailbox.put(updates)
+    return mailbox.take()
 
 
 def merge(updates: Sequence[Update]) -> Update:

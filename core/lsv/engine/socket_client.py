@@ -14,7 +14,7 @@ from lsv.config import Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus
 from lsv.engine.client_base import ClientBase, read_vector
-from lsv.engine.mailbox import Mailbox
+from lsv.engine.mailbox import merge_all
 from lsv.engine.messages import (
     Abort,
     ClientMessage,
@@ -55,27 +55,32 @@ class Inbox:
     """Updates of one request that its reader has not taken yet."""
 
     def __init__(self) -> None:
-        self._mailbox = Mailbox()
-        self._arrived = asyncio.Event()
+        self._updates: list[Update] = []
+        self._reader: asyncio.Future[None] | None = None
         self._error: LsvError | None = None
 
     def put(self, update: Update) -> None:
-        self._mailbox.put((update,))
-        self._arrived.set()
+        self._updates.append(update)
+        self._wake()
 
     def fail(self, error: LsvError) -> None:
         self._error = error
-        self._arrived.set()
+        self._wake()
 
-    async def take(self) -> tuple[Update, ...]:
-        """Wait for updates; raises the error that ended the engine."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        if not self._mailbox and self._error is not None:
+    async def take(self) -> Sequence[Update]:
+        """Wait for updates, merged into one for each candidate; raises the error that ended the engine."""
+        if not self._updates and self._error is None:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        if not self._updates and self._error is not None:
             raise self._error
-        if self._error is not None:
-            self._arrived.set()
-        return self._mailbox.take()
+        updates, self._updates = self._updates, []
+        return updates if len(updates) == 1 else merge_all(updates)
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
 
 class SocketClient(ClientBase):
@@ -143,8 +148,9 @@ class SocketClient(ClientBase):
             async with shared_media(stream.submit) as submit:
                 self._submit(submit, inbox)
                 while not stream.finished:
-                    for update in await inbox.take():
-                        chunk, finish = stream.take(update, time.monotonic())
+                    updates, now = await inbox.take(), time.monotonic()
+                    for update in updates:
+                        chunk, finish = stream.take(update, now)
                         if finish is not None:
                             self._send(finish)
                         if chunk is not None:

@@ -42,17 +42,20 @@ class Candidate:
 
     def take(self, update: Update) -> tuple[str, int]:
         """The new text, and how many of the update's tokens belong to the answer (a stop string may cut it)."""
-        shown: list[str] = []
-        for count, token in enumerate(update.tokens, start=1):
+        shown = ""
+        tokens = update.tokens
+        hidden = update.finish is not None and self._is_hidden(update)
+        for count, token in enumerate(tokens, start=1):
             self.tokens += 1
-            if count == len(update.tokens) and self._is_hidden(update):
+            if self._detokenizer is None or (hidden and count == len(tokens)):
                 continue
-            shown.append(self._show(self._detokenizer.push(token)) if self._detokenizer else "")
-            if self.finished:
-                return "".join(shown), count
+            text = self._detokenizer.push(token)
+            shown += text if self._finder is None else self._show(text)
+            if self.finish is not None:
+                return shown, count
         if update.finish is not None:
-            shown.append(self._end(update.finish, update.stop))
-        return "".join(shown), len(update.tokens)
+            shown += self._end(update.finish, update.stop)
+        return shown, len(tokens)
 
     def _is_hidden(self, update: Update) -> bool:
         """Whether the last token is an eos, which is not part of the text."""
@@ -165,14 +168,13 @@ class OutputStream:
         return FinishReason.ABORT if first is None or not self.finished else first
 
     def _measure(self, index: int, update: Update, now: float) -> None:
-        if index == 0:
-            self._cached = self._cached if update.cached is None else update.cached
-            self._queued = self._queued if update.queued is None else update.queued
-            self._prefill = self._prefill if update.prefill is None else update.prefill
+        if index == 0 and update.cached is not None:  # the times come with it
+            self._cached, self._queued, self._prefill = update.cached, update.queued or 0.0, update.prefill or 0.0
         if not update.tokens:
             return
-        if index in self._last:
-            self._gaps.add(now - self._last[index])
+        before = self._last.get(index)
+        if before is not None:
+            self._gaps.add(now - before)
         self._last[index] = now
         if self._first is None:
             self._first = now
@@ -183,14 +185,16 @@ class OutputStream:
             self._prompt_logprobs += self._positions(update.prompt_logprobs)
         if not update.tokens and not candidate.finished:
             return None
+        logprobs = None
+        if update.logprobs is not None and self.params.logprobs is not None:
+            logprobs = self._positions(update.logprobs)[:kept]
         opens = index == 0 and not self._opened
         self._opened = self._opened or opens
-        logprobs = update.logprobs if self.params.logprobs is not None else None
         return Chunk(
             index=index,
             text=text,
             ids=update.tokens[:kept],
-            logprobs=None if logprobs is None else self._positions(logprobs)[:kept],
+            logprobs=logprobs,
             prompt_logprobs=tuple(self._prompt_logprobs) if opens and self.params.prompt_logprobs is not None else None,
             cached=self._cached if opens else None,
             finish=candidate.finish,
@@ -200,6 +204,6 @@ class OutputStream:
     def _positions(self, logprobs: Logprobs) -> tuple[PositionLogprobs, ...]:
         spell = self._tokenizer.token_text
         return tuple(
-            tuple(TokenLogprob(*entry) for entry in zip(ids, map(spell, ids), values, ranks, strict=True))
+            tuple(map(TokenLogprob, ids, map(spell, ids), values, ranks))
             for ids, values, ranks in zip(logprobs.ids, logprobs.values, logprobs.ranks, strict=True)
         )

@@ -28,7 +28,8 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 PositionLogprobs = tuple[TokenLogprob, ...]
 """Candidates of one position: the chosen token first, then as many of the likeliest, in order, as were asked for.
 
-The chosen one is repeated if it is one of these. Equally likely ones have equal ranks and stand in the order of their ids.
+The chosen one is repeated if it is one of these. Equally likely ones have equal ranks, and stand in the order of their
+ids.
 """
 
 
@@ -68,7 +69,7 @@ class Gaps(msgspec.Struct):
     """Times between two tokens of an answer, counted by their length, so that a long answer takes no more room."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(GAP_BOUNDS) + 1))
-    """How many were at most as long as each of ``GAP_BOUNDS`` and longer than the one before; at last all longer ones."""
+    """How many were at most as long as each of ``GAP_BOUNDS``, and longer than the one before; last, all longer ones."""
 
     total: float = 0.0
     """Their sum in seconds."""

@@ -44,6 +44,7 @@ class Tokenizer:
         self._chat = ChatTemplates(templates or {}, special_tokens or {})
         self._spelling = find_spelling(backend)
         self._texts: dict[int, str] = {}
+        self._bytes: dict[int, bytes] = {}
         added = backend.get_added_tokens_decoder()
         self._added = frozenset(added)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
@@ -120,10 +121,9 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """One token's bytes, which may be a part of a character; those of its text where the decoder is not known."""
-        piece: str | None = self._backend.id_to_token(token)
-        if piece is None or token in self.special_ids or self._spelling is None:
-            return self.token_text(token).encode()
-        return self._spelling.spell(piece)
+        if token not in self._bytes:
+            self._bytes[token] = self._bytes_of(token)
+        return self._bytes[token]
 
     @property
     def trims_first(self) -> bool:
@@ -166,6 +166,12 @@ class Tokenizer:
         text = self.decode([token], skip_special_tokens=False)
         # sentencepiece decoders drop the space in front of the first token
         return f" {text}" if piece.startswith(_METASPACE) and not text.startswith(" ") else text
+
+    def _bytes_of(self, token: int) -> bytes:
+        piece: str | None = self._backend.id_to_token(token)
+        if piece is None or token in self.special_ids or self._spelling is None:
+            return self.token_text(token).encode()
+        return self._spelling.spell(piece)
 
     def _plain_text(self, token: int) -> str | None:
         piece = self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None

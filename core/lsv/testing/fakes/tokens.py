@@ -73,7 +73,7 @@ def vector(state: int) -> bytes:
 
 
 def logprobs(chosen: Sequence[int], others: int) -> Logprobs:
-    """Each chosen token as the most likely one, and again among the ``others`` most likely, with those that follow it."""
+    """Each chosen token as the most likely one, and again as the first of the ``others`` most likely."""
     places = (0, *range(others))
     ids = tuple(tuple((token + place) % VOCABULARY for place in places) for token in chosen)
     values = (tuple(-0.5 - place for place in places),) * len(ids)

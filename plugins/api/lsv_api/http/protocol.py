@@ -12,7 +12,7 @@ _SIGNALS = ("http.lifecycle.send", "http.lifecycle.<")
 
 
 class Protocol(HttpProtocol):
-    """Sends without a signal where nobody listens to it, as Sanic does once it has rewritten its classes (``TOUCHUP``)."""
+    """Sends no signal where nobody listens to it, as Sanic does once it has rewritten its classes (``TOUCHUP``)."""
 
     __slots__ = ("_is_heard",)
 

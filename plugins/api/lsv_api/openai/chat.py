@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from msgspec import UNSET
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer, Answers
@@ -12,9 +13,9 @@ from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
-from lsv_api.http.sse import event
+from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
-from lsv_api.openai.generation import UsageCounter, collect, make_request, run_all
+from lsv_api.openai.generation import UsageCounter, collect, make_request, run_one
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
@@ -83,18 +84,31 @@ class ChatWriter:
 
     async def events(self, request: RequestSpec, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
         usage = UsageCounter([request])
-        begun: set[int] = set()
-        async with run_all([request], served, exchange) as chunks:
-            async for _, chunk in chunks:
+        deltas: dict[int, EventTemplate] = {}
+        async with run_one(request, served, exchange) as chunks:
+            async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
-                opening = self._opening(chunk.index) if chunk.index not in begun else []
-                begun.add(chunk.index)
-                choices = [*opening, *self._deltas(chunk)]
-                if choices:
-                    yield b"".join(event(self._chunk(choice, usage)) for choice in choices)
+                data = b""
+                if chunk.index not in deltas:
+                    deltas[chunk.index] = self._delta(chunk.index, usage)
+                    data = b"".join(event(self._chunk(choice, usage)) for choice in self._opening(chunk.index))
+                if chunk.text or chunk.logprobs:
+                    shown = self._shown(chunk.logprobs or ())
+                    data += deltas[chunk.index].fill(chunk.text, shown, usage.in_chunk(self._body.stream_options))
+                if chunk.finish is not None:
+                    data += event(self._chunk(_end(chunk), usage))
+                if data:
+                    yield data
         if self._body.stream_options and self._body.stream_options.include_usage:
             yield event(ChatChunk(choices=[], usage=usage.usage(), **self._envelope.fields()))
+
+    def _delta(self, index: int, usage: UsageCounter) -> EventTemplate:
+        """Events with new text: they are filled with the text, the log probabilities and the usage so far."""
+        text, logprobs, counts = SLOTS
+        choice = ChatChunkChoice(index=index, delta=Delta(content=text), logprobs=logprobs)
+        shown = UNSET if usage.in_chunk(self._body.stream_options) is UNSET else counts
+        return EventTemplate(ChatChunk(choices=[choice], usage=shown, **self._envelope.fields()))
 
     def _chunk(self, choice: ChatChunkChoice, usage: UsageCounter) -> ChatChunk:
         shown = usage.in_chunk(self._body.stream_options)
@@ -116,18 +130,12 @@ class ChatWriter:
             return [role]
         return [role, ChatChunkChoice(index=index, delta=Delta(content=self._echo))]
 
-    def _deltas(self, chunk: Chunk) -> list[ChatChunkChoice]:
-        found = []
-        if chunk.text or chunk.logprobs:
-            shown = self._shown(chunk.logprobs or ())
-            found.append(ChatChunkChoice(index=chunk.index, delta=Delta(content=chunk.text), logprobs=shown))
-        if chunk.finish is not None:
-            found.append(
-                ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=chunk.finish, stop_reason=chunk.stop)
-            )
-        return found
-
     def _shown(self, positions: tuple[PositionLogprobs, ...] | list[PositionLogprobs]) -> ChatLogprobs | None:
         if not self._body.logprobs:
             return None
         return self._logprobs.chat(positions, self._body.top_logprobs or 0)
+
+
+def _end(chunk: Chunk) -> ChatChunkChoice:
+    """The choice of an answer's last event."""
+    return ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=chunk.finish, stop_reason=chunk.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer, Answers
@@ -15,14 +16,14 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
-from lsv_api.http.sse import event
+from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.generation import UsageCounter, collect, make_request, run_all
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import CompletionRequest
-from lsv_api.records.responses import CompletionChoice, CompletionLogprobs, CompletionResponse
+from lsv_api.records.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, Usage
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -93,23 +94,33 @@ class CompletionWriter:
     async def events(self, requests: Sequence[RequestSpec], exchange: Exchange) -> AsyncGenerator[bytes, None]:
         usage = UsageCounter(requests)
         offsets: dict[tuple[int, int], int] = {}
+        deltas: dict[tuple[int, int], EventTemplate] = {}
         async with run_all(requests, self._served, exchange) as chunks:
             async for number, chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
-                first = (number, chunk.index) not in offsets
+                key = (number, chunk.index)
+                first = key not in offsets
                 if not (first and self._body.echo) and _is_empty(chunk):
                     continue
-                offset = offsets.get((number, chunk.index), 0)
-                prompt = requests[number].prompt
-                choice, offsets[number, chunk.index] = self._delta(prompt, number, chunk, first, offset)
-                yield event(self._chunk([choice], usage))
+                counts = usage.in_chunk(self._body.stream_options)
+                offset = offsets.get(key, 0)
+                choice, offsets[key] = self._delta(requests[number].prompt, number, chunk, first, offset)
+                if chunk.finish is not None:
+                    yield event(CompletionResponse(choices=[choice], usage=counts, **self._envelope.fields()))
+                    continue
+                if first:
+                    deltas[key] = self._template(choice.index, counts)
+                yield deltas[key].fill(choice.text, choice.logprobs, counts)
         if self._body.stream_options and self._body.stream_options.include_usage:
             yield event(CompletionResponse(choices=[], usage=usage.usage(), **self._envelope.fields()))
 
-    def _chunk(self, choices: list[CompletionChoice], usage: UsageCounter) -> CompletionResponse:
-        shown = usage.in_chunk(self._body.stream_options)
-        return CompletionResponse(choices=choices, usage=shown, **self._envelope.fields())
+    def _template(self, index: int, usage: Usage | UnsetType | None) -> EventTemplate:
+        """Events of an answer that grows: they are filled with the text, the log probabilities and the usage so far."""
+        text, logprobs, counts = SLOTS
+        choice = CompletionChoice(index=index, text=text, logprobs=logprobs)
+        shown = UNSET if usage is UNSET else counts
+        return EventTemplate(CompletionResponse(choices=[choice], usage=shown, **self._envelope.fields()))
 
     def _choice(
         self,

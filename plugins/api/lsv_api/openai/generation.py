@@ -66,6 +66,14 @@ def start(request: RequestSpec, served: Served) -> AsyncGenerator[Chunk, None]:
 
 
 @asynccontextmanager
+async def run_one(request: RequestSpec, served: Served, exchange: Exchange) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """Run one admitted request; leaving early aborts it."""
+    exchange.prompt_tokens = len(request.prompt.ids)
+    async with aclosing(start(request, served)) as chunks:
+        yield chunks
+
+
+@asynccontextmanager
 async def run_all(
     requests: Sequence[RequestSpec], served: Served, exchange: Exchange
 ) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
