@@ -3,9 +3,9 @@
     python benchmarks/api_cpu.py [--streams 64] [--tokens 300] [--step-ms 10] [--rounds 3]
 
 The real application and the real client in a process of their own, before an engine process over a fake worker that
-takes ``step-ms`` a step. The clients are in this process, so that what they cost is not counted. A server that is behind
-puts several tokens into an event, which makes them cheaper. Only ratios of one run mean something: machines, and what
-else runs on them, differ.
+takes ``step-ms`` a step. The clients are in this process, so that what they cost is not counted. A server that is
+behind puts several tokens into an event, which makes them cheaper. Only ratios of one run mean something: machines, and
+what else runs on them, differ.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Gaps(msgspec.Struct):
     """Times between two tokens of an answer, counted by their length, so that a long answer takes no more room."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(GAP_BOUNDS) + 1))
-    """How many were at most as long as each of ``GAP_BOUNDS``, and longer than the one before; last, all longer ones."""
+    """How many were at most as long as each of ``GAP_BOUNDS``, and longer than the one before; then the rest."""
 
     total: float = 0.0
     """Their sum in seconds."""

@@ -51,7 +51,7 @@ class ByteLevel:
 
 
 class SentencePiece:
-    """``mark`` stands for a space; with ``fallback``, ``<0xE2>`` and the like for bytes, which are decoded run by run."""
+    """``mark`` stands for a space; with ``fallback``, ``<0xE2>`` and its like for bytes, decoded run by run."""
 
     trims_first = True
 
