@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ class Tokenizer:
             },
         )
 
+    @cached_property
+    def longest(self) -> int:
+        """Most characters that a token stands for."""
+        return max(map(len, self._backend.get_vocab()), default=1)
+
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)
@@ -94,12 +100,17 @@ class Tokenizer:
         return self._chat.source(template)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Raises ``BadRequest`` for text that is not valid Unicode (lone surrogates)."""
+        """The ids of a text, without the interpreter's lock while they are found, so that other threads go on.
+
+        Raises ``BadRequest`` for text that is not valid Unicode (lone surrogates).
+        """
         try:
             text.encode()
         except UnicodeEncodeError as cause:
             raise BadRequest(f"the text is not valid Unicode: {cause.reason} at character {cause.start}") from None
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # a batch of one: encoding a single text keeps the lock
+        (found,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = found.ids
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

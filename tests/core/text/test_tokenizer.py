@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,38 @@ def test_ids_that_matter(tokenizer: Tokenizer):
     assert tokenizer.special_ids == {0, 1, 2, 1021, 1022, 1023}
     assert tokenizer.token_text(1) == "<|im_start|>"
     assert tokenizer.token_text(10**6) == ""
+
+
+def test_encoding_releases_the_lock(tokenizer: Tokenizer):
+    text = "lorem ipsum dolor sit amet " * 20_000
+    began, ended = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def encode() -> None:
+        began.set()
+        found.extend(tokenizer.encode(text))
+        ended.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)  # so that this thread goes on only when the other one lets it
+    try:
+        thread = threading.Thread(target=encode)
+        thread.start()
+        began.wait()
+        assert not ended.is_set(), "the other thread was done before this one could go on"
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == tokenizer._backend.encode(text).ids
+
+
+def test_a_batch_of_one_has_the_ids_of_its_text(tokenizer: Tokenizer):
+    chance = random.Random(0)
+    pieces = [*"abc ABC\n\t é你🙂\0'\"01", "<|im_start|>", "<|im_end|>", " the", "http://"]
+    for _ in range(500):
+        text = "".join(chance.choices(pieces, k=chance.randint(0, 60)))
+        for special in (True, False):
+            assert tokenizer.encode(text, special) == tokenizer._backend.encode(text, add_special_tokens=special).ids
 
 
 def test_text_that_is_no_unicode(tokenizer: Tokenizer):
