@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -37,6 +38,8 @@ __all__ = [
     "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "PositionLogprobs",
     "RequestOutput", "TokenLogprob",
 ]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 _UNBOUNDED = 1 << 31
 
@@ -119,7 +122,8 @@ class LLM:
         """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr.
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
-        computed, ``RequestFailed`` or ``EngineDied`` later; no request is left behind.
+        computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
+        their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
         listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(sampling_params, len(listed), self.get_default_sampling_params)
@@ -172,7 +176,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
-        """One vector for each prompt, in their order."""
+        """One vector for each prompt, in their order; where a request failed, its output has an ``error``."""
         listed = list_prompts(prompts, None)
         outputs = self._run(listed, [pooling_params or PoolingParams()] * len(listed), use_tqdm, None)
         return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
@@ -200,6 +204,7 @@ class LLM:
         finally:
             if len(done) < len(names):
                 engine.abort_request(names)
+        _warn_of_failures(done.values())
         return [done[name] for name in names]
 
     # The engine
@@ -265,6 +270,13 @@ def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
             raise ConfigError(f"option {name}: {hint}", param=name)
         found[setting.name] = Given(value, f"argument {name}")
     return gather(declared, found)
+
+
+def _warn_of_failures(outputs: Collection[Output]) -> None:
+    """Tell about requests that failed, for those who do not look."""
+    errors = [output.error.message for output in outputs if output.error is not None]
+    if errors:
+        log.warning("%d of %d requests failed, see their error; the first: %s", len(errors), len(outputs), errors[0])
 
 
 def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:

@@ -10,7 +10,9 @@ import pytest
 
 import lsv
 from lsv import LLM, SamplingParams, plugins
+from lsv.engine import llm_engine
 from lsv.engine.engine import Engine
+from lsv.engine.messages import Update
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
 from lsv.request.params import PoolingParams
@@ -139,12 +141,34 @@ def test_counts_that_do_not_match(llm: LLM):
         llm.generate([[1], [2]], greedy(), priority=[1])
 
 
-def test_a_request_that_fails_ends_the_batch():
-    llm = make(options={"fake.fail": 1})
-    with pytest.raises(RequestFailed):
-        llm.generate([[1], [2]], greedy(), use_tqdm=False)
+def test_a_request_that_fails_costs_no_other_its_answer(caplog: pytest.LogCaptureFixture):
+    llm = make(options={"fake.fail": 2})
+    outputs = llm.generate([[n] for n in range(1, 9)], greedy(), use_tqdm=False)
+    (failed,) = [output for output in outputs if output.error]
+    assert failed.finished
+    assert failed.outputs[0].finish_reason == FinishReason.ERROR
+    with pytest.raises(RequestFailed, match="non-finite"):
+        failed.checked()
+    for output in outputs:
+        if output is not failed:
+            assert output.checked().outputs[0].token_ids == expected(list(output.prompt_token_ids))
+    assert "1 of 8 requests failed" in caplog.text
     assert not llm.llm_engine.has_unfinished_requests()
-    assert len(llm.generate([[1]], greedy(), use_tqdm=False)) == 1
+    assert llm.generate([[1]], greedy(), use_tqdm=False)[0].error is None
+
+
+def test_a_vector_that_fails_costs_no_other(llm: LLM, monkeypatch: pytest.MonkeyPatch):
+    read = llm_engine.read_vector
+
+    def fail_one(update: Update) -> tuple[float, ...]:
+        if update.id == 1:
+            raise RequestFailed("broken")
+        return read(update)
+
+    monkeypatch.setattr(llm_engine, "read_vector", fail_one)
+    first, failed, last = llm.encode(["a", "b", "c"], use_tqdm=False)
+    assert failed.error.message == "broken"
+    assert [len(output.outputs.embedding) for output in (first, failed, last)] == [4, 0, 4]
 
 
 def test_the_end_of_the_worker():

@@ -53,8 +53,8 @@ def _chat(llm: LLM, params: SamplingParams, *, raw: bool) -> int:
 def _answer(llm: LLM, history: list[dict[str, str]], text: str, params: SamplingParams, *, raw: bool) -> str:
     """The answer to ``text``; in a chat both are appended to ``history``."""
     if raw or not llm.get_tokenizer().has_chat_template:
-        return llm.generate(text, params, use_tqdm=False)[0].outputs[0].text
+        return llm.generate(text, params, use_tqdm=False)[0].checked().outputs[0].text
     history.append({"role": "user", "content": text})
-    reply = llm.chat(history, params, use_tqdm=False)[0].outputs[0].text
+    reply = llm.chat(history, params, use_tqdm=False)[0].checked().outputs[0].text
     history.append({"role": "assistant", "content": reply})
     return reply

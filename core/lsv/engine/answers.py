@@ -74,6 +74,11 @@ class Answers:
         if chunk.prompt_logprobs is not None:
             self.prompt_logprobs = chunk.prompt_logprobs
 
+    def fail(self) -> None:
+        """The request failed: answers that have not ended end here."""
+        for answer in self._answers:
+            answer.finish = answer.finish or FinishReason.ERROR
+
     def best(self) -> Sequence[Answer]:
         """The ``n`` answers of the request."""
         return rank(self._answers, self._n)

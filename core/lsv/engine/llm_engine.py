@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+import msgspec
+
 from lsv.engine.answers import Answers
 from lsv.engine.client_base import read_vector
 from lsv.engine.inline_client import InlineClient, StepOutput
-from lsv.errors import BadRequest
+from lsv.engine.messages import Update
+from lsv.errors import BadRequest, LsvError
 from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.spec import RequestSpec
@@ -50,7 +53,8 @@ class LLMEngine:
     def step(self, *, finished_only: bool = False) -> list[Output]:
         """One step: the answers that have grown, or only those that are complete.
 
-        Raises ``RequestFailed`` when a request failed, ``EngineDied`` when all did.
+        An output whose request failed has an ``error``, and is the last of that request. Raises ``EngineDied`` when all
+        requests failed.
         """
         grown: dict[str, Output] = {}
         for found in self.client.step():
@@ -77,12 +81,9 @@ class LLMEngine:
         """What a step's output for one request means for its reader."""
         name = found.request_id
         if found.error is not None:
-            self._generating.pop(name, None)
-            raise found.error
+            return self._generating.pop(name).failed(found.error)
         if found.pooled is not None:
-            ids = self._pooling.pop(name).prompt.ids
-            vector = EmbeddingOutput(read_vector(found.pooled))
-            return EmbeddingRequestOutput(request_id=name, prompt_token_ids=ids, outputs=vector)
+            return _vector(self._pooling.pop(name), found.pooled)
         if found.chunk is None:
             return None
         generation = self._generating[name]
@@ -93,6 +94,20 @@ class LLMEngine:
         return generation.output() if finished or not finished_only else None
 
 
+def _vector(request: RequestSpec, ended: Update) -> EmbeddingRequestOutput:
+    error, vector = None, tuple[float, ...]()
+    try:
+        vector = read_vector(ended)
+    except LsvError as raised:
+        error = raised.record()
+    return EmbeddingRequestOutput(
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt.ids,
+        outputs=EmbeddingOutput(vector),
+        error=error,
+    )
+
+
 class _Generation:
     """A generating request: what was asked, what of it was admitted, and its answers so far."""
 
@@ -101,6 +116,11 @@ class _Generation:
         self._asked = asked
         self._ids = admitted.prompt.ids
         self._show_logprobs = params.logprobs is not None  # those that only ranking needs are not shown
+
+    def failed(self, error: LsvError) -> RequestOutput:
+        """The last output of a request that failed."""
+        self.answers.fail()
+        return msgspec.structs.replace(self.output(), error=error.record())
 
     def output(self) -> RequestOutput:
         best = self.answers.best()

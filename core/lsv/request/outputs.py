@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Self
 
 import msgspec
 
+from lsv.errors import ErrorRecord, from_record
 from lsv.request.request import FinishReason
 
 
@@ -158,8 +160,21 @@ class CompletionOutput(msgspec.Struct, kw_only=True):
     """The stop string or token id that ended it; None for eos."""
 
 
-class RequestOutput(msgspec.Struct, kw_only=True):
-    """A prompt and its answers."""
+class _Failable(msgspec.Struct, kw_only=True):
+    """What a request came to, which may be that it failed."""
+
+    error: ErrorRecord | None = None
+    """Why the request failed; None where it did not."""
+
+    def checked(self) -> Self:
+        """This very output. Raises the error that the request failed with."""
+        if self.error is not None:
+            raise from_record(self.error)
+        return self
+
+
+class RequestOutput(_Failable, kw_only=True):
+    """A prompt and its answers. Those of a request that failed are as far as they had come, with the reason "error"."""
 
     request_id: str
     """The request."""
@@ -190,8 +205,8 @@ class EmbeddingOutput(msgspec.Struct, frozen=True):
     """Its numbers."""
 
 
-class EmbeddingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt and its vector."""
+class EmbeddingRequestOutput(_Failable, kw_only=True):
+    """A prompt and its vector, which is empty where the request failed."""
 
     request_id: str
     """The request."""

@@ -76,7 +76,7 @@ def measure_throughput(llm: LLM, samples: Sequence[Sample]) -> Figures:
     prompts, params = [_prompt(llm, sample) for sample in samples], [_params(sample) for sample in samples]
     llm.reset_prefix_cache()
     began = time.perf_counter()
-    answers = llm.generate(prompts, params, use_tqdm=False)
+    answers = [answer.checked() for answer in llm.generate(prompts, params, use_tqdm=False)]
     seconds = time.perf_counter() - began
     inputs = sum(len(answer.prompt_token_ids) for answer in answers)
     outputs = sum(len(answer.outputs[0].token_ids) for answer in answers)
@@ -104,7 +104,7 @@ def run_batch(llm: LLM, samples: Sequence[Sample]) -> Batch:
         for name, prompt, one in zip(names, prompts, params, strict=True):
             engine.add_request(name, prompt, one)
         while len(first) < len(names):
-            outputs = [output for output in engine.step() if isinstance(output, RequestOutput)]
+            outputs = [output.checked() for output in engine.step() if isinstance(output, RequestOutput)]
             now = time.perf_counter() - began
             for output in outputs:
                 seen[output.request_id] = output
@@ -115,7 +115,7 @@ def run_batch(llm: LLM, samples: Sequence[Sample]) -> Batch:
         while engine.has_unfinished_requests():
             for answer in engine.step(finished_only=True):
                 if isinstance(answer, RequestOutput):
-                    seen[answer.request_id] = answer
+                    seen[answer.request_id] = answer.checked()
         seconds = time.perf_counter() - began
     finally:
         engine.abort_request(names)

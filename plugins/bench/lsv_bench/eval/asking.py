@@ -42,7 +42,7 @@ def answers(llm: LLM, asked: Iterable[Ask]) -> Iterator[tuple[int, RequestOutput
                 return
             for output in engine.step(finished_only=True):
                 if isinstance(output, RequestOutput):
-                    yield under_way.pop(output.request_id), output
+                    yield under_way.pop(output.request_id), output.checked()
     finally:
         engine.abort_request(list(under_way))
 
