@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest, ContextTooLong
-from lsv.request.params import SamplingParams
+from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -53,9 +53,7 @@ class Admission(msgspec.Struct, frozen=True):
         ``max_tokens`` beyond that is refused if ``strict``; otherwise the answer ends with the context.
         Admitting a request again changes nothing. Raises ``BadRequest``, ``ContextTooLong`` among them.
         """
-        params = request.sampling
-        if params is not None:
-            self._check_params(params)
+        params = None if request.sampling is None else self._checked(request.sampling)
         prompts = tuple(self._prompt(prompt, request, field) for prompt in request.prompts)
         left = [self._left(prompt, 0 if params is None else 1, field) for prompt in prompts]
         if params is None:
@@ -69,6 +67,16 @@ class Admission(msgspec.Struct, frozen=True):
         if params.candidates > params.n and params.logprobs is None:
             params = params.replace(logprobs=0)  # candidates are ranked by them
         return msgspec.structs.replace(request, prompts=prompts, sampling=params)
+
+    def check_text(self, text: str, tokenizer: Tokenizer, field: str) -> None:
+        """Raises ``ContextTooLong`` for a text that is too long however it is tokenised: before that is done."""
+        if len(text) > self.max_model_len * tokenizer.longest:
+            raise ContextTooLong(
+                f"This model's maximum context length is {self.max_model_len} tokens of at most {tokenizer.longest} "
+                f"characters. However, you requested {len(text)} characters. "
+                "Shorten the prompt or set truncate_prompt_tokens.",
+                param=field,
+            )
 
     def check_ids(self, ids: Iterable[int], field: str) -> None:
         """Raises ``BadRequest`` for anything in ``ids`` that is not a token id of this model."""
@@ -100,15 +108,33 @@ class Admission(msgspec.Struct, frozen=True):
         self.check_ids(prompt.ids, field)
         return prompt
 
-    def _check_params(self, params: SamplingParams) -> None:
-        """Raises ``BadRequest`` for token ids and numbers of log probabilities that this engine does not have."""
+    def _checked(self, params: SamplingParams) -> SamplingParams:
+        """The parameters, with each token id once. Raises ``BadRequest`` for token ids and numbers of log probabilities
+        that this engine does not have, and for parameters that leave no token to be drawn.
+        """
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(params, name)
             if asked is not None and 0 <= self.max_logprobs < asked:
                 raise BadRequest(f"{name} must be at most {self.max_logprobs} (max_logprobs), got {asked}", param=name)
-        self.check_ids(params.stop_token_ids, "stop_token_ids")
-        self.check_ids(params.allowed_token_ids or (), "allowed_token_ids")
         self.check_ids(params.logit_bias, "logit_bias")
+        stops = self._distinct(params.stop_token_ids, "stop_token_ids")
+        allowed = params.allowed_token_ids and self._distinct(params.allowed_token_ids, "allowed_token_ids")
+        if params.min_tokens and len(stops) == self.vocab_size:
+            raise BadRequest(NO_TOKEN_LEFT, param="stop_token_ids")
+        if stops is params.stop_token_ids and allowed is params.allowed_token_ids:
+            return params
+        return params.replace(stop_token_ids=stops, allowed_token_ids=allowed)
+
+    def _distinct(self, ids: tuple[int, ...], field: str) -> tuple[int, ...]:
+        """Each of the ids once; the very same tuple where that is so already."""
+        if len(ids) > self.vocab_size:
+            raise BadRequest(
+                f"{field} takes at most {self.vocab_size} token ids, as many as this model has, got {len(ids)}",
+                param=field,
+            )
+        self.check_ids(ids, field)
+        distinct = tuple(dict.fromkeys(ids))
+        return ids if len(distinct) == len(ids) else distinct
 
     def _left(self, prompt: Prompt, least: int, field: str) -> int:
         """Tokens of the context that the prompt leaves. Raises ``ContextTooLong`` if they are fewer than ``least``."""
@@ -151,17 +177,39 @@ def make_submit(id: int, request: RequestSpec, tokenizer: Tokenizer) -> Submit:
     if params is None:
         return Submit(id=id, spec=request)
     stop_ids = tuple(dict.fromkeys([*(() if params.ignore_eos else tokenizer.eos_ids), *params.stop_token_ids]))
-    return Submit(id=id, spec=request, stop_ids=stop_ids, bad_words=encode_bad_words(params.bad_words, tokenizer))
+    bad_words = encode_bad_words(params.bad_words, tokenizer)
+    _check_choice(params, stop_ids, bad_words)
+    return Submit(id=id, spec=request, stop_ids=stop_ids, bad_words=bad_words)
 
 
-def encode_bad_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Token sequences of each word, as it stands at the beginning of a text and after a space."""
-    found = (
+def _check_choice(params: SamplingParams, stop_ids: Iterable[int], bad_words: Iterable[tuple[int, ...]]) -> None:
+    """Raises ``BadRequest`` where all that is allowed is forbidden, too, before the first token."""
+    if params.allowed_token_ids is None:
+        return
+    forbidden = {word[0] for word in bad_words if len(word) == 1}.union(stop_ids if params.min_tokens else ())
+    if forbidden.issuperset(params.allowed_token_ids):
+        raise BadRequest(NO_TOKEN_LEFT, param="allowed_token_ids")
+
+
+@lru_cache(maxsize=64)  # all prompts of a body ask for the same words, and each of them is admitted
+def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Token sequences of each word, as it stands at the beginning of a text and after a space.
+
+    Raises ``BadRequest`` for more than ``MAX_BAD_WORDS_TOKENS`` in all.
+    """
+    encoded = (
         tuple(tokenizer.encode(spelling, add_special_tokens=False))
         for word in words
         for spelling in (word, " " + word.lstrip())
     )
-    return tuple(dict.fromkeys(ids for ids in found if ids))
+    found = tuple(dict.fromkeys(ids for ids in encoded if ids))
+    if sum(map(len, found)) > MAX_BAD_WORDS_TOKENS:
+        raise BadRequest(
+            f"bad_words takes at most {MAX_BAD_WORDS_TOKENS} tokens together, each word as it stands at the beginning of "
+            "a text and after a space",
+            param="bad_words",
+        )
+    return found
 
 
 @cache

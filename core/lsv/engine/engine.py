@@ -13,11 +13,12 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import Finish, Stats, Submit, Update
-from lsv.errors import EngineDied, LsvError, RequestFailed
+from lsv.errors import BadRequest, EngineDied, LsvError, RequestFailed
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
 from lsv.request.group import RequestGroup
+from lsv.request.params import NO_TOKEN_LEFT
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
@@ -292,8 +293,13 @@ def _make_update(id: int, outcome: Outcome) -> Update:
         prefill=first - planned if is_first and planned is not None and first is not None else None,
         finish=outcome.finish,
         stop=outcome.stop,
-        error=None if outcome.error is None else RequestFailed(outcome.error).record(),
+        error=None if outcome.error is None else _as_error(outcome.error).record(),
     )
+
+
+def _as_error(why: str) -> LsvError:
+    """A row's failure; that no token may be drawn is for its client to mend."""
+    return BadRequest(why) if why == NO_TOKEN_LEFT else RequestFailed(why)
 
 
 def make_refusal(id: int, error: LsvError) -> Update:

@@ -11,9 +11,21 @@ import msgspec
 from lsv.errors import BadRequest
 
 MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+"""Characters of a stop string: as much text may have to be held back."""
 MAX_BAD_WORDS = 128
+MAX_BAD_WORDS_LENGTH = 16384
+"""Characters of all bad words together."""
+MAX_BAD_WORDS_TOKENS = 2048
+"""Tokens of all bad words together, each in two spellings."""
 MAX_N = 128
 MAX_LOGIT_BIAS = 1024
+
+NO_TOKEN_LEFT = (
+    "no token may be drawn: allowed_token_ids, bad_words, min_tokens and logits processors together forbid every one; "
+    "relax one of them"
+)
+"""Why a request fails that forbids all tokens."""
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,8 +158,14 @@ def _check_rules(params: SamplingParams) -> None:
         raise BadRequest("stop strings need detokenize=True", param="stop")
     if len(params.stop) > MAX_STOP_STRINGS or "" in params.stop:
         raise BadRequest(f"stop takes at most {MAX_STOP_STRINGS} strings, none of them empty", param="stop")
+    if any(len(stop) > MAX_STOP_LENGTH for stop in params.stop):
+        raise BadRequest(f"stop takes strings of at most {MAX_STOP_LENGTH} characters", param="stop")
     if len(params.bad_words) > MAX_BAD_WORDS or "" in params.bad_words:
         raise BadRequest(f"bad_words takes at most {MAX_BAD_WORDS} strings, none of them empty", param="bad_words")
+    if sum(map(len, params.bad_words)) > MAX_BAD_WORDS_LENGTH:
+        raise BadRequest(
+            f"bad_words takes strings of at most {MAX_BAD_WORDS_LENGTH} characters together", param="bad_words"
+        )
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise BadRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
     if not isinstance(params.logits_processors, Mapping):

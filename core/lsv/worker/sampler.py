@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lsv.nn import sample_ops, sampling
 from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
-from lsv.request.params import SamplingParams
+from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.worker.edits import NO_EDITS, edits_of, join_edits
 from lsv.worker.logprobs import describe
@@ -27,10 +27,6 @@ from lsv.worker.slots import Slot
 NOT_FINITE = (
     "the model's output is not finite (NaN or infinity): "
     "try dtype bfloat16 or float32, and check that the checkpoint is sound"
-)
-NO_TOKEN_LEFT = (
-    "no token may be drawn: allowed_token_ids, bad_words, min_tokens and logits processors together forbid every one; "
-    "relax one of them"
 )
 PROCESSOR_FAILED = "a logits processor failed (the engine's log says why), or made NaN or infinity of the logits"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.engine.admission import Admission, check_media_size
+from lsv.engine.admission import Admission, check_media_size, make_submits
 from lsv.errors import BadRequest, ContextTooLong
 from lsv.request.media import Array, Media
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.testing.fakes.requests import make_spec
+from lsv.testing.fakes.text import letters
 
 ADMISSION = Admission(max_model_len=10, vocab_size=97, max_logprobs=5)
 PICTURE = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (8,), bytes(8))})
@@ -77,6 +78,62 @@ def test_parameters_of_another_model(params: dict[str, object], name: str):
     with pytest.raises(BadRequest) as refused:
         admit([1], SamplingParams(**params), field="messages")
     assert refused.value.param == name
+
+
+def test_each_id_counts_once():
+    admitted = admit([1], SamplingParams(allowed_token_ids=[5, 6, 5], stop_token_ids=[7, 7])).sampling
+    assert (admitted.allowed_token_ids, admitted.stop_token_ids) == ((5, 6), (7,))
+    assert ADMISSION.admit(make_spec([1], admitted)).sampling is admitted, "and is not copied again"
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_token_ids"])
+def test_more_ids_than_there_are_tokens(name: str):
+    assert admit([1], SamplingParams(**{name: range(97)}))
+    with pytest.raises(BadRequest, match="at most 97 token ids, as many as this model has, got 98") as refused:
+        admit([1], SamplingParams(**{name: [5] * 98}))
+    assert refused.value.param == name
+
+
+def test_a_text_is_refused_by_its_length_alone():
+    tokenizer = letters(97)
+    assert tokenizer.longest == len("<end>")
+    ADMISSION.check_text("x" * 50, tokenizer, "prompt")
+    with pytest.raises(ContextTooLong, match="10 tokens of at most 5 characters.* you requested 51 characters"):
+        ADMISSION.check_text("x" * 51, tokenizer, "prompt")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 1},
+        {"allowed_token_ids": [5, 6], "stop_token_ids": [5], "bad_words": ["G"], "min_tokens": 1},
+        {"allowed_token_ids": [96], "min_tokens": 2},  # the end of an answer
+        {"stop_token_ids": range(97), "min_tokens": 1},
+    ],
+)
+def test_parameters_that_leave_no_token(params: dict[str, object]):
+    tokenizer = letters(97)
+    with pytest.raises(BadRequest, match="no token may be drawn"):
+        make_submits([0], admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
+    params["min_tokens"] = 0
+    params["bad_words"] = []
+    assert make_submits([0], admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
+
+
+def test_bad_words_are_encoded_once_for_all_prompts(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = letters(97)
+    encoded, encode = [], tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text, **how: (encoded.append(text), encode(text, **how))[1])
+    params = SamplingParams(bad_words=["ab", "c"])
+    for prompt in range(10):
+        make_submits([prompt], admit([prompt], params), tokenizer)
+    assert encoded == ["ab", " ab", "c", " c"]
+
+
+def test_bad_words_of_too_many_tokens():
+    with pytest.raises(BadRequest, match="at most 2048 tokens together") as refused:
+        make_submits([0], admit([1], SamplingParams(bad_words=["a" * 2000, "b" * 49])), letters(97))
+    assert refused.value.param == "bad_words"
 
 
 def test_any_number_of_logprobs():

@@ -220,7 +220,7 @@ def test_ids_that_end_an_answer():
 
 
 def test_bad_words_with_and_without_a_space():
-    assert encode_bad_words(["ab", "ab"], TOKENIZER)[0] == ids("ab")
+    assert encode_bad_words(("ab", "ab"), TOKENIZER)[0] == ids("ab")
 
 
 def test_logits_processors_are_asked_for_by_known_names():

@@ -17,7 +17,8 @@ from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.fakes.engine import engine_config
 from lsv.worker.processing import Processors
-from lsv.worker.sampler import NO_TOKEN_LEFT, NOT_FINITE, PROCESSOR_FAILED, sample_rows
+from lsv.request.params import NO_TOKEN_LEFT
+from lsv.worker.sampler import NOT_FINITE, PROCESSOR_FAILED, sample_rows
 from lsv.worker.slots import Slot
 
 from .conftest import BareCatalog, BareDevice, Driver, make_config

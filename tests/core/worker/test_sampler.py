@@ -12,7 +12,8 @@ import torch
 from lsv.nn import sample_ops, sampling
 from lsv.nn.philox import uniform
 from lsv.nn.sampling import Sampling
-from lsv.worker.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
+from lsv.request.params import NO_TOKEN_LEFT
+from lsv.worker.sampler import NOT_FINITE, sample_rows
 from lsv.worker.slots import Slot
 
 MakeSlot = Callable[..., Slot]

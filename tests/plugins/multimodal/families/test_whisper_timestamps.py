@@ -21,7 +21,8 @@ from lsv.testing.catalog import catalog_of
 from lsv.testing.fakes.engine import engine_config
 from lsv.testing.logits import GrowingHistory, check_logits_processor
 from lsv.worker.processing import Processors
-from lsv.worker.sampler import NO_TOKEN_LEFT, sample_rows
+from lsv.request.params import NO_TOKEN_LEFT
+from lsv.worker.sampler import sample_rows
 from lsv.worker.slots import Slot
 from lsv_multimodal import plugin
 from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
