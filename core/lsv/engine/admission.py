@@ -17,6 +17,10 @@ from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20
+_LETTERS = 8
+"""Characters a token of the context from which the beginning of a text is tried first: text has about four."""
+_CUT = 64
+"""Tokens by which the beginning may have more than the same characters have in the whole text, where it is cut."""
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -68,15 +72,21 @@ class Admission(msgspec.Struct, frozen=True):
             params = params.replace(logprobs=0)  # candidates are ranked by them
         return msgspec.structs.replace(request, prompts=prompts, sampling=params)
 
-    def check_text(self, text: str, tokenizer: Tokenizer, field: str) -> None:
-        """Raises ``ContextTooLong`` for a text that is too long however it is tokenised: before that is done."""
+    def encode(self, text: str, tokenizer: Tokenizer, *, special: bool, field: str) -> list[int]:
+        """The ids of a text that must fit the context. Raises ``ContextTooLong`` for one that does not: by its length
+        if it is too long however it is tokenised, else by its beginning, so that the context bounds the work.
+        """
         if len(text) > self.max_model_len * tokenizer.longest:
-            raise ContextTooLong(
-                f"This model's maximum context length is {self.max_model_len} tokens of at most {tokenizer.longest} "
-                f"characters. However, you requested {len(text)} characters. "
-                "Shorten the prompt or set truncate_prompt_tokens.",
-                param=field,
-            )
+            raise self._too_many(f"{len(text)} characters, and a token has at most {tokenizer.longest}", field)
+        beginning = text[: _LETTERS * self.max_model_len]
+        if len(beginning) < len(text):
+            ids = tokenizer.encode(beginning, add_special_tokens=special)
+            if len(ids) > self.max_model_len + _CUT:
+                raise self._too_many(f"more than {self.max_model_len} tokens", field)
+        ids = tokenizer.encode(text, add_special_tokens=special)
+        if len(ids) > self.max_model_len:
+            raise self._too_many(f"{len(ids)} tokens", field)
+        return ids
 
     def check_ids(self, ids: Iterable[int], field: str) -> None:
         """Raises ``BadRequest`` for anything in ``ids`` that is not a token id of this model."""
@@ -143,6 +153,13 @@ class Admission(msgspec.Struct, frozen=True):
             raise self._too_long(prompt, least, field)
         return left
 
+    def _too_many(self, found: str, field: str) -> ContextTooLong:
+        return ContextTooLong(
+            f"This model's maximum context length is {self.max_model_len} tokens. However, your prompt has {found}. "
+            "Shorten it or set truncate_prompt_tokens.",
+            param=field,
+        )
+
     def _too_long(self, prompt: Prompt, answer: int, field: str) -> ContextTooLong:
         size = len(prompt.ids)
         left = self.max_model_len - size
@@ -205,8 +222,8 @@ def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[tupl
     found = tuple(dict.fromkeys(ids for ids in encoded if ids))
     if sum(map(len, found)) > MAX_BAD_WORDS_TOKENS:
         raise BadRequest(
-            f"bad_words takes at most {MAX_BAD_WORDS_TOKENS} tokens together, each word as it stands at the beginning of "
-            "a text and after a space",
+            f"bad_words takes at most {MAX_BAD_WORDS_TOKENS} tokens together, each word as it stands at the beginning "
+            "of a text and after a space",
             param="bad_words",
         )
     return found

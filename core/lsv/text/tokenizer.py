@@ -119,7 +119,9 @@ class Tokenizer:
         Raises ``BadRequest`` for numbers that can be no id.
         """
         try:
-            text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            # as in encode: a batch, because a single sequence keeps the lock
+            text: str
+            (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError) as cause:
             raise BadRequest(f"token ids must be integers from 0 to {self.vocab_size - 1}: {cause}") from None
         return text

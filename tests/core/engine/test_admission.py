@@ -94,12 +94,29 @@ def test_more_ids_than_there_are_tokens(name: str):
     assert refused.value.param == name
 
 
-def test_a_text_is_refused_by_its_length_alone():
+def test_a_text_is_refused_by_its_length_alone(monkeypatch: pytest.MonkeyPatch):
     tokenizer = letters(97)
     assert tokenizer.longest == len("<end>")
-    ADMISSION.check_text("x" * 50, tokenizer, "prompt")
-    with pytest.raises(ContextTooLong, match="10 tokens of at most 5 characters.* you requested 51 characters"):
-        ADMISSION.check_text("x" * 51, tokenizer, "prompt")
+    encoded, encode = [], tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text, **how: (encoded.append(text), encode(text, **how))[1])
+    with pytest.raises(ContextTooLong, match="has 51 characters, and a token has at most 5"):
+        ADMISSION.encode("a" * 51, tokenizer, special=True, field="prompt")
+    assert encoded == []
+    with pytest.raises(ContextTooLong, match="has 11 tokens"):
+        ADMISSION.encode("a" * 11, tokenizer, special=True, field="prompt")
+    assert ADMISSION.encode("a" * 10, tokenizer, special=True, field="prompt") == [32] * 10
+
+
+def test_a_text_is_refused_by_its_beginning(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = letters(97)
+    admission = Admission(max_model_len=100, vocab_size=97, max_logprobs=5)
+    monkeypatch.setattr(tokenizer, "longest", 1 << 20)
+    encoded, encode = [], tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text, **how: (encoded.append(len(text)), encode(text, **how))[1])
+    with pytest.raises(ContextTooLong, match="more than 100 tokens"):
+        admission.encode("a" * 100_000, tokenizer, special=True, field="prompt")
+    assert encoded == [800]
+    assert admission.encode(" " * 5000, tokenizer, special=True, field="prompt") == []  # it knows no spaces
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.logits_processor import History, LogitsProcessor
 from lsv.offers import LogitsProcessorOffer
 from lsv.plugins.catalog import Catalog
+from lsv.request.params import NO_TOKEN_LEFT
 from lsv.testing.catalog import catalog_of
 from lsv.testing.fakes.engine import engine_config
 from lsv.worker.processing import Processors
-from lsv.request.params import NO_TOKEN_LEFT
 from lsv.worker.sampler import NOT_FINITE, PROCESSOR_FAILED, sample_rows
 from lsv.worker.slots import Slot
 

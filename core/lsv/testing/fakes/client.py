@@ -29,6 +29,7 @@ class FakeTokenizer:
     """One token a byte, and a chat template that writes ``<role>text`` for each message."""
 
     vocab_size = VOCAB
+    longest = 1
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
     has_chat_template = True
