@@ -210,13 +210,18 @@ SERVE = (
             help="keys of which requests must carry one (default: none asked)",
         ),
         Setting(name="root_path", default="", help="prefix that a proxy in front adds, such as /llm"),
+        Setting(
+            name="allowed_hosts", type="list", default=(),
+            help="names the server may be called by, such as *.example.com, * for any (default: any; only localhost "
+            "without a key on a loopback address)",
+        ),
         Setting(name="allowed_origins", type="list", default=(), help="web origins that may call it, * for any"),
         Setting(name="allowed_methods", type="list", default=("*",), help="methods web pages may use"),
         Setting(name="allowed_headers", type="list", default=("*",), help="headers web pages may send"),
         Setting(name="allow_credentials", type="bool", default=False, help="let web pages send cookies"),
         Setting(name="ssl_keyfile", help="PEM file of the server's key"),
         Setting(name="ssl_certfile", help="PEM file of the server's certificate"),
-        Setting(name="max_body_mb", type="float", default=64.0, low=0.001, help="largest request body in MiB"),
+        Setting(name="max_body_mb", type="float", default=32.0, low=0.001, help="largest request body in MiB"),
     ),
     *_grouped(
         "Answers",

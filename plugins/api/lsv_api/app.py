@@ -61,7 +61,7 @@ def _config(options: ApiOptions) -> dict[str, Any]:
         "MOTD": False,
         "AUTO_EXTEND": False,
         "ACCESS_LOG": False,
-        "REQUEST_MAX_SIZE": options.max_body_bytes,
+        "REQUEST_MAX_SIZE": options.limits.body_bytes,
         "REQUEST_TIMEOUT": 60,
         "RESPONSE_TIMEOUT": SILENCE,
         # Off: it rewrites methods of Sanic's classes, which breaks a second application in the same process.

@@ -10,15 +10,16 @@ import msgspec
 from lsv.errors import ConfigError
 from lsv.processes.confinement.terms import Mode
 from lsv.text.tokenizer import read_template
+from lsv_api.limits import Limits
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the API server; times in seconds.
 
-    ``api_keys`` empty leaves the server open. ``chat_template`` is the template's text, None for the
-    tokenizer's own. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
-    ``template_memory`` is in bytes. ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its
-    engine is gone.
+    ``api_keys`` empty leaves the server open. ``allowed_hosts`` are names it may be called by, see ``http.visitors``.
+    ``chat_template`` is the template's text, None for the tokenizer's own. ``template_memory`` is in bytes. ``root_path``
+    is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering 503,
+    when its engine is gone.
     """
 
     host: str = "127.0.0.1"
@@ -31,13 +32,14 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     confinement: Mode = "auto"
     response_role: str = "assistant"
     root_path: str = ""
+    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
-    max_body_bytes: int = 64 << 20
+    limits: Limits = Limits()
     return_tokens_as_token_ids: bool = False
     drain_timeout: float = 30.0
     heartbeat: float = 15.0
@@ -67,7 +69,12 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
             for field, (name, convert) in _SETTINGS.items()
             if settings.get(name) is not None
         }
-        return cls(**given)
+        bounds = {
+            field: convert(settings[name])
+            for field, (name, convert) in _LIMITS.items()
+            if settings.get(name) is not None
+        }
+        return cls(**given, limits=Limits(**bounds))
 
 
 def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -94,13 +101,13 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "confinement": ("confinement", str),
     "response_role": ("response_role", str),
     "root_path": ("root_path", str),
+    "allowed_hosts": ("allowed_hosts", _tuple),
     "allowed_origins": ("allowed_origins", _tuple),
     "allowed_methods": ("allowed_methods", _tuple),
     "allowed_headers": ("allowed_headers", _tuple),
     "allow_credentials": ("allow_credentials", bool),
     "ssl_keyfile": ("ssl_keyfile", str),
     "ssl_certfile": ("ssl_certfile", str),
-    "max_body_bytes": ("max_body_mb", _megabytes),
     "return_tokens_as_token_ids": ("return_tokens_as_token_ids", bool),
     "drain_timeout": ("drain_timeout", float),
     "heartbeat": ("api.heartbeat", float),
@@ -108,3 +115,16 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "keep_alive_on_engine_death": ("keep_alive_on_engine_death", bool),
 }
 """Field → (setting, how its value is read)."""
+
+_LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "body_bytes": ("max_body_mb", _megabytes),
+    "text_bytes": ("api.max_text_mb", _megabytes),
+    "nesting": ("api.max_nesting", int),
+    "messages": ("api.max_messages", int),
+    "prompts": ("api.max_prompts", int),
+    "n": ("api.max_n", int),
+    "candidates": ("api.max_candidates", int),
+    "stop_strings": ("api.max_stop_strings", int),
+    "bad_words": ("api.max_bad_words", int),
+}
+"""The same for ``Limits``; the others follow from what a body can hold and have no setting."""

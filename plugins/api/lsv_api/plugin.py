@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.offers import FrontendOffer
+from lsv.request.params import MAX_BAD_WORDS, MAX_N, MAX_STOP_STRINGS
 from lsv.settings import Setting
 from lsv_api import hookspecs as hookspecs
+from lsv_api.limits import Limits
 
 api = 1
 
@@ -51,4 +53,31 @@ def lsv_settings() -> Iterable[Setting]:
             help="seconds of silence after which a stream gets a comment, so that no proxy closes it",
             scope="serve",
         ),
+        Setting(
+            name="api.max_text_mb",
+            type="float",
+            default=8.0,
+            low=0.001,
+            help="largest request body in MiB without its media",
+            scope="serve",
+        ),
+        *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
+    )
+
+
+_LIMITS = (
+    ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),
+    ("messages", Limits().messages, None, "messages of a conversation"),
+    ("prompts", Limits().prompts, None, "prompts of a completion, or texts to embed"),
+    ("n", Limits().n, MAX_N, "answers to a prompt"),
+    ("candidates", Limits().candidates, None, "prompts times answers of a request"),
+    ("stop_strings", Limits().stop_strings, MAX_STOP_STRINGS, "stop strings of a request"),
+    ("bad_words", Limits().bad_words, MAX_BAD_WORDS, "bad words of a request"),
+)
+
+
+def _limit(name: str, default: int, high: int | None, help: str) -> Setting:
+    """The setting of a bound on what a request may ask for."""
+    return Setting(
+        name=f"api.max_{name}", type="int", default=default, low=1, high=high, help=f"most {help}", scope="serve"
     )

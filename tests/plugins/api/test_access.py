@@ -102,6 +102,74 @@ async def test_huge_header(site):
     assert b'"error"' in answer
 
 
+LOCAL = ["localhost", "LOCALHOST:8000", "127.0.0.1:80", "127.9.9.9", "[::1]:8000", "me.localhost:1", "localhost.", ""]
+STRANGE = [
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.nip.io:8000",
+    "192.168.0.7",
+    "0.0.0.0",
+    "[::2]",
+    "local",
+]
+
+
+async def asked_as(site, host: str) -> int:
+    head = f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer k\r\nConnection: close\r\n\r\n"
+    return int((await raw(site, head.encode())).split(b" ", 2)[1])
+
+
+async def test_a_page_can_not_give_the_server_its_own_name(site):
+    assert [await asked_as(site, host) for host in LOCAL] == [200] * len(LOCAL)
+    assert [await asked_as(site, host) for host in STRANGE] == [403] * len(STRANGE)
+    reply = await site.http.get("/live", headers={"host": "evil.example"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "host_not_allowed")
+
+
+@pytest.mark.parametrize("options", [{"api_keys": ("k",)}, {"host": "0.0.0.0"}, {"allowed_hosts": ("*",)}])
+async def test_names_do_not_matter_where_a_key_or_the_operator_says_so(start, options):
+    site = await start(**options)
+    assert [await asked_as(site, host) for host in LOCAL + STRANGE] == [200] * len(LOCAL + STRANGE)
+
+
+@pytest.mark.parametrize("options", [{}, {"api_keys": ("k",)}, {"host": "0.0.0.0"}])
+async def test_names_by_list(start, options):
+    site = await start(allowed_hosts=("Chat.example", "*.inner.example"), **options)
+    for host in ("chat.example:443", "a.inner.example", "a.b.inner.example", "localhost"):
+        assert await asked_as(site, host) == 200, host
+    for host in ("x.chat.example", "inner.example", "example", "evil.example"):
+        assert await asked_as(site, host) == 403, host
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000", "file://", ""])
+async def test_pages_of_others_can_not_post(start, origin):
+    closed, locked = await start(), await start(api_keys=("k",))
+    opened = await start(allowed_origins=(origin or "*",))
+    for site, status in ((closed, 403), (locked, 200), (opened, 200)):
+        for kind in ("application/json", "application/x-www-form-urlencoded"):
+            headers = {"origin": origin, "content-type": kind, "authorization": "Bearer k"}
+            reply = await site.http.post("/tokenize", content=b'{"prompt": "a"}', headers=headers)
+            assert reply.status_code == status, reply.text
+    form = await closed.http.post("/v1/audio/transcriptions", files={"file": b"x"}, headers={"origin": origin})
+    assert (form.status_code, form.json()["error"]["code"]) == (403, "origin_not_allowed")
+    assert (await closed.http.get("/v1/models", headers={"origin": origin})).status_code == 200, "it can't be read"
+
+
+async def test_the_servers_own_pages_may_post(site):
+    own = {"origin": site.server.address}
+    assert (await site.http.post("/tokenize", json={"prompt": "a"}, headers=own)).status_code == 200
+
+
+async def test_plain_text_is_what_forms_can_send_without_asking(start):
+    for site, status in ((await start(), 415), (await start(api_keys=("k",)), 200)):
+        headers = {"content-type": "text/plain; charset=utf-8", "authorization": "Bearer k"}
+        reply = await site.http.post("/tokenize", content=b'{"prompt": "a"}', headers=headers)
+        assert reply.status_code == status
+    for headers in ({}, {"content-type": "application/x-www-form-urlencoded"}):  # what curl -d sends
+        reply = await (await start()).http.post("/tokenize", content=b'{"prompt": "a"}', headers=headers)
+        assert reply.status_code == 200
+
+
 async def test_cors_is_closed_by_default(site):
     origin = {"origin": "https://a.example", "access-control-request-method": "POST"}
     reply = await site.http.options("/v1/chat/completions", headers=origin)
@@ -179,7 +247,7 @@ def test_options_from_settings(tmp_path):
     )
     assert (options.host, options.port, options.api_keys) == ("0.0.0.0", 9000, ("secret",))
     assert (options.chat_template, options.allowed_origins) == ("hello", ("https://a.example",))
-    assert (options.max_body_bytes, options.log_requests, options.ssl_keyfile) == (2 << 20, False, None)
+    assert (options.limits.body_bytes, options.log_requests, options.ssl_keyfile) == (2 << 20, False, None)
     assert ApiOptions.from_settings({"chat_template": "{{ messages }}"}).chat_template == "{{ messages }}"
     with pytest.raises(ConfigError, match="chat template"):
         ApiOptions.from_settings({"chat_template": str(tmp_path / "missing")})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from typing import Any
 
@@ -189,7 +190,7 @@ async def test_parameters_reach_the_engine(site):
         {7: 2.5},
         (1, 2),
     )
-    assert (site.engine.requests[0].priority, site.engine.requests[0].salt) == (3, b"tenant")
+    assert (site.engine.requests[0].priority, site.engine.requests[0].salt) == (3, hashlib.sha256(b"tenant").digest())
 
 
 async def test_request_templates_need_permission(site, start):

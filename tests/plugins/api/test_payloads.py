@@ -64,6 +64,34 @@ def test_what_looks_like_a_name_gets_no_payload(forged: str) -> None:
         assert read_part(first, "here") == expected
 
 
+def test_slashes_may_be_escaped() -> None:
+    slashes = "QU//" * (SHORTEST // 4)
+    data = body(
+        {"type": "image_url", "image_url": url(slashes)}, {"type": "input_audio", "input_audio": {"data": slashes}}
+    )
+    content = decode_body(data.replace(b"/", b"\\/"), ChatRequest).messages[0].content
+    assert [part.payload for part in content] == [slashes.encode()] * 2
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("before", range(3))
+def test_no_payload_is_overlooked(before: int, shift: int) -> None:
+    """Wherever it stands, and whatever stands in front of it."""
+    long, short = "A" * SHORTEST, "A" * (SHORTEST - 1)
+    filler = "x" * (before * SHORTEST // 2 + shift)
+    for text, found in ((long, 1), (short, 0)):
+        _, payloads = extract_payloads(body({"type": "text", "text": filler}, {"data": text}, {"text": filler}))
+        assert list(payloads.values()) == [text.encode()] * found
+
+
+def test_many_short_payloads_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(payloads_module, "_payload_start", lambda body, quote: looked.append(quote) or len(body))
+    data = b'{"metadata": [' + b'{"data":""},' * 100_000 + b"1]}"
+    assert extract_payloads(data) == (data, {})
+    assert len(looked) <= len(data) // SHORTEST
+
+
 def test_spaces_and_other_kinds_of_bodies() -> None:
     spaced = '{"messages": [{"role": "user", "content": [{"image_url" : {"url" :\n "%s"}, "type": "image_url"}]}]}'
     found = decode_body((spaced % url()).encode(), TokenizeRequest).messages
@@ -82,7 +110,7 @@ def test_spaces_and_other_kinds_of_bodies() -> None:
         ("user", "Hi", {"chat_template_kwargs": {"url": url()}}),
         ("user", "Hi", {"documents": [{"data": LONG}]}),
         ("user", [{"type": "image_url", "image_url": url()}], {"documents": [{"data": OTHER}]}),
-        ("user", [{"type": "image_url", "image_url": url(LONG + "\\/" + LONG)}], {}),
+        ("user", [{"type": "image_url", "image_url": url(LONG + "\\u0041" + LONG)}], {}),
         ("user", [{"type": "image_url", "image_url": url("@0@")}, {"type": "text", "text": LONG}], {}),
     ],
 )

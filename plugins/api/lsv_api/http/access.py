@@ -1,4 +1,4 @@
-"""Who may do what: the API key before anything else, CORS for browsers, and headers on every answer."""
+"""Who may do what: names and pages, then the API key, before anything else; CORS; headers on every answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import hmac
 from sanic import Request
 from sanic.response import BaseHTTPResponse, HTTPResponse
 
-from lsv.errors import Unauthorized
+from lsv.errors import LsvError, Unauthorized
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import error_response
+from lsv_api.http.visitors import Visitors
 
 _EXPOSED = "x-request-id, retry-after"
 _METHODS = "GET, POST, OPTIONS"
@@ -23,21 +24,23 @@ class Gate:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._options = api.options
+        self._visitors = Visitors(api.options)
         self._keys = [key.encode() for key in api.options.api_keys]
 
     async def admit(self, request: Request) -> HTTPResponse | None:
-        """Begin an exchange; answer at once what needs no handler: preflights, requests without the key."""
+        """Begin an exchange; answer at once what needs no handler: preflights, and requests that are not let in."""
         request.ctx.exchange = exchange = Exchange(request, self._api)
-        if self._is_preflight(request):
-            return self._preflight(request)
-        if self._is_open(request) or self._has_key(request):
-            return None
-        denied = error_response(
-            Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'"),
-            exchange.request_id,
-        )
-        record(exchange, "denied", denied.status)
-        return denied
+        try:
+            self._visitors.check(request)
+            if self._is_preflight(request):
+                return self._preflight(request)
+            if not self._is_open(request) and not self._has_key(request):
+                raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
+        except LsvError as error:
+            denied = error_response(error, exchange.request_id)
+            record(exchange, "denied", denied.status)
+            return denied
+        return None
 
     async def finish(self, request: Request, response: BaseHTTPResponse) -> HTTPResponse | None:
         """Headers every answer carries."""

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -17,12 +17,20 @@ from sanic.exceptions import PayloadTooLarge, SanicException
 from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.failures import BodyTimeout, Unsupported
 from lsv_api.http.payloads import extract_payloads, restore_payloads
+from lsv_api.http.shape import check_shape
+from lsv_api.limits import Limits
 
 log = logging.getLogger("lsv.api")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
+Value = TypeVar("Value")
+
 DISCARD_SECONDS = 2.0
+SHOWN_FIELDS = 8
+"""Unknown fields that the log names."""
+_PEEK = 1024
+"""Bytes of a field within which all neutral values are."""
 
 _LOCATED = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
@@ -86,7 +94,8 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes:
     except PayloadTooLarge:
         await _discard(stream)
         raise TooLarge(
-            f"The body is over the limit of {limit / (1 << 20):g} MiB; send less or raise --max-body-mb"
+            f"The body is over the limit of {limit / (1 << 20):g} MiB; send less or raise --max-body-mb (or "
+            "--api-max-text-mb where no media can come)"
         ) from None
     except TimeoutError:
         raise BodyTimeout(f"The body did not arrive within {timeout:g} seconds") from None
@@ -101,28 +110,38 @@ async def _discard(stream: Any) -> None:
                 pass
 
 
-def decode_body(data: bytes, kind: type[Body]) -> Body:
+def brings_media(kind: type[msgspec.Struct]) -> bool:
+    """Whether bodies of ``kind`` may have media in them."""
+    return "messages" in field_names(kind)
+
+
+def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Body:  # noqa: B008 - a frozen record
     """A checked record of ``kind``; every fault of the body is a ``BadRequest`` that names the field."""
     thin, payloads = extract_payloads(data)
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
-            body = _decode(thin, kind)
+            body = _decode(thin, kind, limits)
             if restore_payloads(getattr(body, "messages", None) or (), payloads):
                 return body
-    return _decode(data, kind)
+    return _decode(data, kind, limits)
 
 
-def _decode(data: bytes, kind: type[Body]) -> Body:
-    fields = _decode_object(data)
+def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
+    if len(data) > limits.text_bytes:
+        raise TooLarge(
+            f"The body has more than {limits.text_bytes / (1 << 20):g} MiB beside its media; send less or raise "
+            "--api-max-text-mb"
+        )
+    check_shape(data, limits)
+    fields = _split(data)
     _refuse_tools(fields)
-    known = field_names(kind)
-    for name, value in fields.items():
-        if name not in known:
-            check_unknown(name, value, known)
+    check_unknown(fields, field_names(kind), limits, read=_peek)
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise to_bad_request(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"The body must be JSON: {error}") from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
 
@@ -131,22 +150,31 @@ def field_names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(kind.__struct_fields__)
 
 
-def _decode_object(data: bytes) -> dict[str, Any]:
-    """Parse JSON; of a key given twice the last one counts."""
+def _split(data: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, not parsed yet; of a key given twice the last one counts."""
     try:
-        found = msgspec.json.decode(data)
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"The body must be a JSON object: {str(error).replace('`', '')}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"The body must be JSON: {error}") from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise BadRequest(f"The body must be a JSON object, got {type(found).__name__}")
-    return found
 
 
-def _refuse_tools(fields: Mapping[str, Any]) -> None:
+def _peek(field: msgspec.Raw) -> Any:
+    """The value of a field that is only compared with neutral ones: of a long one, that it is none of them."""
+    return _LONG if memoryview(field).nbytes > _PEEK else msgspec.json.decode(field)
+
+
+_LONG = object()
+
+
+def _refuse_tools(fields: Mapping[str, msgspec.Raw]) -> None:
     """A request may list tools as long as the model is told not to call them."""
-    if fields.get("tools") and fields.get("tool_choice") != "none":
+    if "tools" not in fields or not _peek(fields["tools"]):
+        return
+    if "tool_choice" not in fields or _peek(fields["tool_choice"]) != "none":
         raise Unsupported(
             'tools are not available on this server; leave them out or set tool_choice to "none"',
             param="tools",
@@ -154,19 +182,43 @@ def _refuse_tools(fields: Mapping[str, Any]) -> None:
 
 
 def check_unknown(
-    name: str, value: Any, known: frozenset[str], unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE
+    fields: Mapping[str, Value],
+    known: frozenset[str],
+    limits: Limits,
+    *,
+    unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE,
+    read: Callable[[Value], Any] = lambda value: value,
 ) -> None:
     """Refuse fields that would change the answer or look misspelt; ignore the rest, as OpenAI does."""
-    if name in IGNORED:
-        return
+    names = [name for name in fields if name not in known and name not in IGNORED]
+    if len(names) > limits.unknown_fields:
+        raise BadRequest(
+            f"The body has {len(names)} fields that no request has, {names[0][:64]!r} among them: at most "
+            f"{limits.unknown_fields} are ignored"
+        )
+    ignored = [name[:64] for name in names if not _is_neutral(name, fields, known, unavailable, read)]
+    if ignored:
+        log.warning("ignored unknown request fields: %s", ", ".join(map(repr, ignored[:SHOWN_FIELDS])))
+
+
+def _is_neutral(
+    name: str,
+    fields: Mapping[str, Value],
+    known: frozenset[str],
+    unavailable: Mapping[str, tuple[Any, ...]],
+    read: Callable[[Value], Any],
+) -> bool:
+    """Whether a field is one that other servers have, with its neutral value. Raises ``BadRequest`` for other values,
+    and for a name that looks misspelt.
+    """
     if name in unavailable:
-        if value not in unavailable[name]:
+        if read(fields[name]) not in unavailable[name]:
             raise Unsupported(f"{name} is not available on this server; leave it out", param=name)
-        return
+        return True
     near = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.85)
     if near:
         raise BadRequest(f"Unknown field {name[:64]!r}; did you mean {near[0]!r}?", param=name[:64])
-    log.warning("ignored unknown request field %r", name[:64])
+    return False
 
 
 def to_bad_request(error: str) -> BadRequest:

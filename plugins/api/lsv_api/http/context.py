@@ -17,9 +17,10 @@ from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
 from lsv.text.request_templates import RequestTemplates
-from lsv_api.http.bodies import decode_body, read_body
+from lsv_api.http.bodies import brings_media, decode_body, read_body
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
+from lsv_api.preparing import PreparingPool
 
 if TYPE_CHECKING:
     from lsv_api.http.metrics import Metrics
@@ -79,6 +80,13 @@ class Api(msgspec.Struct, frozen=True):
     templates: RequestTemplates
     """Renders what requests bring."""
 
+    pool: PreparingPool = msgspec.field(default_factory=PreparingPool)
+    """Does long work beside the event loop."""
+
+    @property
+    def takes_media(self) -> bool:
+        return any(client.media is not None for client in self.service.clients.values())
+
     def served(self, name: str | None) -> Served:
         """The model behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
         client = self.service.find(name)
@@ -103,8 +111,8 @@ def check_ready(client: Client) -> None:
 class Exchange:
     """One request and what is known about it so far; the access log is written from it.
 
-    ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``failure`` is an
-    error that ended a stream after its status line was sent.
+    ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``size`` are the
+    bytes of its body. ``failure`` is an error that ended a stream after its status line was sent.
     """
 
     def __init__(self, request: Request, api: Api) -> None:
@@ -116,19 +124,29 @@ class Exchange:
         self.created = int(time.time())
         self.model: str | None = None
         self.prompt_tokens = 0
+        self.size = 0
         self.tokens = 0
         self.first_token: float | None = None
         self.failure: BaseException | None = None
 
     async def body(self, kind: type[Body]) -> Body:
-        options = self.api.options
-        return decode_body(await read_body(self.request, options.max_body_bytes, options.body_timeout), kind)
+        """The body as a record, where it is JSON."""
+        limits = self.api.options.limits
+        media = self.api.takes_media and brings_media(kind)
+        data = await self._read(limits.body_bytes if media else limits.text_bytes)
+        return await self.api.pool.run(len(data), decode_body, data, kind, limits)
 
     async def form(self, kind: type[Body]) -> Body:
         """The body as a record, where it is a form."""
-        options = self.api.options
-        data = await read_body(self.request, options.max_body_bytes, options.body_timeout)
-        return await decode_form(data, self.request.headers.get("content-type", ""), kind)
+        limits = self.api.options.limits
+        data = await self._read(limits.body_bytes)
+        content_type = self.request.headers.get("content-type", "")
+        return await self.api.pool.run(len(data), decode_form, data, content_type, kind, limits)
+
+    async def _read(self, limit: int) -> bytes:
+        data = await read_body(self.request, limit, self.api.options.body_timeout)
+        self.size = len(data)
+        return data
 
     def served(self, name: str | None) -> Served:
         found = self.api.served(name)

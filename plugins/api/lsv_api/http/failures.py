@@ -22,6 +22,7 @@ _TYPES = {
     405: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
@@ -39,6 +40,27 @@ class BodyTimeout(BadRequest):
 
     code = "request_timeout"
     status = 408
+
+
+class UnsupportedMediaType(BadRequest):
+    """A body of a kind that is not taken."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class HostRefused(LsvError):
+    """The request calls the server by a name that is not its own."""
+
+    code = "host_not_allowed"
+    status = 403
+
+
+class OriginRefused(LsvError):
+    """The request comes from a web page that may not use the server."""
+
+    code = "origin_not_allowed"
+    status = 403
 
 
 class Draining(Unavailable):

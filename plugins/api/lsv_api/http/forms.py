@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from sanic.headers import parse_content_header
 
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.bodies import check_unknown, field_names, to_bad_request
+from lsv_api.limits import Limits
 from lsv_api.records.requests import GenerationRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 MAX_PARTS = 256
-LONG_FORM = 1 << 20
-"""Bytes from which a form is taken apart in a thread, so that it does not hold up other requests."""
 
 _FILE = "file"
 """The one field that is bytes; all others are text."""
@@ -44,39 +42,40 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
 """As ``bodies.UNAVAILABLE``, spelt as in forms; also fields of other routes that forms do not have."""
 
 
-async def decode_form(data: bytes, content_type: str, kind: type[Body]) -> Body:
+def decode_form(data: bytes, content_type: str, kind: type[Body], limits: Limits = Limits()) -> Body:  # noqa: B008
     """A checked record of ``kind``; every fault of the form is a ``BadRequest`` that names the field."""
-    if len(data) < LONG_FORM:
-        return _decode(data, content_type, kind)
-    return await asyncio.to_thread(_decode, data, content_type, kind)
-
-
-def _decode(data: bytes, content_type: str, kind: type[Body]) -> Body:
-    fields = _fields(data, content_type)
-    known = field_names(kind)
-    for name, value in fields.items():
-        if name not in known:
-            check_unknown(name, value, known, UNAVAILABLE)
+    fields = _fields(data, content_type, limits)
+    check_unknown(fields, field_names(kind), limits, unavailable=UNAVAILABLE)
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         raise to_bad_request(str(error)) from None
 
 
-def _fields(data: bytes, content_type: str) -> dict[str, Any]:
+def _fields(data: bytes, content_type: str, limits: Limits) -> dict[str, Any]:
     """Values by name; ``name[]`` gathers a list. Empty texts are left out: web pages send them for "not given"."""
     kind, options = parse_content_header(content_type)
     boundary = options.get("boundary", "")
     if kind.lower() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
         raise BadRequest("The body must be a form: send it as multipart/form-data with a boundary, as curl -F does")
     fields: dict[str, Any] = {}
+    lists: dict[str, list[Any]] = {}
+    left = limits.text_bytes
     for name, content in _parts(data, b"--" + boundary.encode("utf-8", "surrogateescape")):
+        left -= 0 if name == _FILE else len(content)
+        if left < 0:
+            raise TooLarge(
+                f"The form has more than {limits.text_bytes / (1 << 20):g} MiB beside its file; send less or raise "
+                "--api-max-text-mb"
+            )
         value = content if name == _FILE else _text(name, content)
         if name.endswith("[]"):
-            fields.setdefault(name[:-2], []).append(value)
+            lists.setdefault(name[:-2], []).append(value)
         elif value or name == _FILE:
             fields[name] = value
-    return fields
+    for name in lists.keys() & fields.keys():
+        raise BadRequest(f"{name[:64]} and {name[:64]}[] are one field: send either", param=name[:64])
+    return fields | lists
 
 
 def _parts(data: bytes, delimiter: bytes) -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ ends does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from secrets import token_hex
 
 from lsv.media.content_parts import ContentPart, InlinePart, InputAudio, MediaLink
@@ -16,30 +16,61 @@ from lsv_api.records.requests import Message
 SHORTEST = 1 << 16
 """Bytes of base64 from which extracting them pays."""
 
-_HEAD = re.compile(rb'"(?:url|(?:image|audio|video)_url)"\s*:\s*"data:[^"\\,]*;base64,|"data"\s*:\s*"')
+_KEY = re.compile(rb'"(?P<name>(?:(?:image|audio|video)_)?url|data)"\s*:\s*"\Z')
+_KEY_BYTES = 256
+_URL = re.compile(rb'data:(?:[^"\\,]|\\/)*;base64,')
+_URL_BYTES = 256
 
 
 def extract_payloads(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """The body with a short name in place of each long payload, and the payloads by their names.
 
     A payload is a string's content, or the end of it: quotes inside of strings are escaped, so the next one ends it. A
-    string with escapes stays where it is. Names are drawn anew for each body, so that nothing in it can be one.
+    string with escapes other than of slashes stays where it is. Names are drawn anew for each body, so that nothing in
+    it can be one.
     """
     if len(body) < SHORTEST:
         return body, {}
     pieces: list[bytes] = []
     payloads: dict[str, bytes] = {}
-    mark, kept, place = token_hex(8), 0, 0
-    while found := _HEAD.search(body, place):
-        start, end = found.end(), body.find(b'"', found.end())
-        place = max(start, end)
-        if end - start < SHORTEST or body.find(b"\\", start, end) >= 0:
+    mark, kept = token_hex(8), 0
+    for start, end in _find_payloads(body):
+        payload = body[start:end].replace(b"\\/", b"/")
+        if b"\\" in payload:
             continue
         name = f"@{mark}{len(payloads)}@"  # no base64
-        payloads[name] = body[start:end]
+        payloads[name] = payload
         pieces += [body[kept:start], name.encode("ascii")]
         kept = end
     return b"".join([*pieces, body[kept:]]), payloads
+
+
+def _find_payloads(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where long payloads begin and end. A text of ``SHORTEST`` bytes has one of every so many, so that only the quotes
+    around these are looked at, however many there are elsewhere.
+    """
+    place = 0
+    for middle in range(SHORTEST, len(body), SHORTEST):
+        if middle < place:
+            continue
+        quote, end = body.rfind(b'"', place, middle), body.find(b'"', middle)
+        if end < 0:
+            return
+        place = end
+        start = _payload_start(body, quote) if quote >= 0 else end
+        if end - start >= SHORTEST:
+            yield start, end
+
+
+def _payload_start(body: bytes, quote: int) -> int:
+    """Where base64 begins in the text that this quote begins; the end of the body for other texts."""
+    key = _KEY.search(body[max(0, quote - _KEY_BYTES) : quote + 1])
+    if key is None:
+        return len(body)
+    if key["name"] == b"data":
+        return quote + 1
+    url = _URL.match(body, quote + 1, quote + 1 + _URL_BYTES)
+    return len(body) if url is None else url.end()
 
 
 def restore_payloads(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:

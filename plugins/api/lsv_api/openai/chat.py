@@ -35,7 +35,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(ChatRequest)
     served = exchange.served(body.model)
     check_stream(body)
-    prompt = await encode_chat(body, served, exchange.api)
+    prompt = await encode_chat(body, served, exchange)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     params = sampling_params(body, served, max_tokens, _logprobs(body))
     envelope = Envelope.of("chatcmpl", served, exchange)

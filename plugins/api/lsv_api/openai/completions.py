@@ -32,7 +32,7 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(CompletionRequest)
     served = exchange.served(body.model)
     check_stream(body)
-    prompts = await encode_prompts(body.prompt, served, special=body.add_special_tokens is not False, param="prompt")
+    prompts = await encode_prompts(body, served, exchange.api)
     params = _params(body, served)
     envelope = Envelope.of("cmpl", served, exchange)
     requests = [

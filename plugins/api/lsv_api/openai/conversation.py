@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,29 +12,31 @@ from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.prompt import Prompt
 from lsv.text.request_templates import are_flags
-from lsv_api.http.context import Api, Served
-from lsv_api.openai.prompts import LONG_TEXT, encode_text
+from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.prompts import encode_text
+from lsv_api.openai.sampling import check_answers
+from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
-
-MAX_MESSAGES = 4096
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: Api) -> Prompt:
+async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, exchange: Exchange) -> Prompt:
     """Render and tokenise a conversation. Templates write special tokens themselves, so none are added.
 
     Media are fetched and prepared, and stand in the prompt where the template has put their placeholders.
     Raises ``BadRequest`` for messages the model can't take.
     """
-    messages = template_messages(body.messages or [])
-    shown = _references(body.messages or [], served)
-    _check_chats(served)
-    text = await _render(body, messages, served, api)
-    ids = await encode_text(served.client.tokenizer, text, special=bool(body.add_special_tokens))
+    api, media = exchange.api, served.client.media
+    fits: str | None = None
+    if isinstance(body, ChatRequest):
+        check_answers(body, 1, served, api.options.limits)
+        fits = "messages" if body.truncate_prompt_tokens is None else None
+    shown, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
+    text = await _render(body, messages, served, exchange)
+    ids = await encode_text(text, served, api, special=bool(body.add_special_tokens), fits=fits)
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
-    media = served.client.media
     if media is None:
         if body.mm_processor_kwargs:
             raise BadRequest("mm_processor_kwargs: this model takes text only", param="mm_processor_kwargs")
@@ -45,14 +46,28 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, api: 
     return msgspec.structs.replace(placed, text=text)
 
 
+def _read(
+    body: ChatRequest | TokenizeRequest, served: Served, options: ApiOptions
+) -> tuple[list[Reference], list[dict[str, Any]]]:
+    """The media of a conversation, and its messages as templates know them."""
+    given = body.messages or []
+    if len(given) > options.limits.messages:
+        raise BadRequest(
+            f"messages takes at most {options.limits.messages} messages (--api-max-messages), got {len(given)}",
+            param="messages",
+        )
+    messages = template_messages(given)
+    shown = _references(given, served)
+    _check_chats(served)
+    return shown, messages
+
+
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as templates know them: content as one text, or as parts where it has media; arguments of tool calls as
     objects.
     """
     if not messages:
         raise BadRequest("messages must hold at least one message", param="messages")
-    if len(messages) > MAX_MESSAGES:
-        raise BadRequest(f"messages takes at most {MAX_MESSAGES} messages, got {len(messages)}", param="messages")
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -128,8 +143,11 @@ def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
     }
 
 
-async def _render(body: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]], served: Served, api: Api) -> str:
-    if body.chat_template is not None and not api.options.request_templates:
+async def _render(
+    body: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]], served: Served, exchange: Exchange
+) -> str:
+    options = exchange.api.options
+    if body.chat_template is not None and not options.request_templates:
         raise BadRequest(
             "chat_template: requests may not bring templates; --api-request-templates allows them",
             param="chat_template",
@@ -140,23 +158,19 @@ async def _render(body: ChatRequest | TokenizeRequest, messages: list[dict[str, 
             "continue_final_message and add_generation_prompt exclude each other",
             param="continue_final_message",
         )
-    options: Mapping[str, Any] = {
+    arguments: Mapping[str, Any] = {
         "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
         "documents": body.documents,
-        "template": body.chat_template or api.options.chat_template,
         "kwargs": body.chat_template_kwargs or {},
     }
-    tokenizer = served.client.tokenizer
-    render = tokenizer.render_chat
+    tokenizer, template = served.client.tokenizer, body.chat_template or options.chat_template
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
-    if brought or not are_flags(options["kwargs"]):
-        source = tokenizer.template_source(options["template"])
-        rest = {name: value for name, value in options.items() if name != "template"}
-        prompt = await api.templates.render(source, messages, special_tokens=tokenizer.special_tokens, **rest)
-    elif sum(len(_text_of(message["content"])) for message in messages) > LONG_TEXT:
-        prompt = await asyncio.to_thread(render, messages, **options)
+    if brought or not are_flags(arguments["kwargs"]):
+        source, special = tokenizer.template_source(template), tokenizer.special_tokens
+        prompt = await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
     else:
-        prompt = render(messages, **options)
+        render = tokenizer.render_chat
+        prompt = await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
     return _cut_after(prompt, _text_of(messages[-1]["content"])) if continuing else prompt
 
 

@@ -24,7 +24,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     served = exchange.served(body.model)
     if body.dimensions is not None:
         raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
-    prompts = await encode_prompts(body.input, served, special=body.add_special_tokens is not False, param="input")
+    prompts = await encode_prompts(body, served, exchange.api)
     params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
     requests = [
         RequestSpec(prompts=(prompt,), pooling=params, request_id=f"embd-{exchange.key}-{index}", trace=exchange.trace)

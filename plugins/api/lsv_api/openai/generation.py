@@ -15,6 +15,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.sampling import hash_salt
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import PromptDetails, Usage
 
@@ -28,7 +29,7 @@ def make_request(
         sampling=params,
         request_id=request_id,
         priority=body.priority or 0,
-        salt=(body.cache_salt or "").encode(),
+        salt=hash_salt(body.cache_salt),
         trace=exchange.trace,
     )
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
-from lsv.text.tokenizer import Tokenizer
-from lsv_api.http.context import Served
-from lsv_api.records.requests import PromptField
+from lsv_api.http.context import Api, Served
+from lsv_api.openai.sampling import check_answers
+from lsv_api.records.requests import CompletionRequest, EmbeddingRequest, PromptField
 
-MAX_PROMPTS = 1024
-LONG_TEXT = 50_000
-"""Characters from which tokenising is moved to a thread, so that it does not hold up other requests."""
+BATCH = 1 << 16
+"""Characters of short prompts that are tokenised in one go."""
 
 
-async def encode_prompts(prompt: PromptField, served: Served, *, special: bool, param: str) -> list[Prompt]:
-    """Every prompt in a field that may hold one or many, as text or as ids.
+async def encode_prompts(body: CompletionRequest | EmbeddingRequest, served: Served, api: Api) -> list[Prompt]:
+    """Every prompt of a body, which may hold one or many, as text or as ids.
 
-    ``special`` adds the tokenizer's special tokens to texts. Raises ``BadRequest`` naming ``param``.
+    Raises ``BadRequest``: for more than may be asked for before anything is tokenised, for a prompt that is too long
+    before those behind it are.
     """
-    return [await _encode(part, served, special) for part in split_prompts(prompt, param)]
+    param = "prompt" if isinstance(body, CompletionRequest) else "input"
+    parts = split_prompts(getattr(body, param), param, api.options.limits.prompts)
+    if isinstance(body, CompletionRequest):
+        check_answers(body, len(parts), served, api.options.limits)
+    special = body.add_special_tokens is not False
+    fits = param if body.truncate_prompt_tokens is None else None
+    prompts: list[Prompt] = []
+    for batch in _batches(parts):
+        prompts += await api.pool.run(sum(map(len, batch)), _encode_all, batch, served, special, fits)
+    return prompts
 
 
-def split_prompts(prompt: PromptField, param: str) -> Sequence[str | list[int]]:
+def split_prompts(prompt: PromptField, param: str, most: int) -> Sequence[str | list[int]]:
     """One entry a prompt. Raises ``BadRequest`` for an empty, mixed or overlong list."""
     if isinstance(prompt, str):
         return [prompt]
@@ -36,18 +44,43 @@ def split_prompts(prompt: PromptField, param: str) -> Sequence[str | list[int]]:
         raise BadRequest(f"{param} must hold only texts, only token ids, or only lists of token ids", param=param)
     if kinds == {int}:
         return [cast("list[int]", prompt)]
-    if len(prompt) > MAX_PROMPTS:
-        raise BadRequest(f"{param} takes at most {MAX_PROMPTS} prompts, got {len(prompt)}", param=param)
+    if len(prompt) > most:
+        raise BadRequest(f"{param} takes at most {most} prompts (--api-max-prompts), got {len(prompt)}", param=param)
     return cast("list[str | list[int]]", prompt)
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
-    if len(text) > LONG_TEXT:
-        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=special)
+async def encode_text(text: str, served: Served, api: Api, *, special: bool, fits: str | None) -> list[int]:
+    """The ids of a text, found beside the event loop where it is long.
+
+    ``special`` adds the tokenizer's special tokens. ``fits`` is the frontend's name for a text that must fit the
+    context: one that is too long is not tokenised as a whole, and ``ContextTooLong`` is raised. None takes any text.
+    """
+    return await api.pool.run(len(text), _encode, text, served, special, fits)
+
+
+def _encode_all(parts: Sequence[str | list[int]], served: Served, special: bool, fits: str | None) -> list[Prompt]:
+    return [
+        Prompt(ids=tuple(_encode(part, served, special, fits)), text=part)
+        if isinstance(part, str)
+        else Prompt(ids=tuple(part))
+        for part in parts
+    ]
+
+
+def _encode(text: str, served: Served, special: bool, fits: str | None) -> list[int]:
+    tokenizer = served.client.tokenizer
+    if fits is not None:
+        return served.admission.encode(text, tokenizer, special=special, field=fits)
     return tokenizer.encode(text, add_special_tokens=special)
 
 
-async def _encode(part: str | list[int], served: Served, special: bool) -> Prompt:
-    if isinstance(part, str):
-        return Prompt(ids=tuple(await encode_text(served.client.tokenizer, part, special=special)), text=part)
-    return Prompt(ids=tuple(part))
+def _batches(parts: Sequence[str | list[int]]) -> Iterator[Sequence[str | list[int]]]:
+    """Prompts that are tokenised in one go, in their order; requests take turns between two of them."""
+    first, size = 0, 0
+    for index, part in enumerate(parts):
+        size += len(part)
+        if size >= BATCH:
+            yield parts[first : index + 1]
+            first, size = index + 1, 0
+    if first < len(parts):
+        yield parts[first:]

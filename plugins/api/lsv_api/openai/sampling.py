@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Served
+from lsv_api.limits import Limits
 from lsv_api.records.requests import GenerationRequest, SampledRequest
 
 MAX_PRIORITY = 1 << 31
@@ -21,6 +23,35 @@ _SAME_NAME = tuple(
     for name in GenerationRequest.__struct_fields__
     if name in SamplingParams.__struct_fields__ and name not in _OTHER_FORM
 )
+
+
+def check_answers(body: GenerationRequest, prompts: int, served: Served, limits: Limits) -> None:
+    """Raises ``BadRequest`` for more answers, or longer lists, than one request may ask for."""
+    for name in ("n", "best_of"):
+        if (getattr(body, name) or 1) > limits.n:
+            raise BadRequest(f"{name} must be at most {limits.n} (--api-max-n)", param=name)
+    answers = prompts * (body.best_of or body.n or 1)
+    most = min(limits.candidates, served.client.config.max_queue)
+    if answers > most:
+        raise BadRequest(
+            f"prompts times answers to each are {answers}: one request takes at most {most} "
+            "(--api-max-candidates, --max-queue)",
+            param="prompt" if answers == prompts else "n",
+        )
+    _check_count("stop", body.stop, limits.stop_strings, "stop-strings")
+    _check_count("bad_words", body.bad_words, limits.bad_words, "bad-words")
+    lists = {name: len(getattr(body, name) or ()) for name in ("allowed_token_ids", "stop_token_ids", "logit_bias")}
+    if answers * sum(lists.values()) > limits.token_ids:
+        raise BadRequest(
+            f"{' and '.join(name for name, size in lists.items() if size)}: {sum(lists.values())} token ids for each "
+            f"of {answers} answers are too many: one request takes at most {limits.token_ids} together",
+            param=max(lists, key=lambda name: lists[name]),
+        )
+
+
+def _check_count(name: str, texts: str | list[str] | None, most: int, option: str) -> None:
+    if isinstance(texts, list) and len(texts) > most:
+        raise BadRequest(f"{name} takes at most {most} strings (--api-max-{option}), got {len(texts)}", param=name)
 
 
 def sampling_params(
@@ -45,6 +76,11 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
         raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name, None)) is not None}
     return {**served.client.tokenizer.sampling_defaults, **named}
+
+
+def hash_salt(given: str | None) -> bytes:
+    """A cache salt as 32 bytes, because it goes into the hash of every block; none for requests without one."""
+    return hashlib.sha256(given.encode()).digest() if given else b""
 
 
 def bounded(max_tokens: int | None) -> int | None:

@@ -11,6 +11,9 @@ import msgspec
 
 from lsv.media.content_parts import ContentPart
 
+MAX_SALT = 1024
+"""Characters of a cache salt."""
+
 PromptField = str | list[int | str | list[int]]
 """A text, texts, token ids, or lists of token ids."""
 
@@ -37,7 +40,7 @@ class SampledRequest(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     seed: int | None = None
     priority: int | None = None
-    cache_salt: str | None = None
+    cache_salt: Annotated[str, msgspec.Meta(max_length=MAX_SALT)] | None = None
 
 
 class GenerationRequest(SampledRequest, kw_only=True):

@@ -104,7 +104,9 @@ async def _make_job(
     id = f"{'transcription' if task == 'transcribe' else 'translation'}-{exchange.key}"
     language = _code(body.language, transcriber)
     preceding = f" {body.prompt.strip()}" if body.prompt else ""
-    before = tuple(await encode_text(served.client.tokenizer, preceding, special=False)) if preceding else ()
+    before = tuple(
+        await encode_text(preceding, served, exchange.api, special=False, fits="prompt") if preceding else ()
+    )
     timed, scored = body.response_format in TIMED, body.response_format == "verbose_json"
     prompt = transcriber.prompt(task, language or next(iter(transcriber.languages)), timed=timed, before=before)
     params = SamplingParams(

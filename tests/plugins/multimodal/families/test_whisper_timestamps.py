@@ -15,13 +15,12 @@ from transformers.generation.logits_process import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from lsv.request.params import SamplingParams
+from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Begin
 from lsv.testing.catalog import catalog_of
 from lsv.testing.fakes.engine import engine_config
 from lsv.testing.logits import GrowingHistory, check_logits_processor
 from lsv.worker.processing import Processors
-from lsv.request.params import NO_TOKEN_LEFT
 from lsv.worker.sampler import sample_rows
 from lsv.worker.slots import Slot
 from lsv_multimodal import plugin

@@ -1,0 +1,53 @@
+"""Threads for the work that stands before a request is sent: parsing, templates, tokenising."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+SHORT = 8192
+"""Characters or bytes below which work takes less time than the event loop can be kept waiting: it is done at once."""
+LONG = 1 << 19
+"""Characters or bytes from which work may take so long that it must not have all threads."""
+THREADS = 4
+
+
+class PreparingPool:
+    """Does work of requests beside the event loop, in the order in which it comes.
+
+    A request hands in one job after the other, so its next one stands behind those of all others. Long jobs leave one
+    thread free for all other ones. Only what releases the interpreter's lock gains by several threads; what does
+    not at least takes turns with the event loop.
+    """
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lsv-prepare")
+        self._long = asyncio.Semaphore(threads - 1)
+
+    async def run(
+        self, size: int, work: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """What ``work`` returns; ``size`` is about the characters or bytes that it goes through.
+
+        Work that has begun goes on when the caller is cancelled, and keeps its place until it has ended.
+        """
+        if size < SHORT:
+            return work(*args, **kwargs)
+        if size < LONG:
+            return await asyncio.wrap_future(self._threads.submit(work, *args, **kwargs))
+        await self._long.acquire()
+        job = self._threads.submit(work, *args, **kwargs)
+        job.add_done_callback(self._release(asyncio.get_running_loop()))
+        return await asyncio.wrap_future(job)
+
+    def _release(self, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:
+        def release(job: Future[Any]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._long.release)
+
+        return release
