@@ -7,6 +7,7 @@ import base64
 import struct
 from collections.abc import Sequence
 
+import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.request.params import PoolingParams
@@ -17,6 +18,8 @@ from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.records.requests import EmbeddingRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
+
+Vector = tuple[float, ...]
 
 
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:
@@ -31,19 +34,26 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
         for index, prompt in enumerate(prompts)
     ]
     vectors = await _encode_all([served.admission.admit(one, field="input") for one in requests], served, exchange)
-    write = _base64 if body.encoding_format == "base64" else list
+    size = sum(map(len, vectors))
+    return await exchange.api.pool.run(size, _answer, vectors, body.encoding_format, served.name, exchange)
+
+
+def _answer(vectors: Sequence[Vector], encoding: str | None, model: str, exchange: Exchange) -> HTTPResponse:
+    """Written vector by vector: millions of numbers at once would keep the interpreter's lock."""
+    write = _base64 if encoding == "base64" else list
+    written = [msgspec.Raw(msgspec.json.encode(write(vector))) for vector in vectors]
     return json_response(
         EmbeddingResponse(
             id=f"embd-{exchange.key}",
             created=exchange.created,
-            model=served.name,
-            data=[Embedding(index=index, embedding=write(vector)) for index, vector in enumerate(vectors)],
+            model=model,
+            data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(written)],
             usage=Usage(prompt_tokens=exchange.prompt_tokens, total_tokens=exchange.prompt_tokens),
         )
     )
 
 
-async def _encode_all(requests: Sequence[RequestSpec], served: Served, exchange: Exchange) -> list[tuple[float, ...]]:
+async def _encode_all(requests: Sequence[RequestSpec], served: Served, exchange: Exchange) -> list[Vector]:
     """One vector a request; the first failure stops the others."""
     exchange.prompt_tokens = sum(len(request.prompt.ids) for request in requests)
     tasks = [asyncio.ensure_future(served.client.encode(request)) for request in requests]
