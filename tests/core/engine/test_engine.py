@@ -8,11 +8,12 @@ import sys
 import msgspec
 import pytest
 
-from lsv.engine.engine import Engine, make_refusal
+from lsv.engine.engine import Engine, _make_update, make_refusal
 from lsv.engine.messages import Finish, Submit, Update
-from lsv.errors import BadRequest, EngineDied, Overloaded
-from lsv.request.params import SamplingParams
+from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
+from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.request.request import FinishReason
+from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes import tokens as fake_tokens
@@ -171,6 +172,13 @@ def test_a_failed_row_fails_its_request_alone():
     assert ends[0].finish is FinishReason.ERROR
     assert ends[0].error.code == "request_failed"
     assert ends[1].finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(("why", "kind"), [(NO_TOKEN_LEFT, BadRequest), ("non-finite logits", RequestFailed)])
+def test_whose_fault_a_failed_row_is(why: str, kind: type[LsvError]):
+    outcome = Outcome(make_request(0, (1,), sampling=SamplingParams()), finish=FinishReason.ERROR, error=why)
+    update = _make_update(0, outcome)
+    assert type(from_record(update.error)) is kind
 
 
 def test_a_dead_worker_is_the_end():
