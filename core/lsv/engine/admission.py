@@ -17,8 +17,8 @@ from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
 _MIB = 1 << 20
-_LETTERS = 8
-"""Characters a token of the context from which the beginning of a text is tried first: text has about four."""
+LETTERS = 8
+"""Characters for each token of the context that are tokenised in any case: text has about four."""
 _CUT = 64
 """Tokens by which the beginning may have more than the same characters have in the whole text, where it is cut."""
 
@@ -78,7 +78,7 @@ class Admission(msgspec.Struct, frozen=True):
         """
         if len(text) > self.max_model_len * tokenizer.longest:
             raise self._too_many(f"{len(text)} characters, and a token has at most {tokenizer.longest}", field)
-        beginning = text[: _LETTERS * self.max_model_len]
+        beginning = text[: LETTERS * self.max_model_len]
         if len(beginning) < len(text):
             ids = tokenizer.encode(beginning, add_special_tokens=special)
             if len(ids) > self.max_model_len + _CUT:

@@ -19,11 +19,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     nesting: int = 64
     """Lists and objects around a value."""
 
-    parts: int = 1 << 17
-    """Texts in a body, and lists and objects: each of them becomes an object of the interpreter."""
+    texts: int = 1 << 17
+    """Texts in a body, names of fields among them."""
+
+    lists: int = 1 << 15
+    """Lists and objects in a body."""
 
     values: int = 1 << 20
     """Numbers and other values in a body, by the commas between them."""
+
+    uncut: int = 1 << 20
+    """Characters of a text that need not fit the context, if that is not longer: it is tokenised as a whole."""
 
     unknown_fields: int = 64
     """Fields that no request has."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 import threading
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ import pytest
 
 from lsv.errors import BadRequest, TooLarge
 from lsv.testing.fakes.client import FakeClient, fake_config
-from lsv_api.http import bodies
+from lsv_api.http import bodies, shape
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
@@ -24,7 +26,7 @@ from lsv_api.records.requests import ChatRequest, CompletionRequest
 
 from .conftest import Site, StartSite
 
-FEW = Limits(nesting=3, parts=10, values=6, text_bytes=500)
+FEW = Limits(nesting=3, texts=10, lists=10, values=6, text_bytes=500)
 
 
 def refused(reply: Any, status: int, param: str | None, match: str) -> None:
@@ -77,10 +79,51 @@ async def test_nesting(site: Site, nested: bytes) -> None:
     refused(await site.http.post("/v1/completions", content=body), 400, None, "nested too deeply: at most 64 levels")
 
 
+def test_shapes_are_those_that_parsing_finds() -> None:
+    chance = random.Random(0)
+
+    def make(levels: int) -> Any:
+        kind = chance.choice(["text", "number", "list", "object"]) if levels else "text"
+        text = "".join(chance.choices('a"\\[]{},:é', k=chance.randint(0, 8)))
+        if kind in ("text", "number"):
+            return text if kind == "text" else chance.random()
+        items = [make(levels - 1) for _ in range(chance.randint(0, 3))]
+        return items if kind == "list" else {f"{text}{index}": item for index, item in enumerate(items)}
+
+    def measure(value: Any) -> tuple[int, int]:
+        """Levels, and lists and objects."""
+        if not isinstance(value, list | dict):
+            return 0, 0
+        inner = [measure(one) for one in (value.values() if isinstance(value, dict) else value)]
+        return 1 + max((levels for levels, _ in inner), default=0), 1 + sum(lists for _, lists in inner)
+
+    def taken(data: bytes, **limits: int) -> bool:
+        with suppress(BadRequest):
+            check_shape(data, Limits(**limits))
+            return True
+        return False
+
+    for _ in range(500):
+        value = [make(5)]
+        data = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode()
+        levels, lists = measure(value)
+        assert taken(data, nesting=levels, lists=lists)
+        assert not taken(data, nesting=levels - 1)
+        assert not taken(data, lists=lists - 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_escapes_are_found_wherever_a_body_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape, "SLICE", size)
+    check_shape(b'{"a":"\\\\\\"[[[[[[\\\\\\\\","b":["\\"[[[[\\\\"]}', FEW)
+    with pytest.raises(BadRequest, match="nested too deeply"):
+        check_shape(b'{"a":"\\\\","b":[[["\\""]]],"c":"\\\\"}', FEW)
+
+
 def test_nothing_is_parsed_of_a_body_that_holds_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies.msgspec.json, "decode", None)
     with pytest.raises(BadRequest, match="too many lists"):
-        decode_body(b'{"prompt": [' + b"[]," * 140_000 + b"1]}", CompletionRequest)
+        decode_body(b'{"prompt": [' + b"[]," * 40_000 + b"1]}", CompletionRequest)
 
 
 def test_unknown_fields_are_not_parsed() -> None:
@@ -173,8 +216,18 @@ async def test_prompts_behind_one_that_is_too_long_are_not_tokenised(
     refused(await site.complete(prompt=["a", "b" * 512, "c"]), 400, "prompt", "your prompt has 513 tokens")
     refused(await site.complete(prompt=["a", "b" * 513, "c"]), 400, "prompt", "your prompt has 513 characters")
     assert encoded == ["a", "b" * 512, "a"]
-    assert (await site.complete(prompt="b" * 600, truncate_prompt_tokens=5)).status_code == 200
-    assert (await site.post("/tokenize", prompt="b" * 600)).json()["count"] == 601
+
+
+async def test_texts_that_need_not_fit(start: StartSite) -> None:
+    site = await start(limits=Limits(uncut=1000))
+    for size, status in ((600, 200), (512 * 8, 200), (512 * 8 + 1, 400)):
+        truncated = await site.complete(prompt="b" * size, truncate_prompt_tokens=5)
+        counted = await site.post("/tokenize", prompt="b" * size)
+        assert (truncated.status_code, counted.status_code) == (status, status)
+    refused(counted, 400, "prompt", "4097 characters are too many to be tokenised: at most 4096")
+    refused(truncated, 400, "prompt", "4097 characters")
+    long = [{"role": "user", "content": "b" * 5000}]
+    refused(await site.chat(messages=long, truncate_prompt_tokens=5), 400, "messages", "too many to be tokenised")
 
 
 async def test_options(start: StartSite) -> None:

@@ -82,8 +82,10 @@ IGNORED = frozenset(
 """Fields that change no answer of this server (``tools`` is checked together with ``tool_choice``)."""
 
 
-async def read_body(request: Request, limit: int, timeout: float) -> bytes:
-    """The whole body. Raises ``TooLarge`` over ``limit`` bytes, ``BodyTimeout`` after ``timeout`` seconds."""
+async def read_body(request: Request, limit: int, option: str, timeout: float) -> bytes:
+    """The whole body. Raises ``TooLarge`` over ``limit`` bytes, which ``option`` sets, and ``BodyTimeout`` after
+    ``timeout`` seconds.
+    """
     stream: Any = request.stream
     if stream is None or not stream.request_body:
         return b""
@@ -94,8 +96,7 @@ async def read_body(request: Request, limit: int, timeout: float) -> bytes:
     except PayloadTooLarge:
         await _discard(stream)
         raise TooLarge(
-            f"The body is over the limit of {limit / (1 << 20):g} MiB; send less or raise --max-body-mb (or "
-            "--api-max-text-mb where no media can come)"
+            f"The body is over the limit of {limit / (1 << 20):g} MiB; send less or raise {option}"
         ) from None
     except TimeoutError:
         raise BodyTimeout(f"The body did not arrive within {timeout:g} seconds") from None

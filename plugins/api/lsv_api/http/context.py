@@ -132,19 +132,21 @@ class Exchange:
     async def body(self, kind: type[Body]) -> Body:
         """The body as a record, where it is JSON."""
         limits = self.api.options.limits
-        media = self.api.takes_media and brings_media(kind)
-        data = await self._read(limits.body_bytes if media else limits.text_bytes)
+        if self.api.takes_media and brings_media(kind):
+            data = await self._read(limits.body_bytes, "--max-body-mb")
+        else:
+            data = await self._read(limits.text_bytes, "--api-max-text-mb")
         return await self.api.pool.run(len(data), decode_body, data, kind, limits)
 
     async def form(self, kind: type[Body]) -> Body:
         """The body as a record, where it is a form."""
         limits = self.api.options.limits
-        data = await self._read(limits.body_bytes)
+        data = await self._read(limits.body_bytes, "--max-body-mb")
         content_type = self.request.headers.get("content-type", "")
         return await self.api.pool.run(len(data), decode_form, data, content_type, kind, limits)
 
-    async def _read(self, limit: int) -> bytes:
-        data = await read_body(self.request, limit, self.api.options.body_timeout)
+    async def _read(self, limit: int, option: str) -> bytes:
+        data = await read_body(self.request, limit, option, self.api.options.body_timeout)
         self.size = len(data)
         return data
 

@@ -35,9 +35,11 @@ def extract_payloads(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     payloads: dict[str, bytes] = {}
     mark, kept = token_hex(8), 0
     for start, end in _find_payloads(body):
-        payload = body[start:end].replace(b"\\/", b"/")
+        payload = body[start:end]
         if b"\\" in payload:
-            continue
+            payload = payload.replace(b"\\/", b"/")
+            if b"\\" in payload:
+                continue
         name = f"@{mark}{len(payloads)}@"  # no base64
         payloads[name] = payload
         pieces += [body[kept:start], name.encode("ascii")]

@@ -6,8 +6,13 @@ Counting bytes is a hundred times faster.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lsv.errors import BadRequest
 from lsv_api.limits import Limits
+
+SLICE = 1 << 19
+"""Bytes that are looked through without letting go of the interpreter's lock, where that takes long."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _AS_LIST = bytes.maketrans(b"{}", b"[]")
@@ -18,11 +23,11 @@ def check_shape(data: bytes, limits: Limits) -> None:
     if _is_small(data, limits):
         return
     bare = _without_texts(data, limits)
-    if bare.count(b",") > limits.values:
+    if _count(bare, b",") > limits.values:
         raise BadRequest(f"The body holds too many values: at most {limits.values} are taken")
     brackets = bare.translate(_AS_LIST, _NO_BRACKETS)
-    if brackets.count(b"[") > limits.parts:
-        raise BadRequest(f"The body holds too many lists and objects: at most {limits.parts} are taken")
+    if _count(brackets, b"[") > limits.lists:
+        raise BadRequest(f"The body holds too many lists and objects: at most {limits.lists} are taken")
     for _ in range(limits.nesting):
         if not brackets:
             return
@@ -34,16 +39,32 @@ def check_shape(data: bytes, limits: Limits) -> None:
 def _is_small(data: bytes, limits: Limits) -> bool:
     """Whether there are few enough of all marks, even if none of them were in a text."""
     return (
-        data.count(b"[") + data.count(b"{") <= limits.nesting
-        and data.count(b",") <= limits.values
-        and data.count(b'"') <= 2 * limits.parts
+        _count(data, b"[{") <= min(limits.nesting, limits.lists)
+        and _count(data, b",") <= limits.values
+        and _count(data, b'"') <= 2 * limits.texts
     )
 
 
 def _without_texts(data: bytes, limits: Limits) -> bytes:
     """What stands between the texts."""
     if b"\\" in data:  # then every quote that is left begins or ends a text
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if data.count(b'"') > 2 * limits.parts:
-        raise BadRequest(f"The body holds too many texts: at most {limits.parts} are taken, names of fields among them")
+        data = b"".join(piece.replace(b"\\\\", b"").replace(b'\\"', b"") for piece in _slices(data))
+    if _count(data, b'"') > 2 * limits.texts:
+        raise BadRequest(f"The body holds too many texts: at most {limits.texts} are taken, names of fields among them")
     return b"".join(data.split(b'"')[::2])
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    """Pieces of a body, one after the other so that other threads may go on between; none begins inside an escape."""
+    start = 0
+    while start < len(data):
+        end = start + SLICE
+        while data[end - 1 : end] == b"\\":
+            end += 1
+        yield data[start:end]
+        start = end
+
+
+def _count(data: bytes, marks: bytes) -> int:
+    """How many of these bytes there are; ``bytes.count`` is slow where there are many."""
+    return len(data) - len(data.translate(None, marks))

@@ -13,7 +13,7 @@ from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, 
 from lsv.request.prompt import Prompt
 from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
-from lsv_api.openai.prompts import encode_text
+from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.openai.sampling import check_answers
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
@@ -28,13 +28,12 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, excha
     Raises ``BadRequest`` for messages the model can't take.
     """
     api, media = exchange.api, served.client.media
-    fits: str | None = None
+    fits = isinstance(body, ChatRequest) and body.truncate_prompt_tokens is None
     if isinstance(body, ChatRequest):
         check_answers(body, 1, served, api.options.limits)
-        fits = "messages" if body.truncate_prompt_tokens is None else None
     shown, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
     text = await _render(body, messages, served, exchange)
-    ids = await encode_text(text, served, api, special=bool(body.add_special_tokens), fits=fits)
+    ids = await encode_text(text, served, api, TextRule("messages", bool(body.add_special_tokens), fits))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
     if media is None:

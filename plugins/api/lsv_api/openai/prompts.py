@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+import msgspec
+
+from lsv.engine.admission import LETTERS
 from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
 from lsv_api.http.context import Api, Served
+from lsv_api.limits import Limits
 from lsv_api.openai.sampling import check_answers
 from lsv_api.records.requests import CompletionRequest, EmbeddingRequest, PromptField
 
 BATCH = 1 << 16
 """Characters of short prompts that are tokenised in one go."""
+
+
+class TextRule(msgspec.Struct, frozen=True):
+    """How a text is tokenised."""
+
+    field: str
+    """The frontend's name for it."""
+
+    special: bool
+    """Whether the tokenizer's special tokens are added."""
+
+    fits: bool = True
+    """Whether it must fit the context; otherwise it is to be truncated, or only counted."""
 
 
 async def encode_prompts(body: CompletionRequest | EmbeddingRequest, served: Served, api: Api) -> list[Prompt]:
@@ -25,11 +42,10 @@ async def encode_prompts(body: CompletionRequest | EmbeddingRequest, served: Ser
     parts = split_prompts(getattr(body, param), param, api.options.limits.prompts)
     if isinstance(body, CompletionRequest):
         check_answers(body, len(parts), served, api.options.limits)
-    special = body.add_special_tokens is not False
-    fits = param if body.truncate_prompt_tokens is None else None
+    how = TextRule(param, body.add_special_tokens is not False, fits=body.truncate_prompt_tokens is None)
     prompts: list[Prompt] = []
     for batch in _batches(parts):
-        prompts += await api.pool.run(sum(map(len, batch)), _encode_all, batch, served, special, fits)
+        prompts += await api.pool.run(sum(map(len, batch)), _encode_all, batch, served, api.options.limits, how)
     return prompts
 
 
@@ -49,29 +65,33 @@ def split_prompts(prompt: PromptField, param: str, most: int) -> Sequence[str | 
     return cast("list[str | list[int]]", prompt)
 
 
-async def encode_text(text: str, served: Served, api: Api, *, special: bool, fits: str | None) -> list[int]:
+async def encode_text(text: str, served: Served, api: Api, how: TextRule) -> list[int]:
     """The ids of a text, found beside the event loop where it is long.
 
-    ``special`` adds the tokenizer's special tokens. ``fits`` is the frontend's name for a text that must fit the
-    context: one that is too long is not tokenised as a whole, and ``ContextTooLong`` is raised. None takes any text.
+    Raises ``BadRequest`` for one that is too long, before the whole of it is tokenised.
     """
-    return await api.pool.run(len(text), _encode, text, served, special, fits)
+    return await api.pool.run(len(text), _encode, text, served, api.options.limits, how)
 
 
-def _encode_all(parts: Sequence[str | list[int]], served: Served, special: bool, fits: str | None) -> list[Prompt]:
+def _encode_all(parts: Sequence[str | list[int]], served: Served, limits: Limits, how: TextRule) -> list[Prompt]:
     return [
-        Prompt(ids=tuple(_encode(part, served, special, fits)), text=part)
+        Prompt(ids=tuple(_encode(part, served, limits, how)), text=part)
         if isinstance(part, str)
         else Prompt(ids=tuple(part))
         for part in parts
     ]
 
 
-def _encode(text: str, served: Served, special: bool, fits: str | None) -> list[int]:
+def _encode(text: str, served: Served, limits: Limits, how: TextRule) -> list[int]:
     tokenizer = served.client.tokenizer
-    if fits is not None:
-        return served.admission.encode(text, tokenizer, special=special, field=fits)
-    return tokenizer.encode(text, add_special_tokens=special)
+    if how.fits:
+        return served.admission.encode(text, tokenizer, special=how.special, field=how.field)
+    most = max(limits.uncut, served.admission.max_model_len * LETTERS)
+    if len(text) > most:
+        raise BadRequest(
+            f"{how.field}: {len(text)} characters are too many to be tokenised: at most {most} are", param=how.field
+        )
+    return tokenizer.encode(text, add_special_tokens=how.special)
 
 
 def _batches(parts: Sequence[str | list[int]]) -> Iterator[Sequence[str | list[int]]]:

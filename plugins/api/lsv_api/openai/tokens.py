@@ -8,7 +8,7 @@ from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
 from lsv_api.openai.conversation import encode_chat
-from lsv_api.openai.prompts import encode_text
+from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.records.requests import DetokenizeRequest, TokenizeRequest
 from lsv_api.records.responses import DetokenizeResponse, TokenizeResponse
 
@@ -21,8 +21,8 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
     if body.prompt is None:
         ids = list((await encode_chat(body, served, exchange)).ids)
     else:
-        special = body.add_special_tokens is not False
-        ids = await encode_text(body.prompt, served, exchange.api, special=special, fits=None)
+        how = TextRule("prompt", body.add_special_tokens is not False, fits=False)
+        ids = await encode_text(body.prompt, served, exchange.api, how)
     return await exchange.api.pool.run(len(ids), _answer, ids, served, spelt=bool(body.return_token_strs))
 
 

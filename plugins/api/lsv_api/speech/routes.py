@@ -20,7 +20,7 @@ from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response, stream_response
 from lsv_api.http.sse import event
 from lsv_api.openai.generation import make_request
-from lsv_api.openai.prompts import encode_text
+from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.openai.sampling import bounded, requested_params
 from lsv_api.records.requests import SpeechRequest
 from lsv_api.records.responses import (
@@ -104,9 +104,9 @@ async def _make_job(
     id = f"{'transcription' if task == 'transcribe' else 'translation'}-{exchange.key}"
     language = _code(body.language, transcriber)
     preceding = f" {body.prompt.strip()}" if body.prompt else ""
-    before = tuple(
-        await encode_text(preceding, served, exchange.api, special=False, fits="prompt") if preceding else ()
-    )
+    before: tuple[int, ...] = ()
+    if preceding:
+        before = tuple(await encode_text(preceding, served, exchange.api, TextRule("prompt", special=False)))
     timed, scored = body.response_format in TIMED, body.response_format == "verbose_json"
     prompt = transcriber.prompt(task, language or next(iter(transcriber.languages)), timed=timed, before=before)
     params = SamplingParams(
