@@ -277,7 +277,7 @@ def json_attacks() -> Iterator[Attack]:
         Attack("8 MB of parts", CHATS, lambda: filled(chat_start + b'"metadata":[', b'{"data":""},', b"1]}", text)),
         Attack("8 MB of documents", CHATS, lambda: filled(chat_start + b'"documents":[', b'{"a":[]},', b"{}]}", text)),
         Attack(
-            "40,000 documents", CHATS, lambda: filled(chat_start + b'"documents":[', b'{"a":[]},', b"{}]}", 144_000)
+            "16,000 documents", CHATS, lambda: filled(chat_start + b'"documents":[', b'{"a":[]},', b"{}]}", 144_000)
         ),
         Attack("8 MB of escapes", COMPLETIONS, lambda: completion('"\\' * (text // 4 - 50))),
     )
