@@ -17,9 +17,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the API server; times in seconds.
 
     ``api_keys`` empty leaves the server open. ``allowed_hosts`` are names it may be called by, see ``http.visitors``.
-    ``chat_template`` is the template's text, None for the tokenizer's own. ``template_memory`` is in bytes. ``root_path``
-    is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering 503,
-    when its engine is gone.
+    ``chat_template`` is the template's text, None for the tokenizer's own. ``template_memory`` is in bytes.
+    ``root_path`` is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server
+    up, answering 503, when its engine is gone.
     """
 
     host: str = "127.0.0.1"
