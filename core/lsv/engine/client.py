@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from lsv.media.service import MediaService
 
 
+Vector = tuple[float, ...]
+"""What a prompt is pooled to."""
+
+
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Where an engine is in its life."""
 
@@ -71,7 +75,7 @@ class Client(Protocol):
         ...
 
     def generate(self, request: RequestSpec) -> AsyncIterator[Chunk]:
-        """Chunks of all ``candidates`` of a request with ``sampling``, until each has finished.
+        """Chunks of all sequences of a request with ``sampling``, until each has finished.
 
         The request is admitted first. Closing the iterator early (or cancelling the task that reads it) aborts it.
         Raises ``BadRequest`` for a prompt that can never fit, ``Overloaded``, ``Unavailable``, ``EngineDied`` or
@@ -79,8 +83,8 @@ class Client(Protocol):
         """
         ...
 
-    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
-        """The vector of a request with ``pooling``. Admitted, aborted and failing as with ``generate``."""
+    async def encode(self, request: RequestSpec) -> list[Vector]:
+        """The vector of each prompt of a request with ``pooling``; admitted, aborted, failing as with ``generate``."""
         ...
 
     def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:

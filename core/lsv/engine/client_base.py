@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission, make_submit
@@ -60,35 +60,41 @@ class ClientBase:
         return OutputStream(admitted, submit, model=self.config.served_names[0], tokenizer=self.tokenizer, now=now)
 
     def _open_pooling(self, request: RequestSpec) -> Submit:
-        """The message for one vector. Raises ``BadRequest``."""
+        """The message for a vector of each prompt. Raises ``BadRequest``."""
         return make_submit(next(self._ids), self._admit(request), self.tokenizer)
 
-    def _report(self, record: RequestRecord) -> None:
-        """A request is over: tell callbacks and plugins."""
-        for callback in self._callbacks:
-            callback(record)
-        if self._plugins is not None:
-            self._plugins.call("lsv_request_finished", record=record)
+    def _report(self, *records: RequestRecord) -> None:
+        """A request is over: tell callbacks and plugins, of each of its prompts."""
+        for record in records:
+            for callback in self._callbacks:
+                callback(record)
+            if self._plugins is not None:
+                self._plugins.call("lsv_request_finished", record=record)
 
-    def _report_pooling(self, submit: Submit, update: Update | None, seconds: float) -> None:
-        """A pooling request is over; ``update`` is the engine's answer, None where the request was aborted."""
-        finish = FinishReason.ABORT if update is None or update.finish is None else update.finish
+    def _report_pooling(self, submit: Submit, answers: Mapping[int, Update], seconds: float) -> None:
+        """A pooling request is over; ``answers`` are the ends of its sequences, without those that were aborted."""
         self._report(
-            RequestRecord(
-                request_id=submit.spec.request_id,
-                model=self.config.served_names[0],
-                prompt_tokens=len(submit.spec.prompt.ids),
-                tokens=0,
-                cached_tokens=(update.cached if update else None) or 0,
-                finish=finish,
-                n=1,
-                best_of=1,
-                max_tokens=0,
-                queued=(update.queued if update else None) or 0.0,
-                prefill=(update.prefill if update else None) or 0.0,
-                ttft=None,
-                e2e=seconds,
+            *(
+                self._pooling_record(submit.spec.request_id, len(prompt.ids), answers.get(index), seconds)
+                for index, prompt in enumerate(submit.spec.prompts)
             )
+        )
+
+    def _pooling_record(self, request_id: str, tokens: int, update: Update | None, seconds: float) -> RequestRecord:
+        return RequestRecord(
+            request_id=request_id,
+            model=self.config.served_names[0],
+            prompt_tokens=tokens,
+            tokens=0,
+            cached_tokens=(update.cached if update else None) or 0,
+            finish=FinishReason.ABORT if update is None or update.finish is None else update.finish,
+            n=1,
+            best_of=1,
+            max_tokens=0,
+            queued=(update.queued if update else None) or 0.0,
+            prefill=(update.prefill if update else None) or 0.0,
+            ttft=None,
+            e2e=seconds,
         )
 
 

@@ -66,10 +66,11 @@ class InlineClient(ClientBase):
         return (*self._streams, *(submit.spec.request_id for submit, _ in self._pooling.values()))
 
     def add(self, request: RequestSpec) -> RequestSpec:
-        """Queue a request, and give it as it was admitted.
+        """Queue a request of one prompt, and give it as it was admitted.
 
         Raises ``BadRequest`` or ``Overloaded``, and then nothing of it is queued.
         """
+        assert len(request.prompts) == 1, "each prompt is a request of its own here"
         assert request.request_id not in self._streams, f"request {request.request_id} is running"
         if request.pooling is not None:
             return self._add_pooling(request)
@@ -141,8 +142,8 @@ class InlineClient(ClientBase):
     def _close(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id]
         del self._by_id[stream.submit.id]
-        self._report(stream.record(self._now()))
+        self._report(*stream.records(self._now()))
 
     def _close_pooling(self, id: int, update: Update | None) -> None:
         submit, began = self._pooling.pop(id)
-        self._report_pooling(submit, update, self._now() - began)
+        self._report_pooling(submit, {} if update is None else {0: update}, self._now() - began)

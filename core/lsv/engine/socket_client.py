@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lsv.config import Fit
 from lsv.engine.admission import check_media_size
-from lsv.engine.client import EngineStatus
+from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase, read_vector
 from lsv.engine.mailbox import merge_all
 from lsv.engine.messages import (
@@ -160,20 +160,24 @@ class SocketClient(ClientBase):
             raise
         finally:
             self._unsubscribe(stream.submit.id, still_open=not stream.finished)
-            self._report(stream.record(time.monotonic()))
+            self._report(*stream.records(time.monotonic()))
 
-    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
+    async def encode(self, request: RequestSpec) -> list[Vector]:
         self._check_ready()
         submit = self._open_pooling(request)
-        inbox, began, answer = Inbox(), time.monotonic(), None
+        inbox, began, answers = Inbox(), time.monotonic(), dict[int, Update]()
+        vectors: dict[int, Vector] = {}
         try:
             self._submit(submit, inbox)
-            while answer is None:
-                answer = next((update for update in await inbox.take() if update.finish is not None), None)
-            return read_vector(answer)
+            while len(vectors) < submit.spec.size:
+                for update in await inbox.take():
+                    if update.finish is not None:
+                        answers[update.index] = update
+                        vectors[update.index] = read_vector(update)
+            return [vectors[index] for index in range(submit.spec.size)]
         finally:
-            self._unsubscribe(submit.id, still_open=answer is None)
-            self._report_pooling(submit, answer, time.monotonic() - began)
+            self._unsubscribe(submit.id, still_open=len(answers) < submit.spec.size)
+            self._report_pooling(submit, answers, time.monotonic() - began)
 
     async def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes of the engine."""

@@ -86,7 +86,7 @@ class Candidate:
 
 
 class OutputStream:
-    """The output of one request, all its candidates together. Times are those of the caller's clock, in seconds.
+    """The output of one request, all its sequences together. Times are those of the caller's clock, in seconds.
 
     ``request`` is what was admitted, ``submit`` the message it was sent as.
     """
@@ -96,15 +96,68 @@ class OutputStream:
         self.request = request
         self.request_id = request.request_id
         self.submit = submit
-        self.params = request.sampling
         self._model = model
+        self._candidates = request.candidates
+        stops = StopStrings(request.sampling.stop) if request.sampling.stop else None
+        self._prompts = [
+            _PromptOutput(number, prompt.ids, request.sampling, tokenizer, stops, now)
+            for number, prompt in enumerate(request.prompts)
+        ]
+        self._open = request.size
+        self._failed = False
+
+    @property
+    def finished(self) -> bool:
+        return not self._open
+
+    def take(self, update: Update, now: float) -> tuple[Chunk | None, Finish | None]:
+        """What is new for the reader, and what the engine must be told: that a stop string has ended an answer.
+
+        Raises the error of a sequence that failed; the request is over then.
+        """
+        number, index = divmod(update.index, self._candidates)
+        output = self._prompts[number]
+        candidate = output.candidates[index]
+        if candidate.finished:
+            return None, None
+        if update.finish is FinishReason.ERROR:
+            self._failed = True
+            candidate.finish = update.finish
+            raise from_record(update.error) if update.error else RequestFailed("the request failed in the engine")
+        chunk = output.take(index, update, now)
+        if chunk is None or chunk.finish is None:
+            return chunk, None
+        self._open -= 1
+        return chunk, None if update.finish is not None else Finish(update.id, update.index, candidate.tokens)
+
+    def fail(self) -> None:
+        """The request ended with an error of the engine."""
+        self._failed = True
+
+    def records(self, now: float) -> list[RequestRecord]:
+        """How the request went, whether it finished or was aborted: a record for each of its prompts."""
+        return [output.record(self.request_id, self._model, now, failed=self._failed) for output in self._prompts]
+
+
+class _PromptOutput:
+    """The answers to one of a request's prompts."""
+
+    def __init__(
+        self,
+        number: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        stops: StopStrings | None,
+        now: float,
+    ) -> None:
+        self.candidates = [Candidate(prompt, params, tokenizer, stops) for _ in range(params.candidates)]
+        self._number = number
+        self._prompt = prompt
+        self._params = params
         self._tokenizer = tokenizer
-        self._prompt = request.prompt.ids
-        stops = StopStrings(self.params.stop) if self.params.stop else None
-        self._candidates = [Candidate(self._prompt, self.params, tokenizer, stops) for _ in range(request.size)]
         self._prompt_logprobs: list[PositionLogprobs | None] = [None]
         self._opened = False
-        self._failed = False
         self._began = now
         self._first: float | None = None
         self._last: dict[int, float] = {}
@@ -112,46 +165,25 @@ class OutputStream:
         self._cached = 0
         self._queued = self._prefill = 0.0
 
-    @property
-    def finished(self) -> bool:
-        return all(candidate.finished for candidate in self._candidates)
-
-    def take(self, update: Update, now: float) -> tuple[Chunk | None, Finish | None]:
-        """What is new for the reader, and what the engine must be told: that a stop string has ended an answer.
-
-        Raises the error of a candidate that failed; the request is over then.
-        """
-        index = update.index
-        candidate = self._candidates[index]
-        if candidate.finished:
-            return None, None
-        if update.finish is FinishReason.ERROR:
-            self._failed = True
-            candidate.finish = update.finish
-            raise from_record(update.error) if update.error else RequestFailed("the request failed in the engine")
+    def take(self, index: int, update: Update, now: float) -> Chunk | None:
+        """What is new about candidate ``index``."""
         self._measure(index, update, now)
-        text, kept = candidate.take(update)
-        chunk = self._chunk(index, update, text, kept)
-        stopped_here = update.finish is None and chunk is not None and chunk.finish is not None
-        return chunk, Finish(update.id, index, candidate.tokens) if stopped_here else None
+        text, kept = self.candidates[index].take(update)
+        return self._chunk(index, update, text, kept)
 
-    def fail(self) -> None:
-        """The request ended with an error of the engine."""
-        self._failed = True
-
-    def record(self, now: float) -> RequestRecord:
-        """How the request went, whether it finished or was aborted."""
-        counts = [candidate.tokens for candidate in self._candidates]
+    def record(self, request_id: str, model: str, now: float, *, failed: bool) -> RequestRecord:
+        """How it went."""
+        counts = [candidate.tokens for candidate in self.candidates]
         return RequestRecord(
-            request_id=self.request_id,
-            model=self._model,
+            request_id=request_id,
+            model=model,
             prompt_tokens=len(self._prompt),
             tokens=sum(counts),
             cached_tokens=self._cached,
-            finish=self._reason(),
-            n=self.params.n,
-            best_of=self.params.candidates,
-            max_tokens=self.params.max_tokens or 0,
+            finish=FinishReason.ERROR if failed else self._reason(),
+            n=self._params.n,
+            best_of=self._params.candidates,
+            max_tokens=self._params.max_tokens or 0,
             queued=self._queued,
             prefill=self._prefill,
             ttft=None if self._first is None else self._first - self._began,
@@ -162,10 +194,8 @@ class OutputStream:
 
     def _reason(self) -> FinishReason:
         """The first candidate's finish reason stands for all; unless all have finished, the request was aborted."""
-        if self._failed:
-            return FinishReason.ERROR
-        first = self._candidates[0].finish
-        return FinishReason.ABORT if first is None or not self.finished else first
+        first = self.candidates[0].finish
+        return FinishReason.ABORT if first is None or not all(one.finished for one in self.candidates) else first
 
     def _measure(self, index: int, update: Update, now: float) -> None:
         if index == 0 and update.cached is not None:  # the times come with it
@@ -180,22 +210,24 @@ class OutputStream:
             self._first = now
 
     def _chunk(self, index: int, update: Update, text: str, kept: int) -> Chunk | None:
-        candidate = self._candidates[index]
+        candidate = self.candidates[index]
         if index == 0 and update.prompt_logprobs is not None:
             self._prompt_logprobs += self._positions(update.prompt_logprobs)
         if not update.tokens and not candidate.finished:
             return None
         logprobs = None
-        if update.logprobs is not None and self.params.logprobs is not None:
+        if update.logprobs is not None and self._params.logprobs is not None:
             logprobs = self._positions(update.logprobs)[:kept]
         opens = index == 0 and not self._opened
         self._opened = self._opened or opens
+        scored = opens and self._params.prompt_logprobs is not None
         return Chunk(
+            prompt=self._number,
             index=index,
             text=text,
             ids=update.tokens[:kept],
             logprobs=logprobs,
-            prompt_logprobs=tuple(self._prompt_logprobs) if opens and self.params.prompt_logprobs is not None else None,
+            prompt_logprobs=tuple(self._prompt_logprobs) if scored else None,
             cached=self._cached if opens else None,
             finish=candidate.finish,
             stop=candidate.stop,

@@ -38,8 +38,11 @@ ids.
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What is new in one answer since its last chunk."""
 
+    prompt: int = 0
+    """Which of the request's prompts it answers."""
+
     index: int = 0
-    """Which of the request's candidates has grown."""
+    """Which of the prompt's candidates has grown."""
 
     text: str = ""
     """New text; empty while it is held back, because it might begin a stop string or end inside a character."""

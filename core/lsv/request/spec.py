@@ -67,6 +67,11 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """How many sequences are computed in all."""
         return len(self.prompts) * self.candidates
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
     def prompt_of(self, index: int) -> Prompt:
         """The prompt of a sequence."""
         return self.prompts[index // self.candidates]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.engine.admission import Admission, check_media_size, make_submits
+from lsv.engine.admission import Admission, check_media_size, make_submit
 from lsv.errors import BadRequest, ContextTooLong
 from lsv.request.media import Array, Media
 from lsv.request.params import PoolingParams, SamplingParams
@@ -131,10 +131,10 @@ def test_a_text_is_refused_by_its_beginning(monkeypatch: pytest.MonkeyPatch):
 def test_parameters_that_leave_no_token(params: dict[str, object]):
     tokenizer = letters(97)
     with pytest.raises(BadRequest, match="no token may be drawn"):
-        make_submits([0], admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
+        make_submit(0, admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
     params["min_tokens"] = 0
     params["bad_words"] = []
-    assert make_submits([0], admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
+    assert make_submit(0, admit([1], SamplingParams(max_tokens=3, **params)), tokenizer)
 
 
 def test_bad_words_are_encoded_once_for_all_prompts(monkeypatch: pytest.MonkeyPatch):
@@ -143,13 +143,13 @@ def test_bad_words_are_encoded_once_for_all_prompts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tokenizer, "encode", lambda text, **how: (encoded.append(text), encode(text, **how))[1])
     params = SamplingParams(bad_words=["ab", "c"])
     for prompt in range(10):
-        make_submits([prompt], admit([prompt], params), tokenizer)
+        make_submit(prompt, admit([prompt], params), tokenizer)
     assert encoded == ["ab", " ab", "c", " c"]
 
 
 def test_bad_words_of_too_many_tokens():
     with pytest.raises(BadRequest, match="at most 2048 tokens together") as refused:
-        make_submits([0], admit([1], SamplingParams(bad_words=["a" * 2000, "b" * 49])), letters(97))
+        make_submit(0, admit([1], SamplingParams(bad_words=["a" * 2000, "b" * 49])), letters(97))
     assert refused.value.param == "bad_words"
 
 

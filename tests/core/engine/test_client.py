@@ -145,7 +145,7 @@ def test_times_between_tokens_are_counted_as_they_come():
     for seconds in (0.0078125, 0.5, 0.53125, 1.0, 4.0):
         clock += seconds
         under_way.take(Update(id=0, tokens=(1, 2)), clock)
-    found = under_way.record(clock).itl
+    found = under_way.records(clock)[0].itl
     assert dict(zip((*GAP_BOUNDS, "longer"), found.counts, strict=True)) == {
         **dict.fromkeys(GAP_BOUNDS, 0), 0.01: 1, 0.5: 1, 0.75: 1, 1.0: 1, "longer": 1
     }  # fmt: skip
@@ -159,7 +159,7 @@ def test_the_record_of_a_request():
     under_way.take(Update(id=0, tokens=(1,), cached=3, queued=0.5, prefill=0.25), 11.0)
     under_way.take(Update(id=0, index=1, tokens=(1, 2)), 12.0)
     under_way.take(Update(id=0, tokens=(1, 2)), 14.0)
-    record = under_way.record(15.0)
+    record = under_way.records(15.0)[0]
     assert record == RequestRecord(
         request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
         best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=gaps_of(3.0), longest=3,
@@ -168,7 +168,7 @@ def test_the_record_of_a_request():
     assert not under_way.finished
     under_way.take(Update(id=0, index=1, finish=END), 15.0)
     assert under_way.finished
-    assert under_way.record(15.0).finish is END
+    assert under_way.records(15.0)[0].finish is END
 
 
 def test_merged_updates_say_what_the_single_ones_said():

@@ -25,7 +25,9 @@ from lsv.processes.wire import encode_frame
 from lsv.request.media import Array, Media
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
+from lsv.request.spec import RequestSpec
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.requests import make_request, make_spec
@@ -248,9 +250,26 @@ async def test_a_full_queue_is_refused_by_the_engine(start: Start):
 
 async def test_vectors(start: Start):
     client = await start()
-    vector = await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="v"))
+    (vector,) = await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="v"))
     assert len(vector) == 4
-    assert vector == await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="w"))
+    prompts = tuple(Prompt(ids=ids) for ids in ((7,), (1, 2, 3), (5, 6)))
+    several = await client.encode(RequestSpec(prompts=prompts, pooling=PoolingParams(), request_id="w"))
+    assert several[1] == vector
+    assert len(set(several)) == 3
+
+
+async def test_prompts_of_one_request(start: Start):
+    client = await start()
+    prompts = tuple(Prompt(ids=ids) for ids in ((1, 2, 3), (4,), (5, 6)))
+    records: list[RequestRecord] = []
+    client.on_finished(records.append)
+    asked = RequestSpec(prompts=prompts, sampling=greedy(6, n=2, temperature=1.0), request_id="r")
+    found: dict[tuple[int, int], list[int]] = {}
+    async for chunk in client.generate(asked):
+        found.setdefault((chunk.prompt, chunk.index), []).extend(chunk.ids)
+    assert sorted(found) == [(prompt, candidate) for prompt in range(3) for candidate in range(2)]
+    assert all(found[number, 1] == expected(prompt.ids, 6) for number, prompt in enumerate(prompts))
+    assert [(record.prompt_tokens, record.tokens) for record in records] == [(3, 12), (1, 12), (2, 12)]
 
 
 async def test_a_failed_row(start: Start):

@@ -19,7 +19,7 @@ async def test_answer(site):
     assert choice["text"] == "Hello, world."
     assert choice["finish_reason"] == "stop"
     assert choice["logprobs"] is None
-    assert site.engine.requests[0].request_id == f"{body['id']}-0"
+    assert site.engine.requests[0].request_id == body["id"]
     assert site.engine.requests[0].prompt.ids == (BOS, *b"Hi")
 
 
@@ -34,7 +34,8 @@ async def test_answer(site):
 )
 async def test_prompts(site, prompt, sent):
     reply = await site.complete(prompt=prompt, n=2)
-    assert [request.prompt.ids for request in site.engine.requests] == sent
+    (request,) = site.engine.requests
+    assert [prompt.ids for prompt in request.prompts] == sent
     assert [choice["index"] for choice in reply.json()["choices"]] == list(range(2 * len(sent)))
 
 

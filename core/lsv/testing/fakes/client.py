@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from lsv.config import EngineConfig, Fit
-from lsv.engine.client import EngineStatus
+from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 
@@ -125,16 +127,16 @@ class FakeClient(ClientBase):
     async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
         request = self.admission.admit(request)
         self.requests.append(request)
-        started, sent, reason = time.monotonic(), 0, FinishReason.ABORT
+        started, sent, reason = time.monotonic(), Counter[int](), FinishReason.ABORT
         try:
             if self.failure is not None and not self.fail_after:
                 raise self.failure
             await self.gate.wait()
             for chunk in self._chunks(request):
                 await asyncio.sleep(self.pace)
-                if self.failure is not None and sent >= self.fail_after:
+                if self.failure is not None and sent.total() >= self.fail_after:
                     raise self.failure
-                sent += len(chunk.ids)
+                sent[chunk.prompt] += len(chunk.ids)
                 reason = chunk.finish or reason
                 yield chunk
         except Exception:
@@ -143,30 +145,35 @@ class FakeClient(ClientBase):
         finally:
             if reason is FinishReason.ABORT:
                 self.aborted.append(request.request_id)
-            self._finish(request, sent, reason, time.monotonic() - started)
+            for number, prompt in enumerate(request.prompts):
+                self._finish(request, prompt, sent[number], reason, time.monotonic() - started)
 
-    async def encode(self, request: RequestSpec) -> tuple[float, ...]:
-        prompt = self.admission.admit(request).prompt.ids
+    async def encode(self, request: RequestSpec) -> list[Vector]:
+        prompts = self.admission.admit(request).prompts
         if self.failure is not None:
             raise self.failure
-        return (float(len(prompt)), float(prompt[-1]), 0.5)
+        return [(float(len(prompt.ids)), float(prompt.ids[-1]), 0.5) for prompt in prompts]
 
     async def close(self, *, drain: float = 0.0) -> None:
         self.status = EngineStatus(state="dead", error="closed")
 
     def _chunks(self, request: RequestSpec) -> Iterator[Chunk]:
-        """All candidates' chunks, turn by turn; the prompt's own come with the first."""
-        assert request.sampling is not None
-        prompt, params = request.prompt.ids, request.sampling
+        """All sequences' chunks, turn by turn; a prompt's own come with its first."""
+        params = request.sampling
+        assert params is not None
         tracks = [self._track(index, params) for index in range(params.candidates)]
-        scored = None if params.prompt_logprobs is None else self._scored_prompt(prompt, params.prompt_logprobs)
+        sequences = [(*divmod(index, len(tracks)), request.prompt_of(index)) for index in range(request.size)]
         for turn in range(max(map(len, tracks))):
-            for index, track in enumerate(tracks):
+            for number, index, prompt in sequences:
+                track = tracks[index]
                 if turn < len(track):
                     first = turn == 0 and index == 0
+                    wanted = params.prompt_logprobs if first else None
+                    scored = None if wanted is None else self._scored_prompt(prompt.ids, wanted)
                     yield Chunk(
+                        prompt=number,
                         index=index,
-                        prompt_logprobs=scored if first else None,
+                        prompt_logprobs=scored,
                         cached=16 if first else None,
                         **track[turn],
                     )
@@ -209,7 +216,7 @@ class FakeClient(ClientBase):
     def _scored_prompt(self, prompt: Sequence[int], top: int) -> tuple[PositionLogprobs | None, ...]:
         return (None, *(self._position(token, top, 0) for token in prompt[1:]))
 
-    def _finish(self, request: RequestSpec, tokens: int, reason: FinishReason, took: float) -> None:
+    def _finish(self, request: RequestSpec, prompt: Prompt, tokens: int, reason: FinishReason, took: float) -> None:
         assert request.sampling is not None
         params = request.sampling
         gaps = Gaps()
@@ -218,7 +225,7 @@ class FakeClient(ClientBase):
         record = RequestRecord(
             request_id=request.request_id,
             model=self.config.served_names[0],
-            prompt_tokens=len(request.prompt.ids),
+            prompt_tokens=len(prompt.ids),
             tokens=tokens,
             cached_tokens=16,
             finish=reason,

@@ -15,7 +15,7 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
-from lsv_api.openai.generation import UsageCounter, collect, make_request, run_one
+from lsv_api.openai.generation import UsageCounter, collect, make_request, run
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
@@ -39,13 +39,13 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     params = sampling_params(body, served, max_tokens, _logprobs(body))
     envelope = Envelope.of("chatcmpl", served, exchange)
-    request = make_request(body, prompt, params, envelope.id, exchange)
+    request = make_request(body, [prompt], params, envelope.id, exchange)
     request = served.admission.admit(request, field="messages", strict=True)
     writer = ChatWriter(body, served, envelope, exchange.api.options)
     if body.stream:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
-    (answers,), usage = await collect([request], served, exchange)
+    (answers,), usage = await collect(request, served, exchange)
     return json_response(writer.whole(answers, usage))
 
 
@@ -83,9 +83,9 @@ class ChatWriter:
         )
 
     async def events(self, request: RequestSpec, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
-        usage = UsageCounter([request])
+        usage = UsageCounter(request)
         deltas: dict[int, EventTemplate] = {}
-        async with run_one(request, served, exchange) as chunks:
+        async with run(request, served, exchange) as chunks:
             async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))

@@ -17,7 +17,7 @@ from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
-from lsv_api.openai.generation import UsageCounter, collect, make_request, run_all
+from lsv_api.openai.generation import UsageCounter, collect, make_request, run
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
@@ -35,19 +35,13 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     prompts = await encode_prompts(body, served, exchange.api)
     params = _params(body, served)
     envelope = Envelope.of("cmpl", served, exchange)
-    requests = [
-        served.admission.admit(
-            make_request(body, prompt, params, f"{envelope.id}-{index}", exchange),
-            default_max_tokens=DEFAULT_MAX_TOKENS,
-            strict=True,
-        )
-        for index, prompt in enumerate(prompts)
-    ]
+    request = make_request(body, prompts, params, envelope.id, exchange)
+    request = served.admission.admit(request, default_max_tokens=DEFAULT_MAX_TOKENS, strict=True)
     writer = CompletionWriter(body, served, envelope, exchange.api.options)
     if body.stream:
-        await stream_response(exchange, writer.events(requests, exchange))
+        await stream_response(exchange, writer.events(request, exchange))
         return None
-    return json_response(writer.whole(requests, *await collect(requests, served, exchange)))
+    return json_response(writer.whole(request, *await collect(request, served, exchange)))
 
 
 def _params(body: CompletionRequest, served: Served) -> SamplingParams:
@@ -76,36 +70,34 @@ class CompletionWriter:
             as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
         )
 
-    def whole(
-        self, requests: Sequence[RequestSpec], answers: Sequence[Answers], used: UsageCounter
-    ) -> CompletionResponse:
+    def whole(self, request: RequestSpec, answers: Sequence[Answers], used: UsageCounter) -> CompletionResponse:
         """All choices: prompt by prompt, answer by answer."""
         usage = used.usage()
         if _prompt_only(self._body):
             usage = msgspec.structs.replace(usage, completion_tokens=0, total_tokens=usage.prompt_tokens)
         found = [
-            (answer, request.prompt, of_prompt.prompt_logprobs)
-            for request, of_prompt in zip(requests, answers, strict=True)
+            (answer, prompt, of_prompt.prompt_logprobs)
+            for prompt, of_prompt in zip(request.prompts, answers, strict=True)
             for answer in of_prompt.best()
         ]
         choices = [self._choice(index, *choice) for index, choice in enumerate(found)]
         return CompletionResponse(choices=choices, usage=usage, **self._envelope.fields())
 
-    async def events(self, requests: Sequence[RequestSpec], exchange: Exchange) -> AsyncGenerator[bytes, None]:
-        usage = UsageCounter(requests)
+    async def events(self, request: RequestSpec, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+        usage = UsageCounter(request)
         offsets: dict[tuple[int, int], int] = {}
         deltas: dict[tuple[int, int], EventTemplate] = {}
-        async with run_all(requests, self._served, exchange) as chunks:
-            async for number, chunk in chunks:
+        async with run(request, self._served, exchange) as chunks:
+            async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
-                key = (number, chunk.index)
+                key = (chunk.prompt, chunk.index)
                 first = key not in offsets
                 if not (first and self._body.echo) and _is_empty(chunk):
                     continue
                 counts = usage.in_chunk(self._body.stream_options)
                 offset = offsets.get(key, 0)
-                choice, offsets[key] = self._delta(requests[number].prompt, number, chunk, first, offset)
+                choice, offsets[key] = self._delta(request.prompts[chunk.prompt], chunk, first, offset)
                 if chunk.finish is not None:
                     yield event(CompletionResponse(choices=[choice], usage=counts, **self._envelope.fields()))
                     continue
@@ -143,9 +135,7 @@ class CompletionWriter:
             prompt_logprobs=prompt_logprobs(scored) if wanted and scored is not None else None,
         )
 
-    def _delta(
-        self, prompt: Prompt, number: int, chunk: Chunk, first: bool, offset: int
-    ) -> tuple[CompletionChoice, int]:
+    def _delta(self, prompt: Prompt, chunk: Chunk, first: bool, offset: int) -> tuple[CompletionChoice, int]:
         """The choice of one event, and where the next one's tokens begin."""
         text = chunk.text
         positions: list[PositionLogprobs | None] = [*(chunk.logprobs or ())]
@@ -153,7 +143,7 @@ class CompletionWriter:
             text = self._prompt_text(prompt) + text
             positions = [*(chunk.prompt_logprobs or ()), *positions]
         choice = CompletionChoice(
-            index=number * (self._body.n or 1) + chunk.index,
+            index=chunk.prompt * (self._body.n or 1) + chunk.index,
             text=text,
             logprobs=self._shown(positions, prompt, offset),
             finish_reason=chunk.finish,

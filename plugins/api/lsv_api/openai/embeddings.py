@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import struct
 from collections.abc import Sequence
@@ -10,16 +9,15 @@ from collections.abc import Sequence
 import msgspec
 from sanic.response import HTTPResponse
 
+from lsv.engine.client import Vector
 from lsv.request.params import PoolingParams
 from lsv.request.spec import RequestSpec
-from lsv_api.http.context import Exchange, Served
+from lsv_api.http.context import Exchange
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.records.requests import EmbeddingRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
-
-Vector = tuple[float, ...]
 
 
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:
@@ -29,11 +27,12 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
         raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
     prompts = await encode_prompts(body, served, exchange.api)
     params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
-    requests = [
-        RequestSpec(prompts=(prompt,), pooling=params, request_id=f"embd-{exchange.key}-{index}", trace=exchange.trace)
-        for index, prompt in enumerate(prompts)
-    ]
-    vectors = await _encode_all([served.admission.admit(one, field="input") for one in requests], served, exchange)
+    request = RequestSpec(
+        prompts=tuple(prompts), pooling=params, request_id=f"embd-{exchange.key}", trace=exchange.trace
+    )
+    request = served.admission.admit(request, field="input")
+    exchange.prompt_tokens = request.prompt_tokens
+    vectors = await served.client.encode(request)
     size = sum(map(len, vectors))
     return await exchange.api.pool.run(size, _answer, vectors, body.encoding_format, served.name, exchange)
 
@@ -51,17 +50,6 @@ def _answer(vectors: Sequence[Vector], encoding: str | None, model: str, exchang
             usage=Usage(prompt_tokens=exchange.prompt_tokens, total_tokens=exchange.prompt_tokens),
         )
     )
-
-
-async def _encode_all(requests: Sequence[RequestSpec], served: Served, exchange: Exchange) -> list[Vector]:
-    """One vector a request; the first failure stops the others."""
-    exchange.prompt_tokens = sum(len(request.prompt.ids) for request in requests)
-    tasks = [asyncio.ensure_future(served.client.encode(request)) for request in requests]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _base64(vector: Sequence[float]) -> str:

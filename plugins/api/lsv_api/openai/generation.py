@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
@@ -21,11 +20,11 @@ from lsv_api.records.responses import PromptDetails, Usage
 
 
 def make_request(
-    body: SampledRequest, prompt: Prompt, params: SamplingParams, request_id: str, exchange: Exchange
+    body: SampledRequest, prompts: Sequence[Prompt], params: SamplingParams, request_id: str, exchange: Exchange
 ) -> RequestSpec:
-    """What the engine is asked for one prompt of a body; ``request_id`` names it in the engine's logs."""
+    """What the engine is asked for the prompts of a body; ``request_id`` names it in the engine's logs."""
     return RequestSpec(
-        prompts=(prompt,),
+        prompts=tuple(prompts),
         sampling=params,
         request_id=request_id,
         priority=body.priority or 0,
@@ -35,10 +34,10 @@ def make_request(
 
 
 class UsageCounter:
-    """The tokens that a body's requests have used so far: the numbers behind ``usage``."""
+    """The tokens that a request has used so far: the numbers behind ``usage``."""
 
-    def __init__(self, requests: Sequence[RequestSpec]) -> None:
-        self._prompt_tokens = sum(len(request.prompt.ids) for request in requests)
+    def __init__(self, request: RequestSpec) -> None:
+        self._prompt_tokens = request.prompt_tokens
         self._tokens = 0
         self._cached = 0
 
@@ -61,75 +60,22 @@ class UsageCounter:
         )
 
 
-def start(request: RequestSpec, served: Served) -> AsyncGenerator[Chunk, None]:
-    """Run one admitted request; closing it early aborts it."""
-    return cast("AsyncGenerator[Chunk, None]", served.client.generate(request))
-
-
 @asynccontextmanager
-async def run_one(request: RequestSpec, served: Served, exchange: Exchange) -> AsyncIterator[AsyncIterator[Chunk]]:
-    """Run one admitted request; leaving early aborts it."""
-    exchange.prompt_tokens = len(request.prompt.ids)
-    async with aclosing(start(request, served)) as chunks:
+async def run(request: RequestSpec, served: Served, exchange: Exchange) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """Run an admitted request; leaving early aborts it."""
+    exchange.prompt_tokens += request.prompt_tokens
+    async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
         yield chunks
 
 
-@asynccontextmanager
-async def run_all(
-    requests: Sequence[RequestSpec], served: Served, exchange: Exchange
-) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
-    """Run admitted requests; gives (index of the request, chunk) as they come. Leaving early aborts the rest."""
-    exchange.prompt_tokens = sum(len(request.prompt.ids) for request in requests)
-    streams = [start(request, served) for request in requests]
-    async with aclosing(_single(streams[0]) if len(streams) == 1 else _merged(streams)) as chunks:
-        yield chunks
-
-
-async def collect(
-    requests: Sequence[RequestSpec], served: Served, exchange: Exchange
-) -> tuple[list[Answers], UsageCounter]:
-    """Run admitted requests to their end: their answers, and what they used."""
-    answers = [Answers(cast("SamplingParams", request.sampling)) for request in requests]
-    usage = UsageCounter(requests)
-    async with run_all(requests, served, exchange) as chunks:
-        async for index, chunk in chunks:
+async def collect(request: RequestSpec, served: Served, exchange: Exchange) -> tuple[list[Answers], UsageCounter]:
+    """Run an admitted request to its end: the answers to each prompt, and what it used."""
+    assert request.sampling is not None
+    answers = [Answers(request.sampling) for _ in request.prompts]
+    usage = UsageCounter(request)
+    async with run(request, served, exchange) as chunks:
+        async for chunk in chunks:
             usage.add(chunk)
             exchange.count_tokens(len(chunk.ids))
-            answers[index].add(chunk)
+            answers[chunk.prompt].add(chunk)
     return answers, usage
-
-
-async def _single(stream: AsyncGenerator[Chunk, None]) -> AsyncGenerator[tuple[int, Chunk], None]:
-    async with aclosing(stream):
-        async for chunk in stream:
-            yield 0, chunk
-
-
-async def _merged(streams: Sequence[AsyncGenerator[Chunk, None]]) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Chunks of all streams in the order they arrive; the first failure ends them all."""
-    queue: asyncio.Queue[tuple[int, Chunk] | Exception | None] = asyncio.Queue(maxsize=2 * len(streams))
-
-    async def forward(index: int, stream: AsyncGenerator[Chunk, None]) -> None:
-        try:
-            async with aclosing(stream):
-                async for chunk in stream:
-                    await queue.put((index, chunk))
-            await queue.put(None)
-        except Exception as error:
-            await queue.put(error)
-
-    tasks = [asyncio.create_task(forward(index, stream)) for index, stream in enumerate(streams)]
-    still_open = len(tasks)
-    try:
-        while still_open:
-            found = await queue.get()
-            if isinstance(found, Exception):
-                raise found
-            if found is None:
-                still_open -= 1
-            else:
-                yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -117,7 +117,7 @@ async def _make_job(
         logits_processors=transcriber.logits_processors(timed=timed),
     )
     # pieces have prompts of the same length, so what one may have is what all may have
-    admitted = served.admission.admit(make_request(body, Prompt(ids=prompt), params, id, exchange), strict=True)
+    admitted = served.admission.admit(make_request(body, [Prompt(ids=prompt)], params, id, exchange), strict=True)
     assert admitted.sampling is not None
     return TranscriptionJob(
         id=id,

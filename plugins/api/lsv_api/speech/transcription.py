@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import msgspec
 
@@ -16,7 +16,7 @@ from lsv.media.transcriber import Task, Transcriber
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
-from lsv_api.openai.generation import make_request, start
+from lsv_api.openai.generation import make_request, run
 from lsv_api.records.requests import SpeechRequest
 
 AT_ONCE = 16
@@ -151,8 +151,7 @@ class TranscriptionRunner:
         try:
             prompt = self._transcriber.prompt(job.task, piece.language, timed=job.timed, before=job.before)
             piece.tokens = len(prompt)
-            self._exchange.prompt_tokens += len(prompt)
-            async with aclosing(self._run(f"{job.id}-{piece.index}", prompt, job.params, item)) as chunks:
+            async with self._run(f"{job.id}-{piece.index}", prompt, job.params, item) as chunks:
                 async for chunk in chunks:
                     if chunk.finish is not None and job.scored:
                         piece.silence = await self._score_silence(piece, item)
@@ -181,12 +180,12 @@ class TranscriptionRunner:
         return math.exp(chunk.logprobs[0][0].logprob) if chunk.logprobs else None
 
     async def _one_token(self, id: str, prompt: tuple[int, ...], params: SamplingParams, item: Prepared) -> Chunk:
-        async with aclosing(self._run(id, prompt, params, item)) as chunks:
+        async with self._run(id, prompt, params, item) as chunks:
             (found,) = [chunk async for chunk in chunks if chunk.ids]
             return found
 
     def _run(
         self, id: str, prompt: tuple[int, ...], params: SamplingParams, item: Prepared
-    ) -> AsyncGenerator[Chunk, None]:
-        request = make_request(self._body, self._media.place(prompt, [item]), params, id, self._exchange)
-        return start(request, self._served)
+    ) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        request = make_request(self._body, [self._media.place(prompt, [item])], params, id, self._exchange)
+        return run(request, self._served, self._exchange)
