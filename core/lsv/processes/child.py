@@ -15,6 +15,10 @@ from lsv.processes.process import Process
 from lsv.processes.wire import Channel, Failed, Received, Sent
 
 
+_FIRST_SECONDS = 60.0
+"""For a first message that is more than a socket holds: a process reads it once Python and its imports are there."""
+
+
 class Child(Process, Generic[Sent, Received]):
     """``python -m module FD… FD PARENT``, and the channel to it; its counterpart there is ``lifeline.connect``.
 
@@ -49,7 +53,7 @@ class Child(Process, Generic[Sent, Received]):
             ours.close()
             raise
         with suppress(OSError):  # it ended at once, which the next receive will tell
-            self.channel.send(first)
+            self.channel.send(first, _FIRST_SECONDS)
 
     def fileno(self) -> int:
         """The channel's, for selectors."""

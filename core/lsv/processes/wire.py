@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -76,12 +78,17 @@ class FrameReader(Generic[Message]):
 
 
 class Channel(Generic[Sent, Received]):
-    """One end of a socket pair. ``receives`` is the union of what the other end sends."""
+    """One end of a socket pair, which becomes non-blocking. ``receives`` is the union of what the other end sends.
+
+    Two ends never wait for each other: who can't go on sending takes in what the other end has sent.
+    """
 
     def __init__(self, end: socket.socket, receives: object) -> None:
+        end.setblocking(False)
         self.end = end
         self._reader: FrameReader[Received] = FrameReader(receives)
         self._arrived: deque[Received] = deque()
+        self._ended = False
 
     def fileno(self) -> int:
         return self.end.fileno()
@@ -94,40 +101,72 @@ class Channel(Generic[Sent, Received]):
     @property
     def ready(self) -> bool:
         """Whether ``receive`` would return at once."""
-        return self.pending or bool(select.select([self.end], [], [], 0)[0])
+        return self.pending or self._ended or self._poll(select.POLLIN, 0.0)
 
     def send(self, message: Sent, seconds: float | None = None) -> None:
-        """Raises ``OSError`` when the other end is gone, ``TimeoutError`` when it does not take it in ``seconds``."""
-        frame = encode_frame(message)
-        self._limit(seconds)
-        self.end.sendall(frame)
+        """Raises ``OSError`` when the other end is gone, ``TimeoutError`` when it does not take it in ``seconds``.
+
+        After a ``TimeoutError`` the channel is of no use: a part of the message may be on its way.
+        """
+        deadline = _after(seconds)
+        with memoryview(encode_frame(message)) as frame:
+            sent = 0
+            while sent < len(frame):
+                try:
+                    sent += self.end.send(frame[sent:])
+                except BlockingIOError:
+                    self._make_room(deadline)
 
     def receive(self, seconds: float | None = None) -> Received:
         """The next message. Raises ``EOFError`` when the other end is gone, ``TimeoutError`` after ``seconds``.
 
-        Raises ``ValueError`` for a frame that is not a message.
+        Raises ``ValueError`` for a frame that is not a message. A message that has arrived is not late.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = _after(seconds)
         while not self._arrived:
-            self._arrived.extend(self._reader.feed(self._read(deadline)))
+            if self._ended:
+                raise EOFError(_GONE)
+            self._take_in()
+            if not self._arrived and not self._ended:
+                self._wait(select.POLLIN, deadline)
         return self._arrived.popleft()
+
+    def end_sending(self) -> None:
+        """Let the other end see the end of what it is sent, and go on receiving. Another thread may call this."""
+        with suppress(OSError):  # it is gone already
+            self.end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self.end.close()
 
-    def _read(self, deadline: float | None) -> bytes:
-        try:
-            self._limit(None if deadline is None else max(0.001, deadline - time.monotonic()))
-            data = self.end.recv(_READ)
-        except TimeoutError:
-            raise
-        except OSError as cause:
-            raise EOFError(_GONE) from cause
-        if not data:
-            raise EOFError(_GONE)
-        return data
+    def _make_room(self, deadline: float | None) -> None:
+        """Wait until the other end has read on, taking in what it sends meanwhile."""
+        self._wait(select.POLLOUT | (0 if self._ended else select.POLLIN), deadline)
+        if not self._ended:
+            self._take_in()
 
-    def _limit(self, seconds: float | None) -> None:
-        """How long the socket may block; a system call only where that changes."""
-        if self.end.gettimeout() != seconds:
-            self.end.settimeout(seconds)
+    def _take_in(self) -> None:
+        """Read what is there."""
+        try:
+            data = self.end.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._ended = not data
+        self._arrived.extend(self._reader.feed(data))
+
+    def _wait(self, events: int, deadline: float | None) -> None:
+        """Wait for the socket; raises ``TimeoutError`` at ``deadline``."""
+        if not self._poll(events, None if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+
+    def _poll(self, events: int, seconds: float | None) -> bool:
+        poll = select.poll()  # select knows no descriptor above 1023
+        poll.register(self.end, events)
+        return bool(poll.poll(None if seconds is None else math.ceil(1000 * seconds)))
+
+
+def _after(seconds: float | None) -> float | None:
+    """The time of the monotonic clock in ``seconds``."""
+    return None if seconds is None else time.monotonic() + seconds

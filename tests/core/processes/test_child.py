@@ -68,7 +68,11 @@ def serve(channel):
             channel.send(Said("deaf"))
             time.sleep(60)
         elif do.what == "nonsense":
-            channel.end.sendall(b"\\x01\\0\\0\\0\\xc1")
+            channel.end.send(b"\\x01\\0\\0\\0\\xc1")
+        elif do.what == "flood":  # answers first, reads after
+            for _ in range(3):
+                channel.send(Said("x" * 3_000_000), 20)
+            channel.send(Said(channel.receive().text))
         elif do.what == "exit":
             print(do.text)
             return 3
@@ -155,6 +159,30 @@ def test_a_message_may_take_so_long(start: Callable[..., Toy]) -> None:
         assert time.monotonic() - began < 5
         child.send(Do("say", "again"))
         assert child.receive() == Said("again")
+
+
+def test_two_ends_that_send_at_once_do_not_wait_for_each_other(start: Callable[..., Toy]) -> None:
+    """Each message is more than a socket holds; neither end comes to reading before its own has been taken."""
+    with start("flood") as child:
+        child.send(Do("say", "y" * 3_000_000), 20)
+        lengths = [len(child.receive(20).text) for _ in range(4)]
+        assert lengths == [3_000_000] * 4
+
+
+def test_one_that_does_not_read_is_not_waited_for(start: Callable[..., Toy]) -> None:
+    with start("deafen") as child:
+        assert child.receive(20) == Said("deaf")
+        with pytest.raises(TimeoutError):
+            child.send(Do("say", "x" * 3_000_000), 0.1)
+
+
+def test_an_end_can_be_told_while_the_other_is_still_heard(start: Callable[..., Toy]) -> None:
+    with start("say", "last words") as child:
+        child.channel.end_sending()
+        assert child.receive(20) == Said("last words")
+        assert child.wait(20) == 0
+        with pytest.raises(EOFError):
+            child.receive(1)
 
 
 def test_what_is_no_message_is_an_error(start: Callable[..., Toy]) -> None:
