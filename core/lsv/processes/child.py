@@ -14,7 +14,6 @@ from lsv.errors import LsvError, from_record
 from lsv.processes.process import Process
 from lsv.processes.wire import Channel, Failed, Received, Sent
 
-
 _FIRST_SECONDS = 60.0
 """For a first message that is more than a socket holds: a process reads it once Python and its imports are there."""
 

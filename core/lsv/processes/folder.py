@@ -1,0 +1,55 @@
+"""A folder that only this user can enter, and that does not stay behind when its owner is killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "lsv-run-"
+
+
+class PrivateFolder:
+    """A new folder with mode 0700, for sockets and files where processes meet.
+
+    Its owner holds a lock on it, which the kernel drops when the owner ends, however it ends. So whoever makes the next
+    one can tell which folders are nobody's any more, and removes those.
+    """
+
+    def __init__(self) -> None:
+        _sweep()
+        self.path, self._lock = _make()
+
+    def remove(self) -> None:
+        """May be called again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _make() -> tuple[Path, int | None]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(OSError):  # somebody swept before the lock was ours
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _sweep() -> None:
+    """Remove the folders whose owners have ended."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another user's, or gone already
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.getuid():
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
