@@ -115,6 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of random weights, and of requests that bring none."""
     step_timeout: float = 300.0
     """Seconds after which a step counts as hung."""
+    load_timeout: float = 1800.0
+    """Seconds without progress after which a start counts as hung."""
     reference_ops: bool = False
     """Whether every op runs in its plain torch form."""
     topology: Topology = Topology()
@@ -126,6 +128,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What is laid over the checkpoint's config.json."""
     reasons: tuple[Reason, ...] = ()
     """Why what was not asked for was chosen."""
+
+    @property
+    def beat_interval(self) -> float:
+        """Seconds between the signs of life of an engine and its workers."""
+        return min(1.0, self.step_timeout / 4)
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that name this configuration; reasons do not count."""

@@ -9,9 +9,9 @@ from typing import Any
 from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
-from lsv.engine.process import EngineProcess
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
+from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import ConfigError, LsvError
 from lsv.media.options import MediaOptions
 from lsv.media.service import open_service
@@ -20,9 +20,6 @@ from lsv.plugins import Plugins
 from lsv.resolve import resolve
 from lsv.settings import Settings
 from lsv.text.tokenizer import Tokenizer
-
-_RESTARTS = 5
-"""How often ``--restart-engine`` starts a dead engine again before giving up."""
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -38,13 +35,14 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
     frontends = [offer for offer in offered if offer.default or (offer.switch and settings[offer.switch])]
     if not any(offer.default for offer in frontends):
         raise ConfigError("no plugin offers a frontend: install one, or do not leave out the api plugin")
-    process = EngineProcess(
-        config, log_level=settings["log_level"].upper(), restarts=_RESTARTS if settings["restart_engine"] else 0
-    )
-    process.start()  # before all that this process has to load: the engine needs longer
+    restarts = RestartPolicy(settings["restart_limit"] if settings["restart_engine"] else 0, settings["restart_window"])
+    supervisor = Supervisor(config, log_level=settings["log_level"].upper(), restarts=restarts)
+    supervisor.start()  # before all that this process has to load: the engine needs longer
     try:
         media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings))
-        client = SocketClient(process, Tokenizer.load(config.tokenizer), media=media, plugins=plugins)
+        client = SocketClient(
+            config, supervisor.address, Tokenizer.load(config.tokenizer), media=media, plugins=plugins
+        )
         await client.start()
         if media is not None:
             media.warm()
@@ -54,7 +52,7 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
             running.append(log_stats(client))
         await _run(running, client)
     finally:
-        process.stop()
+        await asyncio.to_thread(supervisor.stop)
 
 
 async def _run(running: Sequence[Coroutine[Any, Any, None]], client: SocketClient) -> None:

@@ -145,6 +145,14 @@ class Engine(Generic[Owner]):
     def reset_prefix_cache(self) -> None:
         self._started.reset_prefix_cache()
 
+    def check(self) -> None:
+        """Look after the workers between steps. Raises ``EngineDied`` when one is gone; requests have ended then."""
+        try:
+            self._executor.check()
+        except EngineDied as error:
+            self._fail_all(error)
+            raise
+
     def step(self) -> dict[Owner, list[Update]]:
         """Plan as far ahead as the executor goes, wait for the oldest result, and return the updates by owner.
 

@@ -30,6 +30,13 @@ class Executor(Protocol):
         """The oldest result in flight; raises ``EngineDied`` when a worker is gone or hangs."""
         ...
 
+    def check(self) -> None:
+        """Look after the workers while nothing is in flight; called about once a second.
+
+        Raises ``EngineDied`` when one is gone or hangs.
+        """
+        ...
+
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         """Carry out an order on every worker while nothing is in flight.
 

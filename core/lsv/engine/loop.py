@@ -1,7 +1,8 @@
 """The engine's own process: ``python -m lsv.engine.loop LISTENER LIFELINE PARENT``, two sockets and a process id.
 
-The lifeline is a channel to the parent: ``Boot`` comes in, ``Failed`` goes out if need be, and its end is the end of
-the process. Clients come through the listener. Everything happens in one thread: sockets between steps.
+The lifeline is a channel to the parent: ``Boot`` comes in, ``Beat`` goes out as a sign of life and ``Failed`` if need
+be, and its end is the end of the process. Clients come through the listener. Everything happens in one thread, sockets
+between steps, so that a beat says that this thread goes on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lsv.engine.engine import Engine, make_refusal
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
+    Beat,
     Boot,
     ClientMessage,
     Control,
@@ -41,7 +43,7 @@ from lsv.engine.messages import (
 from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
-from lsv.processes.lifeline import die_with
+from lsv.processes.lifeline import die_with, dump_stacks_on_request
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.version import __version__
 
@@ -70,6 +72,7 @@ class EngineLoop:
         self._stopped = False
         self._drains: list[tuple[int, int]] = []
         self._draining = False
+        self._next_beat = 0.0
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
         listener.setblocking(False)
@@ -84,8 +87,10 @@ class EngineLoop:
             stages.enter(stage)
             self._show_progress(stage, done, total)
 
+        self._beat("start")
         self._fit = self._engine.start(show)
         stages.end()
+        self._next_beat = 0.0
         self._broadcast(Ready(self._fit))
         return self._fit
 
@@ -94,6 +99,7 @@ class EngineLoop:
         while not self._stopped:
             self._poll(self._poll_timeout())
             self._finish_reading()
+            self._beat()
             changed, self._stats_changed = self._stats_changed, False
             if self._engine.has_work:
                 self._deliver(self._engine.step())
@@ -115,19 +121,43 @@ class EngineLoop:
     def _show_progress(self, stage: str, done: int, total: int) -> None:
         self._progress = Progress(stage, done, total)
         self._broadcast(self._progress)
+        self._beat(stage)
         self._poll(0.0)
         if self._stopped:
             sys.exit(0)
 
-    def _poll_timeout(self) -> float | None:
-        """Seconds to wait for the sockets; None waits until something comes."""
+    def _beat(self, stage: str = "") -> None:
+        """Once in a while, tell parent and clients that this thread goes on, and make sure that the workers do.
+
+        Raises ``EngineDied`` when they don't.
+        """
+        now, config = time.monotonic(), self._engine.config
+        if now < self._next_beat:
+            return
+        self._next_beat = now + config.beat_interval
+        if not stage and not self._engine.has_work:
+            self._engine.check()
+        beat = self._make_beat(stage)
+        with suppress(OSError):  # the parent does not read: it has signs of life enough
+            self._lifeline.send(encode_frame(beat), socket.MSG_DONTWAIT)
+        for number, connection in tuple(self._connections.items()):
+            if not connection.is_behind:
+                self._send(number, beat)
+
+    def _make_beat(self, stage: str) -> Beat:
+        config = self._engine.config
+        limit = config.load_timeout if stage else config.step_timeout
+        return Beat(limit + 2 * config.beat_interval, stage)  # an executor that watches workers is to notice first
+
+    def _poll_timeout(self) -> float:
+        """Seconds to wait for the sockets."""
         if self._stats_changed:
             return 0.0
         if not self._engine.has_work:
-            return None
+            return max(0.0, self._next_beat - time.monotonic())
         return _IDLE_WAIT if self._engine.stalled else 0.0
 
-    def _poll(self, wait: float | None) -> None:
+    def _poll(self, wait: float) -> None:
         """Serve the sockets: new clients, messages, readers that are ready for more."""
         for key, _ in self._selector.select(wait):
             key.data(key.fileobj)
@@ -198,6 +228,7 @@ class EngineLoop:
             raise ConnectionLost(f"the client speaks protocol {hello.protocol}, this engine {PROTOCOL}")
         connection.send(Welcome(PROTOCOL, __version__, config.fingerprint(), config))
         connection.send(self._progress if self._fit is None else Ready(self._fit))
+        connection.send(self._make_beat(self._progress.stage if self._fit is None else ""))
 
     def _control(self, number: int, connection: Connection, message: Control) -> None:
         """``drain`` is answered when everything has ended; new requests are refused from then on."""
@@ -267,6 +298,7 @@ def main(listener: int, lifeline: int, parent: int) -> int:
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and stops us
     signal.signal(signal.SIGTERM, _exit)
+    dump_stacks_on_request()
     channel = socket.socket(fileno=lifeline)
     boot = _read_boot(channel)
     report.set_up_logging(boot.log_level)

@@ -2,7 +2,7 @@
 
 A connection opens with ``Hello``; the engine answers ``Welcome``, then ``Progress`` while it loads and one
 ``Ready`` (or ``Failed``, which ends its open requests). From then on one ``Tokens`` message a step carries all updates
-of that connection.
+of that connection. About once a second there is a ``Beat``, to clients and to the parent.
 """
 
 from __future__ import annotations
@@ -217,6 +217,16 @@ class Controlled(msgspec.Struct, frozen=True, tag=True):
     """Why it was refused."""
 
 
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life from the thread that runs the engine."""
+
+    within: float
+    """Seconds until the next message of any kind, or the engine hangs."""
+
+    stage: str = ""
+    """What is being loaded; empty once requests are taken."""
+
+
 class Boot(msgspec.Struct, frozen=True, tag=True):
     """The first message to an engine process, over the private channel to its parent."""
 
@@ -227,4 +237,4 @@ class Boot(msgspec.Struct, frozen=True, tag=True):
     """The least severe level that is logged."""
 
 
-EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled
+EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled | Beat

@@ -8,15 +8,17 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lsv.config import Fit
+from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase, read_vector
-from lsv.engine.mailbox import merge_all
+from lsv.engine.inbox import Inbox
 from lsv.engine.messages import (
     Abort,
+    Beat,
     ClientMessage,
     Control,
     Controlled,
@@ -30,9 +32,10 @@ from lsv.engine.messages import (
     Tokens,
     Update,
 )
-from lsv.engine.process import EngineProcess
 from lsv.engine.sharing import shared_media
-from lsv.errors import EngineDied, LsvError, StartError, Unavailable, from_record
+from lsv.engine.supervision import state as supervision
+from lsv.engine.supervision.silence import Silence
+from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable, from_record
 from lsv.plugins import Plugins
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.outputs import Chunk
@@ -47,59 +50,34 @@ log = logging.getLogger(__name__)
 _READ = 1 << 18
 _MOST_MEDIA = 512 << 20
 """Bytes of prepared media that a request may send: well below what a frame holds, so that one reaches all ranks."""
+_MOST_UNSENT = 64 << 20
+"""Bytes of requests that wait for an engine that does not read, beyond which new ones are refused."""
 _EXPLAIN_SECONDS = 0.5
 """How long requests of an engine that is gone may wait for the reason."""
-
-
-class Inbox:
-    """Updates of one request that its reader has not taken yet."""
-
-    def __init__(self) -> None:
-        self._updates: list[Update] = []
-        self._reader: asyncio.Future[None] | None = None
-        self._error: LsvError | None = None
-
-    def put(self, update: Update) -> None:
-        self._updates.append(update)
-        self._wake()
-
-    def fail(self, error: LsvError) -> None:
-        self._error = error
-        self._wake()
-
-    async def take(self) -> Sequence[Update]:
-        """Wait for updates, merged into one for each candidate; raises the error that ended the engine."""
-        if not self._updates and self._error is None:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-        if not self._updates and self._error is not None:
-            raise self._error
-        updates, self._updates = self._updates, []
-        return updates if len(updates) == 1 else merge_all(updates)
-
-    def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None and not reader.done():
-            reader.set_result(None)
+_POLL = 0.02
+"""Seconds between looks at what has become of an engine that is gone."""
+_LONGEST_PAUSE = 1.0
+"""Seconds at most between attempts to reach an engine that runs."""
 
 
 class SocketClient(ClientBase):
-    """Talks to an engine process, watches it, and restarts it as often as the process allows.
+    """Talks to the engine at ``address``, and to the one that its supervisor starts there in its place.
 
     ``start`` and everything else must be called in one event loop.
     """
 
     def __init__(
         self,
-        process: EngineProcess,
+        config: EngineConfig,
+        address: Path,
         tokenizer: Tokenizer,
         *,
         media: MediaService | None = None,
         plugins: Plugins | None = None,
     ) -> None:
-        super().__init__(process.config, tokenizer, plugins=plugins)
+        super().__init__(config, tokenizer, plugins=plugins)
         self.media = media
-        self._process = process
+        self._address = address
         self._status = EngineStatus(state="loading", stage="starting")
         self._settled = asyncio.Event()
         """Set unless the engine is loading."""
@@ -108,15 +86,14 @@ class SocketClient(ClientBase):
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._writer: asyncio.StreamWriter | None = None
+        self._silence = Silence(config.load_timeout)
         self._failure: LsvError | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect to the process, which is started if it does not run; returns while the model is loading."""
-        if not self._process.running:
-            self._process.start()
+        """Connect to the engine as soon as there is one; returns at once."""
         self._task = asyncio.create_task(self._keep_connected())
 
     async def ready(self) -> Fit:
@@ -185,19 +162,21 @@ class SocketClient(ClientBase):
         await self._send_order("reset_prefix_cache")
 
     async def close(self, *, drain: float = 0.0) -> None:
+        """Leave the engine, which its supervisor stops; open requests get at most ``drain`` seconds to end."""
         self._closing = True
         if self._status.state == "ready":
             self._set_status(EngineStatus(state="draining"))
             if drain > 0:
                 with suppress(TimeoutError, LsvError):
                     await asyncio.wait_for(self._send_order("drain"), drain)
-        await asyncio.to_thread(self._process.stop)
         if self._task is not None:
-            await self._task
-        if self.media is not None:
-            await self.media.close()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         if self._status.state != "dead":
             self._set_status(EngineStatus(state="dead", error="the engine has been stopped"))
+        self._fail_open(Unavailable("the engine has been stopped"))
+        if self.media is not None:
+            await self.media.close()
 
     # Requests
 
@@ -209,6 +188,8 @@ class SocketClient(ClientBase):
             raise Unavailable(f"the engine takes no requests now: {status.state} {status.stage}".rstrip())
 
     def _submit(self, submit: Submit, inbox: Inbox) -> None:
+        if self._writer is not None and self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
+            raise Overloaded("the engine does not come to reading what it is sent: try again later")
         self._inboxes[submit.id] = inbox
         self._send(submit)
 
@@ -243,37 +224,68 @@ class SocketClient(ClientBase):
             self._settled.set()
 
     async def _keep_connected(self) -> None:
-        """Receive until the engine is gone; then fail open requests, and restart it if that is allowed."""
-        while True:
-            with suppress(OSError):
-                await self._run_connection()
-            self._writer = None
-            error = await asyncio.to_thread(self._process.explain, _EXPLAIN_SECONDS)
-            self._on_disconnect(self._failure or error)
-            delay = None if self._closing or isinstance(error, StartError) else self._process.restart()
-            if delay is None:
-                return
-            log.warning("starting the engine again in %g s", delay)
-            self._set_status(EngineStatus(state="loading", stage="restarting"))
-            self._failure = self.fit = None
-            await asyncio.sleep(delay)
-            if self._closing:
-                return
-            await asyncio.to_thread(self._process.end)
-            self._process.start()
+        """Talk to one engine after the other until there will be no more."""
+        try:
+            pause = _POLL
+            while (engine := supervision.read(self._address)).state != "ended":
+                if engine.state == "running" and await self._talk_to(engine.run):
+                    pause = _POLL
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE) if engine.state == "running" else _POLL
+            self._end(_error_of(engine))
+        except Exception as cause:
+            log.exception("the client of the engine failed")
+            self._end(EngineDied(f"the engine's client failed: {type(cause).__name__}: {cause}"))
 
-    async def _run_connection(self) -> None:
-        reader, self._writer = await asyncio.open_unix_connection(self._process.address)
+    async def _talk_to(self, run: int) -> bool:
+        """Use the engine until the connection ends, then fail open requests; whether it could be used."""
+        self._failure = self.fit = None
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(str(self._address))
+        except OSError:
+            return False  # it has just ended
+        self._silence.end(self.config.load_timeout)
+        tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._silence.wait_for_hang())]
         try:
             self._send(Hello())
-            frames: FrameReader[EngineMessage] = FrameReader(EngineMessage)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            lost = next(iter(done)).result()
+        finally:
+            for task in (*tasks, *([self._opening] if self._opening is not None else ())):
+                task.cancel()
+            self._writer.transport.abort()
+            self._writer = None
+        used = self.fit is not None
+        await self._mourn(run, lost)
+        return used
+
+    async def _read(self, reader: asyncio.StreamReader) -> LsvError:
+        """Take in what the engine says; why there is no more of it."""
+        frames: FrameReader[EngineMessage] = FrameReader(EngineMessage)
+        try:
             while data := await reader.read(_READ):
+                self._silence.end()
                 for message in frames.feed(data):
                     self._handle(message)
-        finally:
-            self._writer.close()
-            if self._opening is not None:
-                self._opening.cancel()
+        except Exception as cause:  # whatever it is, nobody would read on
+            log.exception("the connection to the engine failed")
+            return EngineDied(f"the connection to the engine failed: {type(cause).__name__}: {cause}")
+        return EngineDied("the engine closed its connections")
+
+    async def _mourn(self, run: int, lost: LsvError) -> None:
+        """The connection is lost: fail what is open with the reason, which the supervisor may know better."""
+        ends = time.monotonic() + _EXPLAIN_SECONDS
+        while (engine := supervision.read(self._address)) == supervision.Supervision("running", run):
+            if time.monotonic() > ends:
+                break
+            await asyncio.sleep(_POLL)
+        error = self._failure or (lost if engine.error is None else from_record(engine.error))
+        stage = "connecting" if engine.state == "running" and engine.run == run else "restarting"
+        if engine.state == "ended":
+            self._end(error)
+        else:
+            self._set_status(EngineStatus(state="loading", stage=stage, error=error.message))
+            self._fail_open(error)
 
     def _handle(self, message: EngineMessage) -> None:
         if isinstance(message, Tokens):
@@ -282,8 +294,15 @@ class SocketClient(ClientBase):
                 inbox = self._inboxes.get(update.id)
                 if inbox is not None:
                     inbox.put(update)
+        elif isinstance(message, Beat):
+            self._silence.end(message.within)
         elif isinstance(message, Progress):
-            self._set_status(EngineStatus(state="loading", stage=message.stage, done=message.done, total=message.total))
+            self._set_status(
+                EngineStatus(
+                    state="loading", stage=message.stage, done=message.done, total=message.total,
+                    error=self._status.error,
+                )
+            )  # fmt: skip
         elif isinstance(message, Ready):
             self.fit = message.fit
             if self.media is None:
@@ -301,7 +320,8 @@ class SocketClient(ClientBase):
         """The engine is ready; the client is, too, once media can be prepared."""
         try:
             await media.ready()
-        except LsvError as error:
+        except Exception as cause:
+            error = cause if isinstance(cause, LsvError) else EngineDied(f"no media can be prepared: {cause!r}")
             self._failure = error
             self._set_status(EngineStatus(state="dead", error=error.message))
         else:
@@ -317,16 +337,20 @@ class SocketClient(ClientBase):
         else:
             done.set_exception(from_record(message.error))
 
-    def _on_disconnect(self, error: LsvError) -> None:
-        """The engine is gone: fail everything open with the reason."""
-        if self._closing:
-            error = Unavailable("the engine has been stopped")
-        else:
-            log.error("the engine is gone: %s", error.message)
-            self._failure = error
+    def _end(self, error: LsvError) -> None:
+        """There will be no other engine."""
+        self._failure = error
         self._set_status(EngineStatus(state="dead", error=error.message))
+        self._fail_open(error)
+
+    def _fail_open(self, error: LsvError) -> None:
+        """Fail everything open with the reason."""
         for inbox in self._inboxes.values():
             inbox.fail(error if self._closing else EngineDied(error.message))
         for done in self._orders.values():
             if not done.done():
                 done.set_exception(EngineDied(error.message))
+
+
+def _error_of(engine: supervision.Supervision) -> LsvError:
+    return EngineDied("the engine is gone") if engine.error is None else from_record(engine.error)

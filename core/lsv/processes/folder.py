@@ -24,11 +24,12 @@ class PrivateFolder:
         self.path, self._lock = _make()
 
     def remove(self) -> None:
-        """May be called again."""
+        """Remove it, and those of children that were killed. May be called again."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        _sweep()
 
 
 def _make() -> tuple[Path, int | None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
 import sys
 from typing import Any
 
+from lsv.processes.process import DUMP_SIGNAL
 from lsv.processes.wire import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -23,6 +25,11 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)  # it ended before the kernel was told
+
+
+def dump_stacks_on_request() -> None:
+    """Have ``Process.dump_stacks`` show on stderr where this process stands, even while Python can't run."""
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
 
 
 def connect(descriptor: int, parent: int, receives: object) -> Channel[Any, Any]:

@@ -12,6 +12,8 @@ from typing import Self
 
 log = logging.getLogger(__name__)
 
+DUMP_SIGNAL = signal.SIGUSR1
+_DUMP_SECONDS = 0.2
 _KILL_SECONDS = 10.0
 
 
@@ -78,6 +80,11 @@ class Process:
         elif self.running:
             with suppress(ProcessLookupError):  # another thread has seen its end since
                 os.killpg(self.pid, number)
+
+    def dump_stacks(self) -> None:
+        """Have a process that hangs show where it stands, as far as it ``dump_stacks_on_request``; others end."""
+        self.send_signal(DUMP_SIGNAL)
+        self.wait(_DUMP_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL; returns when it has ended, or where a driver does not let go of it, after ten seconds."""

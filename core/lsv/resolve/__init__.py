@@ -92,6 +92,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],
         step_timeout=settings["step_timeout"],
+        load_timeout=settings["load_timeout"],
         reference_ops=settings["reference_ops"],
         topology=topology,
         plugins=plugins.names,

@@ -161,7 +161,11 @@ _SCHEDULING = _grouped(
     ),
     Setting(
         name="step_timeout", type="float", default=300.0, low=0.1, env=("VLLM_ENGINE_ITERATION_TIMEOUT_S",),
-        help="seconds after which a step counts as hung",
+        help="seconds after which a step counts as hung, and its engine is ended",
+    ),
+    Setting(
+        name="load_timeout", type="float", default=1800.0, low=0.1,
+        help="seconds without progress after which loading or warming up counts as hung",
     ),
 )  # fmt: skip
 
@@ -242,7 +246,15 @@ SERVE = (
             name="drain_timeout", type="float", default=30.0, low=0,
             help="seconds running requests get to end when the server stops",
         ),
-        Setting(name="restart_engine", type="bool", default=False, help="start the engine again when it dies"),
+        Setting(name="restart_engine", type="bool", default=False, help="start the engine again when it dies or hangs"),
+        Setting(
+            name="restart_limit", type="int", default=5, low=1,
+            help="restarts within --restart-window after which a dead engine stays dead",
+        ),
+        Setting(
+            name="restart_window", type="float", default=600.0, low=1,
+            help="seconds for which a restart counts",
+        ),
         Setting(
             name="keep_alive_on_engine_death", type="bool", default=False, env=("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",),
             help="keep answering (503) when the engine is gone instead of leaving",

@@ -9,7 +9,7 @@ from lsv.scheduler.plan import StepPlan, StepResult
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Become rank ``rank``; the ranks meet at ``address``."""
+    """Become rank ``rank``; the ranks meet at ``address``, see ``lsv.platform.Group``."""
 
     config: EngineConfig
     rank: int
@@ -34,5 +34,9 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
     result: StepResult
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life from a worker that waits for orders."""
+
+
 Order = Start | Run
-Report = Loading | Started | Ran
+Report = Loading | Started | Ran | Alive

@@ -36,7 +36,7 @@ class InlineExecutor:
             worker.launch(plan)
 
     def collect(self, timeout: float) -> StepResult:
-        """The oldest result; ``timeout`` can't interrupt a step in the own process.
+        """The oldest result. ``timeout`` can't interrupt a step in the own process; the process's parent sees to it.
 
         Raises ``EngineDied``, chained to the cause, when the step as a whole fails.
         """
@@ -52,6 +52,9 @@ class InlineExecutor:
         except Exception as cause:
             _log.exception("%s failed", what)
             raise EngineDied(f"{what} failed: {type(cause).__name__}: {cause}; the log has the traceback") from cause
+
+    def check(self) -> None:
+        """The worker is this process, which its parent looks after."""
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         """``reset`` finds nothing to forget: cached blocks are the scheduler's. Other orders are unknown."""

@@ -8,9 +8,9 @@ import sys
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
-from lsv.processes.lifeline import connect
+from lsv.processes.lifeline import connect, dump_stacks_on_request
 from lsv.processes.wire import Channel, Failed
-from lsv.worker.channel import Loading, Order, Ran, Report, Run, Start, Started
+from lsv.worker.channel import Alive, Loading, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,10 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
                 channel.send(Ran(result))
             continue
         try:
-            order = channel.receive()
+            order = channel.receive(start.config.beat_interval)
+        except TimeoutError:
+            channel.send(Alive())
+            continue
         except EOFError:
             break
         assert isinstance(order, Run), "a started worker takes plans only"
@@ -57,6 +60,7 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
 
 
 if __name__ == "__main__":
+    dump_stacks_on_request()
     # interrupts are for the executor, which then closes the channel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

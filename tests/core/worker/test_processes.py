@@ -51,6 +51,12 @@ def generate(executor: Any, tokens: int) -> list[int]:
     return [token for row in (0, 1) for one in drawn[row::2] for token in one]
 
 
+def keep_checking(executor: ProcessesExecutor) -> None:
+    for _ in range(100):
+        executor.check()
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def two_ranks(checkpoints: Callable[..., Path]) -> Iterator[ProcessesExecutor]:
     executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
@@ -70,6 +76,26 @@ def test_two_ranks_draw_as_one_does(two_ranks: ProcessesExecutor, checkpoints: C
     assert generate(two_ranks, 6) == expected
 
 
+def test_ranks_meet_where_others_can_not_come(two_ranks: ProcessesExecutor) -> None:
+    """They meet over a file in a private folder; gloo's own connections are made on the loopback interface."""
+    folder = two_ranks._folder
+    assert folder is not None
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    inodes = {
+        link.readlink().name.removeprefix("socket:[").rstrip("]")
+        for rank in two_ranks._ranks
+        for link in Path(f"/proc/{rank.pid}/fd").iterdir()
+        if str(link.readlink()).startswith("socket:")
+    }
+    listening = [
+        fields[1]
+        for table in ("tcp", "tcp6")
+        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
+        if fields[3] == "0A" and fields[9] in inodes
+    ]
+    assert {address.split(":")[0] for address in listening} <= {"0100007F", "0" * 24 + "0100007F"}, listening
+
+
 def test_the_death_of_one_rank_ends_all(two_ranks: ProcessesExecutor) -> None:
     ranks = list(two_ranks._ranks)
     ranks[1].kill()
@@ -87,6 +113,52 @@ def test_a_worker_that_hangs_is_named_and_ended(checkpoints: Callable[..., Path]
     with pytest.raises(EngineDied, match=r"step 7 took more than 0\.2 s: a worker hangs"):
         executor.collect(0.2)
     assert not rank.running
+
+
+def test_a_worker_that_hangs_before_it_has_read_a_long_plan_is_ended(checkpoints: Callable[..., Path]) -> None:
+    executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+    executor.start(config_of(checkpoints("llama"), 1, step_timeout=0.2), lambda stage, done, total: None)
+    rank = executor._ranks[0]
+    rank.send_signal(signal.SIGSTOP)
+    long = StepPlan(step=7, kind=Kind.IDLE, begin=(Begin(0, tuple(range(300_000)), 300_000),))
+    with pytest.raises(EngineDied, match=r"rank 0 has not taken step 7 for 0\.2 s: its worker hangs"):
+        executor.submit(long)
+    assert not rank.running
+
+
+def test_a_rank_that_hangs_or_ends_while_nothing_is_asked_of_it_is_seen(checkpoints: Callable[..., Path]) -> None:
+    for number, words in (
+        (signal.SIGSTOP, r"rank 1 has said nothing for 0\.3 s"),
+        (signal.SIGKILL, r"rank 1 is gone \(exit code -9\)"),
+    ):
+        executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+        executor.start(config_of(checkpoints("llama"), 2, step_timeout=0.3), lambda stage, done, total: None)
+        folder = executor._folder
+        assert folder is not None
+        for _ in range(10):  # it is silent, but says that it lives
+            executor.check()
+            time.sleep(0.05)
+        executor._ranks[1].send_signal(number)
+        with pytest.raises(EngineDied, match=words):
+            keep_checking(executor)
+        assert not executor._ranks
+        assert not folder.path.exists()
+
+
+def test_a_rank_that_hangs_while_it_loads_is_named(
+    checkpoints: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+
+    class Stopped(Rank):
+        def __init__(self, start: Start) -> None:
+            super().__init__(start)
+            if start.rank == 1:
+                self.send_signal(signal.SIGSTOP)
+
+    monkeypatch.setattr("lsv.worker.processes.Rank", Stopped)
+    with pytest.raises(EngineDied, match=r"no progress of rank .*1 for 6 s \(load_timeout\)"):
+        executor.start(config_of(checkpoints("llama"), 2, load_timeout=6.0), lambda stage, done, total: None)
 
 
 def test_what_a_rank_refuses_is_raised_here(checkpoints: Callable[..., Path]) -> None:

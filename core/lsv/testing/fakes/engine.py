@@ -2,7 +2,8 @@
 
 Options of the configuration make it misbehave: ``fake.delay`` seconds a step, ``fake.load_delay`` seconds a part of the
 weights; ``fake.die`` a step in which the worker dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row
-fails; ``fake.start_error`` a text.
+fails, ``fake.hang`` one that never ends; ``fake.lose`` 1 for a worker that is lost while nothing is in flight;
+``fake.start_error`` a text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
-from lsv.errors import ConfigError
+from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer
@@ -28,6 +29,7 @@ from lsv.testing.fakes.worker import FakeWorker
 
 api = 1
 
+_FOREVER = 3600.0
 _GROUP = KVGroup(0, "full", (0,), 1)
 
 
@@ -74,6 +76,7 @@ class FakeExecutor:
     def __init__(self, catalog: Catalog | None = None) -> None:
         self._inner: Executor | None = None
         self._options: Mapping[str, OptionValue] = {}
+        self._step = -1
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         self._options = config.options
@@ -98,12 +101,21 @@ class FakeExecutor:
         assert self._inner is not None
         if plan.step == self._options.get("fake.crash"):
             raise RuntimeError("a bug in the executor")
+        self._step = plan.step
         self._inner.submit(plan)
 
     def collect(self, timeout: float) -> StepResult:
         assert self._inner is not None
         time.sleep(self._number("delay"))
+        if self._step == self._options.get("fake.hang"):
+            time.sleep(_FOREVER)
         return self._inner.collect(timeout)
+
+    def check(self) -> None:
+        assert self._inner is not None
+        if self._options.get("fake.lose"):
+            raise EngineDied("a worker is gone")
+        self._inner.check()
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         assert self._inner is not None

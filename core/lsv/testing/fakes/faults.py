@@ -55,6 +55,9 @@ class FaultInjector:
             raise EngineDied(f"step {step} gave no result within {timeout:g} s")
         return _fail_rows(self._executor.collect(timeout), faults.fail.get(step, {}))
 
+    def check(self) -> None:
+        self._executor.check()
+
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         self._executor.control(order, arguments)
 

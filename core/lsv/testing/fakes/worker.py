@@ -94,6 +94,9 @@ class FakeWorker:
         self._named.popleft()
         return self._results.popleft()
 
+    def check(self) -> None:
+        """It can't hang."""
+
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         assert not self._results, "an order came while steps are in flight"
 

@@ -1,0 +1,1 @@
+"""Keeping an engine process alive, whoever talks to it."""
