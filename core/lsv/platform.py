@@ -83,7 +83,7 @@ class Group(msgspec.Struct, frozen=True):
     rank: int
     """This process's place among them."""
     address: str
-    """``host:port`` where they meet."""
+    """Where they meet: the absolute path of a file in a folder of this user's alone, or ``host:port``."""
 
     @property
     def size(self) -> int:

@@ -28,10 +28,8 @@ class BackendCommunicator(Communicator):
 
     def __init__(self, group: Group, make: MakeBackend, device: torch.device) -> None:
         self.group, self._device = group, device
-        host, _, port = group.address.rpartition(":")
         torch_dist: Any = dist  # its stores are public, but not to type checkers
-        store = torch_dist.TCPStore(host, int(port), group.size, is_master=group.rank == 0, timeout=_TIMEOUT)
-        named = torch_dist.PrefixStore(f"{group.axis}:{group.ranks}", store)
+        named = torch_dist.PrefixStore(f"{group.axis}:{group.ranks}", _open_store(group))
         self._backend = make(named, group.rank, group.size, _TIMEOUT)
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,9 +82,23 @@ class BackendCommunicator(Communicator):
         return [_from_bytes(part, x) for part in every]
 
 
+def _open_store(group: Group) -> Any:
+    """Where the ranks tell each other how they are reached."""
+    torch_dist: Any = dist
+    if group.address.startswith("/"):
+        store = torch_dist.FileStore(group.address, group.size)
+        store.set_timeout(_TIMEOUT)
+        return store
+    host, _, port = group.address.rpartition(":")
+    return torch_dist.TCPStore(host, int(port), group.size, is_master=group.rank == 0, timeout=_TIMEOUT)
+
+
 def gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Collectives between processes over the host's memory and network."""
-    return dist.ProcessGroupGloo(store, rank, size, timeout)
+    """Collectives between processes of this machine, over its loopback interface."""
+    torch_gloo: Any = dist.ProcessGroupGloo
+    options = torch_gloo._Options()
+    options._timeout, options._devices = timeout, [torch_gloo.create_device(hostname="127.0.0.1")]
+    return torch_gloo(store, rank, size, options)
 
 
 def _as_bytes(x: torch.Tensor) -> torch.Tensor:

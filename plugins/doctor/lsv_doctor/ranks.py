@@ -12,8 +12,8 @@ import msgspec
 from lsv.config import OptionValue
 from lsv.errors import LsvError
 from lsv.processes.child import Child
+from lsv.processes.folder import PrivateFolder
 from lsv.processes.output import Output
-from lsv.processes.ports import free_port
 
 _SECONDS = 120.0
 _PAUSE = 0.05
@@ -59,13 +59,14 @@ def measure_collectives(
 
     Raises ``LsvError`` when a rank fails, with the last line it printed.
     """
-    address = f"127.0.0.1:{free_port()}"
+    folder = PrivateFolder()
     with ExitStack() as stack:
+        stack.callback(folder.remove)
         ranks = []
         for rank in range(size):
             order = Order(
                 platform=platform, emulate=emulate, options=options, plugins=plugins, rank=rank, size=size,
-                address=address,
+                address=str(folder.path / "rendezvous"),
             )  # fmt: skip
             ranks.append(stack.enter_context(_Rank(order)))
         _wait(ranks)

@@ -12,7 +12,6 @@ import msgspec
 from lsv.config import OptionValue
 from lsv.errors import ConfigError
 from lsv.platform import Group
-from lsv.processes.ports import free_port
 from lsv.settings import export
 from lsv_xpu import oneccl
 from lsv_xpu.runtime import Vendor
@@ -80,16 +79,9 @@ class Links:
         return None
 
     def _try(self, store: Any, question: str) -> str | None:
-        """Run the trial, at an address that rank 0 finds for it; the question tells between peer and host."""
-        if self._group.rank == 0:
-            store.set(f"links/{question}/address", _free_address(self._group.address))
-        address = store.get(f"links/{question}/address").decode()
+        """Run the trial, which meets beside the group; the question tells between peer and host."""
+        address = f"{self._group.address}-{question}"
         seconds = float(self._options.get(oneccl.TRIAL_SECONDS) or 60)
         variables = oneccl.variables(self._options, peer_access=question == "peer")
         trial = msgspec.structs.replace(self._group, address=address)
         return self._vendor.try_links(trial, self._index, variables, seconds)
-
-
-def _free_address(beside: str) -> str:
-    """A free port on this machine, under the name by which the ranks know it."""
-    return f"{beside.rpartition(':')[0]}:{free_port('')}"

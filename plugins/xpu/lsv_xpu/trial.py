@@ -1,4 +1,4 @@
-"""``python -m lsv_xpu.trial HOST:PORT RANK SIZE DEVICE PARENT``: one rank's part in trying out the devices' links."""
+"""``python -m lsv_xpu.trial FILE RANK SIZE DEVICE PARENT``: one rank's part in trying out the devices' links."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from lsv.devices.collectives import gloo
 from lsv.errors import ConfigError
 from lsv.platform import Group
+from lsv.processes.folder import PrivateFolder
 from lsv.settings import Declared, gather, neutral
 from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import checks, oneccl, plugin, trial
@@ -194,12 +195,12 @@ class Lying:
 
 def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None]:
     """Two ranks in threads; the error of each, or None."""
-    store = dist.HashStore()
+    store, folder = dist.HashStore(), PrivateFolder()
     errors: list[Exception | None] = [None, None]
     connected: list[Any] = []
 
     def rank(number: int) -> None:
-        group = Group("tp", (0, 1), number, "127.0.0.1:0")
+        group = Group("tp", (0, 1), number, str(folder.path / "rendezvous"))
         links = Links(vendors[number], number, group, {oneccl.PEER_ACCESS: asked})
         try:
             connected.append(links.connect(store, number, 2, timedelta(seconds=20)))
@@ -213,6 +214,7 @@ def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None
         thread.join(60)
     for backend in connected:  # not before both are connected
         backend.shutdown()
+    folder.remove()
     return errors
 
 
