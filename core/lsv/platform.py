@@ -222,6 +222,17 @@ class Device(abc.ABC):
         """A mark behind all work given to the device so far; None where work is done when the call returns."""
         return None
 
+    def is_fatal(self, error: Exception) -> bool:
+        """Whether the device is of no use any more after ``error`` in a step; if not, the next step is run on it.
+
+        The default waits for its work: a device that is lost fails again.
+        """
+        try:
+            self.synchronize()
+        except Exception:
+            return True
+        return False
+
     def measure_peak(self, run: Callable[[], object]) -> int:
         """Bytes that ``run`` takes at its peak beyond what is held before; 0 where that is not measured."""
         return 0

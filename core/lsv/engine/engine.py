@@ -69,7 +69,7 @@ class Engine(Generic[Owner]):
         self._submitted = 0
         self._warned_at = 0
         self._warned_of_itl = False
-        self._steps = self._nonfinite = self._unwarmed = 0
+        self._steps = self._broken = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -104,6 +104,7 @@ class Engine(Generic[Owner]):
             nonfinite_total=self._nonfinite,
             unwarmed_total=self._unwarmed,
             steps_total=self._steps,
+            failed_steps_total=self._broken,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
         )
@@ -188,6 +189,7 @@ class Engine(Generic[Owner]):
         for outcome in self._started.settle(self._in_flight.popleft(), result, now):
             self._publish(outcome)
         self._steps += 1
+        self._broken += result.broken
         self._nonfinite += result.nonfinite
         self._unwarmed += result.unwarmed
         self._step_seconds += now - began

@@ -190,6 +190,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps_total: int = 0
     """Steps run."""
 
+    failed_steps_total: int = 0
+    """Steps that failed, with all requests in them."""
+
     step_seconds_total: float = 0.0
     """Seconds spent in steps."""
 

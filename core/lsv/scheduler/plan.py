@@ -167,6 +167,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What pooling gave: float32, little endian."""
     failed: Mapping[int, str] = {}
     """Why a row failed; only its request ends."""
+    broken: bool = False
+    """Whether the step as a whole failed, and with it all rows; the worker goes on."""
     nonfinite: int = 0
     """How many rows of ``failed`` did so because their logits were not finite."""
     unwarmed: bool = False

@@ -101,6 +101,7 @@ class ResultBuilder:
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    broken: bool = False
 
     def read(self, ran: ForwardResult, head: Head, agree: Agree) -> None:
         """Sample from the hidden states of ``outputs.places``, pool them, and score prompts with them."""
@@ -127,8 +128,25 @@ class ResultBuilder:
                 slot.append(token)
                 self.tokens[row] = (token,)
 
+    def fail(self, why: str) -> None:
+        """All rows have failed."""
+        self.drawn, self.broken = None, True
+        self.failed = dict.fromkeys(range(len(self.plan.rows)), why)
+
+    def stand_in(self) -> None:
+        """Give rows that failed a token all the same: a step that has been planned already goes on from it."""
+        for row in self.failed:
+            slot = self.slots[row]
+            if self.plan.rows.wants_logits[row] and slot.begin.pooling is None and row not in self.tokens:
+                slot.append(0)
+
     def result(self, seconds: float, *, unwarmed: bool) -> StepResult:
         rows = self.plan.rows
+        if self.broken:
+            nothing = ((),) * len(rows)
+            return StepResult(
+                step=self.plan.step, seconds=seconds, tokens=nothing, kept=rows.count, failed=self.failed, broken=True
+            )  # fmt: skip
         return StepResult(
             step=self.plan.step,
             seconds=seconds,

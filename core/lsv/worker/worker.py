@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -23,25 +25,35 @@ from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.loaded import load
 from lsv.worker.processing import Processors
 from lsv.worker.results import ResultBuilder, select_outputs
-from lsv.worker.runner import ModelRunner, no_media
+from lsv.worker.runner import Gather, ModelRunner, no_media
 from lsv.worker.slots import Slot, Slots
+
+_log = logging.getLogger(__name__)
+
+Fail = Callable[[ResultBuilder, Exception], None]
+"""Fails the rows of a step; raises the error where that is not enough."""
 
 
 class InFlight:
     """A step that was given to the device, at ``began`` seconds of ``time.perf_counter``."""
 
-    def __init__(self, results: ResultBuilder, began: float, *, unwarmed: bool, done: Event | None) -> None:
+    def __init__(self, results: ResultBuilder, began: float, *, unwarmed: bool, done: Event | None, fail: Fail) -> None:
         self.began, self.unwarmed = began, unwarmed
-        self._results, self._done = results, done
+        self._results, self._done, self._fail = results, done, fail
         self._settled = False
 
     def settle(self) -> None:
         """Wait for the step; from then on the host knows its tokens."""
         if self._settled:
             return
-        if self._done is not None:
-            self._done.synchronize()
-        self._results.settle()
+        try:
+            if self._done is not None:
+                self._done.synchronize()
+            self._results.settle()
+        except Exception as cause:
+            self._fail(self._results, cause)
+        if self._results.failed:
+            self._results.stand_in()
         self._settled = True
 
     def result(self, seconds: float) -> StepResult:
@@ -119,6 +131,7 @@ class Worker:
         """
         assert self._runner is not None, "the worker has not been started"
         assert self._slots is not None
+        assert self._device is not None
         began = time.perf_counter()
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
@@ -131,17 +144,42 @@ class Worker:
             for earlier in self._in_flight:
                 earlier.settle()
         results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling)
-        unwarmed = False
+        unwarmed, done = False, None
         if plan.rows:
-            runner = self._runner
-            ahead = bool(self._in_flight)
-            batch = build_batch(plan, slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead)
             gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media
-            ran = runner.run(plan.kind, batch, results.outputs.places, gather)
-            unwarmed = ran.unwarmed
-            results.read(ran, lambda states: runner.model.head(states, ran.step), self._agree)
-            results.drawn = self._remember(results)
-        self._in_flight.append(InFlight(results, began, unwarmed=unwarmed, done=self._mark(results)))
+            try:
+                unwarmed = self._run(results, gather)
+                done = self._mark(results)
+            except Exception as cause:
+                self._fail(results, cause)
+            if results.broken:  # and the error's frames have let go of their tensors
+                self._device.release_cache()
+        self._in_flight.append(InFlight(results, began, unwarmed=unwarmed, done=done, fail=self._fail))
+
+    def _run(self, results: ResultBuilder, gather: Gather) -> bool:
+        """Give the rows of a step to the device; whether they had a shape that was not warmed up."""
+        assert self._runner is not None
+        assert self._slots is not None
+        runner, plan, ahead = self._runner, results.plan, bool(self._in_flight)
+        batch = build_batch(
+            plan, results.slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead
+        )
+        ran = runner.run(plan.kind, batch, results.outputs.places, gather)
+        results.read(ran, lambda states: runner.model.head(states, ran.step), self._agree)
+        results.drawn = self._remember(results)
+        return ran.unwarmed
+
+    def _fail(self, results: ResultBuilder, cause: Exception) -> None:
+        """An error fails the rows of its step, and no others, as long as the device can be used.
+
+        With several ranks it is raised again: the others wait for this one in the middle of their step.
+        """
+        assert self._device is not None
+        if self._communicator is not None or self._device.is_fatal(cause):
+            raise cause
+        plan = results.plan
+        _log.error("step %d failed, and with it %d requests", plan.step, len(plan.rows), exc_info=cause)
+        results.fail(f"step {plan.step} failed: {type(cause).__name__}: {cause}")
 
     def _write_item(self, item: Tensor, slot: int) -> None:
         assert self._runner is not None

@@ -220,3 +220,5 @@ def test_a_row_whose_numbers_break_fails_alone(
     assert result.failed == {0: NOT_FINITE, 2: NOT_FINITE, 3: NOT_FINITE}
     assert result.nonfinite == 3
     assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)), (), ())
+    planned_already = driver.run([(0, 3, 1, True), (1, 6, 1, True)])
+    assert planned_already.tokens[1] == tuple(greedy(checkpoints("llama"), good, 2)[1:])

@@ -59,6 +59,7 @@ _STATS = (
     ("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", lambda s: 0),
     ("vllm:spec_decode_num_draft_tokens_total", "Draft tokens proposed.", lambda s: 0),
     ("vllm:spec_decode_num_emitted_tokens_total", "Tokens emitted by speculative steps.", lambda s: 0),
+    ("lsv:failed_steps_total", "Steps that failed, with their requests.", lambda s: s.failed_steps_total),
     ("lsv:nonfinite_total", "Rows whose logits were not finite.", lambda s: s.nonfinite_total),
     ("lsv:unwarmed_steps_total", "Steps of a form that was not warmed up.", lambda s: s.unwarmed_total),
     ("lsv:steps_total", "Engine steps.", lambda s: s.steps_total),
