@@ -132,7 +132,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def beat_interval(self) -> float:
         """Seconds between the signs of life of an engine and its workers."""
-        return min(1.0, self.step_timeout / 4)
+        return min(1.0, self.step_timeout / 10)
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that name this configuration; reasons do not count."""

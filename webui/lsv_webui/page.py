@@ -6,13 +6,13 @@ import logging
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lsv.errors import ConfigError, LsvError
+from lsv.processes.folder import PrivateFolder
 from lsv.processes.lifeline import die_with
 from lsv.settings import export
 from lsv_webui.options import PageOptions
@@ -26,8 +26,8 @@ MAX_FILE_SIZE = "45mb"
 
 def show(options: PageOptions) -> None:
     """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used."""
-    with tempfile.TemporaryDirectory(prefix="lsv-webui-") as uploads:
-        export({"GRADIO_TEMP_DIR": uploads})  # a folder that only this user can enter
+    with PrivateFolder() as uploads:
+        export({"GRADIO_TEMP_DIR": str(uploads.path)})
         page = launch(options)
         # Other programs wait for this line: on standard output, whatever the log level.
         print(f"lsv's web page is on {address(options.host, options.port)}", flush=True)

@@ -267,6 +267,8 @@ class SocketClient(ClientBase):
                 self._silence.end()
                 for message in frames.feed(data):
                     self._handle(message)
+        except OSError as cause:
+            return EngineDied(f"the connection to the engine broke: {cause}")
         except Exception as cause:  # whatever it is, nobody would read on
             log.exception("the connection to the engine failed")
             return EngineDied(f"the connection to the engine failed: {type(cause).__name__}: {cause}")

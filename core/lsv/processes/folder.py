@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 _PREFIX = "lsv-run-"
 
@@ -16,12 +17,18 @@ class PrivateFolder:
     """A new folder with mode 0700, for sockets and files where processes meet.
 
     Its owner holds a lock on it, which the kernel drops when the owner ends, however it ends. So whoever makes the next
-    one can tell which folders are nobody's any more, and removes those.
+    one can tell which folders are nobody's any more, and removes those. A ``with`` block removes it.
     """
 
     def __init__(self) -> None:
         _sweep()
         self.path, self._lock = _make()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         """Remove it, and those of children that were killed. May be called again."""

@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pathlib import Path
 import torch
 
 from lsv.errors import ConfigError
+from lsv.processes.folder import PrivateFolder
 from lsv_cpu.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def _writable(cache_dir: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="lsv-cpu-"))
+    return PrivateFolder().path
 
 
 @lru_cache
@@ -177,10 +177,10 @@ def _build_once(isa: str, path: Path) -> None:
 
 def _compile(command: Sequence[str], output: Path) -> None:
     """Compile the sources in parallel, then link them. Raises ``CalledProcessError``."""
-    with tempfile.TemporaryDirectory(prefix="lsv-cpu-") as scratch, ThreadPoolExecutor() as pool:
+    with PrivateFolder() as scratch, ThreadPoolExecutor() as pool:
 
         def compile_one(source: Path) -> str:
-            compiled = f"{scratch}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
+            compiled = f"{scratch.path}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
             _run([*command, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
             return compiled
 

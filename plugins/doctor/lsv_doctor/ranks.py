@@ -59,9 +59,8 @@ def measure_collectives(
 
     Raises ``LsvError`` when a rank fails, with the last line it printed.
     """
-    folder = PrivateFolder()
     with ExitStack() as stack:
-        stack.callback(folder.remove)
+        folder = stack.enter_context(PrivateFolder())
         ranks = []
         for rank in range(size):
             order = Order(

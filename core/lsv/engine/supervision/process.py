@@ -27,6 +27,7 @@ class EngineProcess:
             self._child: Child[Boot, Beat] = Child(
                 "lsv.engine.loop", Boot(config, log_level), Beat, inherited=(listener,), own_group=True
             )
+        self._config = config
         self._limit, self._stage = config.load_timeout, "start"
         self.has_served = False
         """Whether it has taken requests."""
@@ -58,9 +59,11 @@ class EngineProcess:
     @property
     def hang(self) -> EngineDied:
         """What it means that it has been silent for too long."""
-        option = "load_timeout" if self._stage else "step_timeout"
-        doing = f"while loading ({self._stage})" if self._stage else "while serving"
-        return EngineDied(f"the engine hangs: no sign of life for {self._limit:g} s {doing}, see {option}")
+        if self._stage:
+            doing, limit = f"loading ({self._stage})", f"load_timeout={self._config.load_timeout:g}"
+        else:
+            doing, limit = "serving", f"step_timeout={self._config.step_timeout:g}"
+        return EngineDied(f"the engine hangs while {doing}: no sign of life for longer than {limit} seconds")
 
     def dump_stacks(self) -> None:
         """Have it show in its log where it stands, and its workers, too."""
