@@ -39,7 +39,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of the stage."""
 
     error: str | None = None
-    """What a dead engine died of."""
+    """What a dead engine died of, or one that is being replaced."""
 
 
 class Client(Protocol):
@@ -92,7 +92,7 @@ class Client(Protocol):
         ...
 
     async def close(self, *, drain: float = 0.0) -> None:
-        """Stop the engine, letting running requests end for at most ``drain`` seconds."""
+        """Leave the engine, letting running requests end for at most ``drain`` seconds."""
         ...
 
 

@@ -114,9 +114,9 @@ class Supervisor:
         patience = 0.0
         try:
             error = process.watch()
-            if error is not None:
+            if error is not None or self._stopping.is_set():  # one that is told to stop has no time for signs of life
                 patience = _STOP_SECONDS
-                return error
+                return error or process.hang
             self._publish("down", process.hang)  # first of all: a driver may keep it from ending
             log.error("%s; it is killed", process.hang.message)
             process.dump_stacks()
