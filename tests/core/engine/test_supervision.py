@@ -25,6 +25,8 @@ from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import ConfigError, EngineDied, LsvError, Overloaded
 from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.requests import make_spec
@@ -277,10 +279,12 @@ async def test_requests_do_not_pile_up_before_an_engine_that_does_not_read(
     await client.start()
     await asyncio.wait_for(client.ready(), SOON)
     refused: list[LsvError] = []
+    prompts = (Prompt(ids=(1,) * 90),) * 100
+    asked = RequestSpec(prompts=prompts, sampling=SamplingParams(max_tokens=4), request_id="r")
 
     async def ask() -> None:
         try:
-            async for _ in client.generate(make_spec([1] * 90, SamplingParams(max_tokens=4, n=64, seed=1))):
+            async for _ in client.generate(asked):
                 pass
         except Overloaded as error:
             refused.append(error)
