@@ -210,6 +210,10 @@ class FrontendOffer(msgspec.Struct, frozen=True):
     """Whether it always runs."""
     switch: str | None = None
     """The setting that turns on one that does not always run."""
+    processes: str | None = None
+    """The setting that says in how many processes it runs. Where these are several, it opens clients of its own in each
+    (``lsv.engine.connect``), and those of the service it gets carry no requests.
+    """
 
 
 def load_object(name: str) -> Any:

@@ -9,17 +9,15 @@ from typing import Any
 from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
+from lsv.engine.connect import open_client
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import ConfigError, LsvError
-from lsv.media.options import MediaOptions
-from lsv.media.service import open_service
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
 from lsv.resolve import resolve
 from lsv.settings import Settings
-from lsv.text.tokenizer import Tokenizer
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -39,13 +37,11 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
     supervisor = Supervisor(config, log_level=settings["log_level"].upper(), restarts=restarts)
     supervisor.start()  # before all that this process has to load: the engine needs longer
     try:
-        media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings))
-        client = SocketClient(
-            config, supervisor.address, Tokenizer.load(config.tokenizer), media=media, plugins=plugins
-        )
+        serves = not all(_runs_elsewhere(offer, settings) for offer in frontends)
+        client = open_client(config, supervisor.address, settings, plugins, serves=serves)
         await client.start()
-        if media is not None:
-            media.warm()
+        if client.media is not None:
+            client.media.warm()
         service = Service(dict.fromkeys(config.served_names, client))
         running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
         if not settings["disable_log_stats"]:
@@ -53,6 +49,11 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
         await _run(running, client)
     finally:
         await asyncio.to_thread(supervisor.stop)
+
+
+def _runs_elsewhere(offer: FrontendOffer, settings: Settings) -> bool:
+    """Whether a frontend opens clients in processes of its own."""
+    return offer.processes is not None and settings[offer.processes] > 1
 
 
 async def _run(running: Sequence[Coroutine[Any, Any, None]], client: SocketClient) -> None:

@@ -77,7 +77,7 @@ class SocketClient(ClientBase):
     ) -> None:
         super().__init__(config, tokenizer, plugins=plugins)
         self.media = media
-        self._address = address
+        self.address = address
         self._status = EngineStatus(state="loading", stage="starting")
         self._settled = asyncio.Event()
         """Set unless the engine is loading."""
@@ -227,7 +227,7 @@ class SocketClient(ClientBase):
         """Talk to one engine after the other until there will be no more."""
         try:
             pause = _POLL
-            while (engine := supervision.read(self._address)).state != "ended":
+            while (engine := supervision.read(self.address)).state != "ended":
                 if engine.state == "running" and await self._talk_to(engine.run):
                     pause = _POLL
                 await asyncio.sleep(pause)
@@ -241,7 +241,7 @@ class SocketClient(ClientBase):
         """Use the engine until the connection ends, then fail open requests; whether it could be used."""
         self._failure = self.fit = None
         try:
-            reader, self._writer = await asyncio.open_unix_connection(str(self._address))
+            reader, self._writer = await asyncio.open_unix_connection(str(self.address))
         except OSError:
             return False  # it has just ended
         self._silence.end(self.config.load_timeout)
@@ -277,7 +277,7 @@ class SocketClient(ClientBase):
     async def _mourn(self, run: int, lost: LsvError) -> None:
         """The connection is lost: fail what is open with the reason, which the supervisor may know better."""
         ends = time.monotonic() + _EXPLAIN_SECONDS
-        while (engine := supervision.read(self._address)) == supervision.Supervision("running", run):
+        while (engine := supervision.read(self.address)) == supervision.Supervision("running", run):
             if time.monotonic() > ends:
                 break
             await asyncio.sleep(_POLL)

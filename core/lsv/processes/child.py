@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from lsv.errors import LsvError, from_record
 from lsv.processes.process import Process
@@ -16,6 +16,12 @@ from lsv.processes.wire import Channel, Failed, Received, Sent
 
 _FIRST_SECONDS = 60.0
 """For a first message that is more than a socket holds: a process reads it once Python and its imports are there."""
+
+
+class Inherited(Protocol):
+    """A socket, or anything else with a descriptor."""
+
+    def fileno(self) -> int: ...
 
 
 class Child(Process, Generic[Sent, Received]):
@@ -32,7 +38,7 @@ class Child(Process, Generic[Sent, Received]):
         first: Sent,
         receives: Any,
         *,
-        inherited: Sequence[socket.socket] = (),
+        inherited: Sequence[Inherited] = (),
         own_group: bool = False,
         stdout: int | None = None,
         stderr: int | None = None,

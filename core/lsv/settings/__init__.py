@@ -126,6 +126,11 @@ def harmless_environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name.startswith(_HARMLESS)}, **more}
 
 
+def environment_with(more: Mapping[str, str]) -> dict[str, str]:
+    """All variables, and ``more``: for a child that is as trusted as this process."""
+    return {**os.environ, **more}
+
+
 def variables(settings: Iterable[Setting]) -> dict[str, str]:
     """The variables that are set now, of all that set one of ``settings``."""
     names = (variable for setting in settings for variable in setting.variables)

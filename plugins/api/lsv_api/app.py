@@ -16,9 +16,11 @@ from sanic.response import HTTPResponse
 from lsv.engine.client import Service
 from lsv.text.request_templates import RequestTemplates
 from lsv.version import __version__
+from lsv_api.accounts.account import read_accounts
+from lsv_api.accounts.quotas import Quotas
 from lsv_api.http.access import Gate
 from lsv_api.http.access_log import CLIENT_GONE, record
-from lsv_api.http.context import Api, Exchange, Traffic
+from lsv_api.http.context import Api, Exchange, Shared, Traffic
 from lsv_api.http.failures import Draining, encode_error, error_response
 from lsv_api.http.metrics import Metrics
 from lsv_api.http.reply import json_response
@@ -33,17 +35,19 @@ SILENCE = 3600
 SanicHandler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
 
 
-def create_app(service: Service, options: ApiOptions) -> Sanic[Any, Any]:
+def create_app(service: Service, options: ApiOptions, shared: Shared | None = None) -> Sanic[Any, Any]:
     """An application that serves the service's models, and does not listen yet.
 
-    ``app.ctx.api`` holds its parts.
+    ``app.ctx.api`` holds its parts. Raises ``ConfigError`` for a file of accounts that is wrong.
     """
     app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
     app.config.update(_config(options))
     templates = RequestTemplates(
         seconds=options.template_timeout, memory=options.template_memory, confinement=options.confinement
     )
-    api = Api(service, options, Traffic(), Metrics(service), int(time.time()), templates)
+    quotas = Quotas(read_accounts(options.api_keys, options.accounts), shared and shared.buckets)
+    metrics = Metrics(service, shared and shared.metrics)
+    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas)
     app.ctx.api = api
     gate = Gate(api)
     app.register_middleware(gate.admit, "request")
@@ -136,7 +140,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
 
     @cache
     def document() -> bytes:
-        needs_key = bool(options.api_keys)
+        needs_key = not options.keyless
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
         described = [route for route in ROUTES if transcribes or not route.transcribes]
         return msgspec.json.encode(

@@ -16,15 +16,19 @@ from lsv_api.limits import Limits
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the API server; times in seconds.
 
-    ``api_keys`` empty leaves the server open. ``allowed_hosts`` are names it may be called by, see ``http.visitors``.
-    ``chat_template`` is the template's text, None for the tokenizer's own. ``template_memory`` is in bytes.
-    ``root_path`` is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server
-    up, answering 503, when its engine is gone.
+    ``api_keys`` and ``accounts`` (a file of them) empty leave the server open. ``shared_prefix_cache`` lets accounts
+    find each other's prefixes. ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
+    be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
+    ``template_memory`` is in bytes. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
+    ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its engine is gone.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    accounts: str | None = None
+    shared_prefix_cache: bool = False
+    server_count: int = 1
     chat_template: str | None = None
     request_templates: bool = False
     template_timeout: float = 5.0
@@ -46,6 +50,11 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 60.0
     log_requests: bool = True
     keep_alive_on_engine_death: bool = False
+
+    @property
+    def keyless(self) -> bool:
+        """Whether anybody may use the server."""
+        return not self.api_keys and self.accounts is None
 
     def __post_init__(self) -> None:
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
@@ -94,6 +103,9 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "host": ("host", str),
     "port": ("port", int),
     "api_keys": ("api_key", _tuple),
+    "accounts": ("api.accounts", str),
+    "shared_prefix_cache": ("api.shared_prefix_cache", bool),
+    "server_count": ("api.server_count", int),
     "chat_template": ("chat_template", read_template),
     "request_templates": ("api.request_templates", bool),
     "template_timeout": ("api.template_timeout", float),

@@ -16,12 +16,34 @@ api = 1
 
 @hookimpl
 def lsv_frontends() -> Iterable[FrontendOffer]:
-    return (FrontendOffer("api", load="lsv_api.server:serve", default=True),)
+    return (FrontendOffer("api", load="lsv_api.frontend:serve", default=True, processes="api.server_count"),)
 
 
 @hookimpl
 def lsv_settings() -> Iterable[Setting]:
     return (
+        Setting(
+            name="api.server_count",
+            type="int",
+            default=1,
+            low=1,
+            high=64,
+            help="processes that answer requests, on one address and before the same engine",
+            scope="serve",
+        ),
+        Setting(
+            name="api.accounts",
+            type="str",
+            help="TOML file of accounts: their keys, weights and what they may use",
+            scope="serve",
+        ),
+        Setting(
+            name="api.shared_prefix_cache",
+            type="bool",
+            default=False,
+            help="let accounts share cached prefixes; how quick a first token is then tells what others have asked",
+            scope="serve",
+        ),
         Setting(
             name="api.request_templates",
             type="bool",

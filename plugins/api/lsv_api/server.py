@@ -1,4 +1,4 @@
-"""Running the application: listen, tell when ready, drain on the first signal, stop on the second."""
+"""Running the application in one process: listen, drain on the first signal, stop on the second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from lsv import plugins
 from lsv.engine.client import Client, Service
 from lsv.errors import ConfigError
 from lsv_api.app import create_app
-from lsv_api.http.context import Api
+from lsv_api.http.context import Api, Shared
 from lsv_api.http.failures import log
 from lsv_api.http.protocol import Protocol
 from lsv_api.options import ApiOptions
@@ -32,16 +32,21 @@ LAST_WORDS_SECONDS = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def serve(service: Service, settings: Mapping[str, Any]) -> None:
-    """The frontend named in the manifest: serve until a signal, or until an engine dies.
+def open_server(
+    service: Service,
+    settings: Mapping[str, Any],
+    *,
+    listener: socket.socket | None = None,
+    shared: Shared | None = None,
+) -> Server:
+    """A server that is to be run. With a ``listener``, it is one of several processes, which have things ``shared``.
 
-    Raises ``ConfigError`` when the address can't be used, ``EngineDied`` when an engine is gone and the
-    server should not outlive it.
+    Raises ``ConfigError``.
     """
     options = ApiOptions.from_settings(settings)
-    app = create_app(service, options)
+    app = create_app(service, options, shared)
     announce(app, service.find(None))
-    await Server(service, options, app).run()
+    return Server(service, options, app, listener)
 
 
 def announce(app: Sanic[Any, Any], client: Client) -> None:
@@ -53,7 +58,11 @@ def announce(app: Sanic[Any, Any], client: Client) -> None:
 class Server:
     """One listening application. ``address`` is known once it listens."""
 
-    def __init__(self, service: Service, options: ApiOptions, app: Sanic[Any, Any]) -> None:
+    def __init__(
+        self, service: Service, options: ApiOptions, app: Sanic[Any, Any], listener: socket.socket | None = None
+    ) -> None:
+        self._listener = listener
+        self.is_listening = asyncio.Event()
         self._service = service
         self._options = options
         self._app = app
@@ -69,12 +78,14 @@ class Server:
     async def run(self) -> None:
         """Listen until stopped."""
         tls = tls_context(self._options)
-        with closing(bind(self._options.host, self._options.port)) as sock:
+        with closing(self._listener or bind(self._options.host, self._options.port)) as sock:
             server = await self._listen(sock, tls)
-            watcher = asyncio.create_task(self._watch())
+            watcher = asyncio.create_task(
+                watch_engines(self._service, self._options, self.address, says_ready=self._listener is None)
+            )
             try:
-                with self._signals():
-                    await _first_of(self._drain.wait(), watcher)
+                with taking_signals(self.stop):
+                    await first_of(self._drain.wait(), watcher)
                     if not watcher.done():
                         await self._wait_for_requests()
             finally:
@@ -96,32 +107,16 @@ class Server:
         await server.before_start()
         await server.start_serving()
         await server.after_start()
-        scheme = "https" if self._options.ssl_certfile else "http"
-        host, port = sock.getsockname()[:2]
-        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self.address = address_of(sock, self._options)
+        self.is_listening.set()
         log.info("listening on %s", self.address)
         return server
-
-    async def _watch(self) -> None:
-        """Say once when all engines are ready; return only by raising the error of a dead engine."""
-        announced = False
-        while True:
-            dead = self._service.dead()
-            if dead is not None and not self._options.keep_alive_on_engine_death:
-                await asyncio.sleep(LAST_WORDS_SECONDS)
-                raise dead
-            if not announced and all(client.status.state == "ready" for client in self._service.clients.values()):
-                # A line other programs wait for: on standard output, whatever logging is set to.
-                print(f"lsv is ready on {self.address}", flush=True)
-                print(f"try: {curl(self.address, self._options, self._service.find(None))}", flush=True)
-                announced = True
-            await asyncio.sleep(WATCH_SECONDS)
 
     async def _wait_for_requests(self) -> None:
         """Let running requests end; new ones are refused meanwhile."""
         self._api.traffic.draining = True
         log.info("draining: %d requests running", self._api.traffic.running)
-        await _within(self._options.drain_timeout, _first_of(self._api.traffic.idle(), self._halt.wait()))
+        await _within(self._options.drain_timeout, first_of(self._api.traffic.idle(), self._halt.wait()))
 
     async def _close(self, server: AsyncioServer) -> None:
         """Stop listening, let written data out, cut what still runs (which aborts it in the engine)."""
@@ -138,27 +133,49 @@ class Server:
         await server.after_stop()
         Sanic.unregister_app(self._app)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Take the process's stop signals, where this thread may (only the main one)."""
-        loop = asyncio.get_running_loop()
-        taken = []
-        for number in _SIGNALS:
-            with suppress(NotImplementedError, ValueError, RuntimeError):
-                loop.add_signal_handler(number, self.stop)
-                taken.append(number)
-        try:
-            yield
-        finally:
-            for number in taken:
-                loop.remove_signal_handler(number)
+
+async def watch_engines(service: Service, options: ApiOptions, address: str, *, says_ready: bool = True) -> None:
+    """Say once when all engines are ready; return only by raising the error of a dead engine."""
+    while True:
+        dead = service.dead()
+        if dead is not None and not options.keep_alive_on_engine_death:
+            await asyncio.sleep(LAST_WORDS_SECONDS)
+            raise dead
+        if says_ready and all(client.status.state == "ready" for client in service.clients.values()):
+            # A line other programs wait for: on standard output, whatever logging is set to.
+            print(f"lsv is ready on {address}", flush=True)
+            print(f"try: {curl(address, options, service.find(None))}", flush=True)
+            says_ready = False
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+@contextmanager
+def taking_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Take the process's stop signals, where this thread may (only the main one)."""
+    loop = asyncio.get_running_loop()
+    taken = []
+    for number in _SIGNALS:
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.add_signal_handler(number, stop)
+            taken.append(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+def address_of(sock: socket.socket, options: ApiOptions) -> str:
+    """The URL of a server that listens on a socket."""
+    host, port = sock.getsockname()[:2]
+    return f"{'https' if options.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def curl(address: str, options: ApiOptions, client: Client) -> str:
     """A command to try the server with: a chat, or the transcription of an audio file of the reader's. Where a key is
     needed, they fill in their own.
     """
-    key = " -H 'Authorization: Bearer KEY'" if options.api_keys else ""
+    key = "" if options.keyless else " -H 'Authorization: Bearer KEY'"
     if client.media is not None and client.media.transcriber is not None:
         return f"curl {address}/v1/audio/transcriptions{key} -F file=@sound.wav"
     body = '{"messages": [{"role": "user", "content": "Who are you?"}]}'
@@ -192,7 +209,7 @@ def tls_context(options: ApiOptions) -> ssl.SSLContext | None:
     return context
 
 
-async def _first_of(*waits: Coroutine[Any, Any, object] | asyncio.Task[None]) -> None:
+async def first_of(*waits: Coroutine[Any, Any, object] | asyncio.Task[None]) -> None:
     """Return when the first of several waits is over. Coroutines are then cancelled, tasks go on."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

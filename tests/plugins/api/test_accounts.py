@@ -131,14 +131,14 @@ def test_headers_tell_the_tightest_bound():
 
 
 def test_processes_share_their_buckets():
-    mine = Buckets(2)
+    mine = Buckets.make(2)
     program = (
         "import sys; from lsv_api.accounts.buckets import Buckets; "
-        "theirs = Buckets(2, int(sys.argv[1])); "
+        "theirs = Buckets.inherit(int(sys.argv[1])); "
         "[theirs.use(1, 1.0, capacity=0.0, rate=0.0, now=1.0) for _ in range(2000)]"
     )
-    command = [sys.executable, "-c", program, str(mine.descriptor)]
-    others = [subprocess.Popen(command, pass_fds=[mine.descriptor]) for _ in range(2)]
+    command = [sys.executable, "-c", program, str(mine.fileno())]
+    others = [subprocess.Popen(command, pass_fds=[mine.fileno()]) for _ in range(2)]
     for _ in range(2000):
         mine.use(1, 1.0, capacity=0.0, rate=0.0, now=1.0)
     assert [other.wait() for other in others] == [0, 0]
@@ -149,6 +149,6 @@ def test_processes_share_their_buckets():
 
 def test_nothing_is_left_behind():
     before = len(os.listdir("/proc/self/fd"))
-    buckets = Buckets(3)
+    buckets = Buckets.make(3)
     buckets.close()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -10,28 +10,37 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO, Self
 
 _BUCKET = struct.Struct("<dd")
 _LOCK_SECONDS = 0.05
 
 
 class Buckets:
-    """``count`` token buckets: each fills at a rate up to its capacity, and is drained by use.
+    """Token buckets by number: each fills at a rate up to its capacity, and is drained by use.
 
-    They lie in an unnamed file, which processes inherit by its ``descriptor``; without one, this process makes the
-    file. Times are of the machine's monotonic clock, which is the same in all processes.
+    They lie in a file without a name, whose descriptor processes inherit. Times are of the machine's monotonic clock,
+    which is the same in all processes.
     """
 
-    def __init__(self, count: int, descriptor: int | None = None) -> None:
-        self._file = tempfile.TemporaryFile() if descriptor is None else os.fdopen(descriptor, "r+b")  # noqa: SIM115
-        size = max(1, count) * _BUCKET.size
-        if descriptor is None:
-            self._file.truncate(size)
-        self._memory = mmap.mmap(self._file.fileno(), size)
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._memory = mmap.mmap(file.fileno(), 0)
 
-    @property
-    def descriptor(self) -> int:
-        """To hand to another process."""
+    @classmethod
+    def make(cls, count: int) -> Self:
+        """New ones, all full."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file.truncate(max(1, count) * _BUCKET.size)
+        return cls(file)
+
+    @classmethod
+    def inherit(cls, descriptor: int) -> Self:
+        """Those of the process that handed over their descriptor."""
+        return cls(os.fdopen(descriptor, "r+b"))
+
+    def fileno(self) -> int:
+        """The descriptor to hand to another process."""
         return self._file.fileno()
 
     def use(self, number: int, amount: float, *, capacity: float, rate: float, now: float) -> float:

@@ -49,6 +49,7 @@ class Quotas:
     def __init__(
         self, accounts: Accounts, buckets: Buckets | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
+        self.accounts = accounts
         self._now = now
         self._bounds: dict[str, tuple[Bound, ...]] = {}
         count = 0
@@ -57,7 +58,7 @@ class Quotas:
             if bounds:
                 self._bounds[account.name] = bounds
                 count += len(bounds)
-        self.buckets = Buckets(count) if buckets is None else buckets
+        self.buckets = Buckets.make(count) if buckets is None else buckets
 
     def start(self, account: Account) -> None:
         """A request begins. Raises ``RateLimited``."""
@@ -75,6 +76,10 @@ class Quotas:
         for bound in bounds:
             if bound.what == "requests":
                 self._use(bound, 1.0)
+
+    def meters_tokens(self, account: Account) -> bool:
+        """Whether an account's tokens are to be counted."""
+        return any(bound.what == "tokens" for bound in self._bounds.get(account.name, ()))
 
     def count_tokens(self, account: Account, tokens: int) -> None:
         """``tokens`` of a prompt or an answer have been used."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 from sanic import Request
 from sanic.response import BaseHTTPResponse, HTTPResponse
 
@@ -13,7 +11,9 @@ from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import error_response
 from lsv_api.http.visitors import Visitors
 
-_EXPOSED = "x-request-id, retry-after"
+_EXPOSED = "x-request-id, retry-after, " + ", ".join(
+    f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")
+)
 _METHODS = "GET, POST, OPTIONS"
 _PREFLIGHT_SECONDS = "600"
 
@@ -25,7 +25,6 @@ class Gate:
         self._api = api
         self._options = api.options
         self._visitors = Visitors(api.options)
-        self._keys = [key.encode() for key in api.options.api_keys]
 
     async def admit(self, request: Request) -> HTTPResponse | None:
         """Begin an exchange; answer at once what needs no handler: preflights, and requests that are not let in."""
@@ -34,8 +33,8 @@ class Gate:
             self._visitors.check(request)
             if self._is_preflight(request):
                 return self._preflight(request)
-            if not self._is_open(request) and not self._has_key(request):
-                raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
+            if not self._is_open(request):
+                self._let_in(request, exchange)
         except LsvError as error:
             denied = error_response(error, exchange.request_id)
             record(exchange, "denied", denied.status)
@@ -47,6 +46,7 @@ class Gate:
         exchange = getattr(request.ctx, "exchange", None)
         if exchange is not None:
             response.headers["x-request-id"] = exchange.request_id
+            response.headers.update(self._api.quotas.headers(exchange.account))
         response.headers["x-content-type-options"] = "nosniff"
         response.headers.setdefault("cache-control", "no-store")
         if self._options.allowed_origins:
@@ -55,14 +55,17 @@ class Gate:
 
     def _is_open(self, request: Request) -> bool:
         """Routes without a key are marked at their declaration; anything routing did not find is not open."""
-        return not self._keys or (request.route is not None and getattr(request.route.ctx, "public", False))
+        return self._options.keyless or (request.route is not None and getattr(request.route.ctx, "public", False))
 
-    def _has_key(self, request: Request) -> bool:
+    def _let_in(self, request: Request, exchange: Exchange) -> None:
+        """Find out whose key the request carries. Raises ``Unauthorized``, or ``RateLimited`` if it is used up."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        key = given.strip().encode("utf-8", "surrogateescape")
-        # All keys are compared, each in constant time.
-        matches = [hmac.compare_digest(key, known) for known in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        account = self._api.quotas.accounts.find(given.strip().encode("utf-8", "surrogateescape"))
+        if account is None or scheme.lower() != "bearer":
+            raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
+        exchange.belongs_to(account)
+        if request.method == "POST":
+            self._api.quotas.start(account)
 
     def _is_preflight(self, request: Request) -> bool:
         return (

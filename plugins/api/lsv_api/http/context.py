@@ -17,6 +17,9 @@ from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
 from lsv.text.request_templates import RequestTemplates
+from lsv_api.accounts.account import ANYBODY, Account
+from lsv_api.accounts.buckets import Buckets
+from lsv_api.accounts.quotas import Quotas
 from lsv_api.http.bodies import brings_media, decode_body, read_body
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
@@ -69,6 +72,16 @@ class Served(msgspec.Struct, frozen=True):
     """What the engine checks requests against."""
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """What several processes of a server have in common."""
+
+    buckets: Buckets
+    """How much accounts have used."""
+
+    metrics: str
+    """The folder in which each counts."""
+
+
 class Api(msgspec.Struct, frozen=True):
     """The parts of one API server. ``started`` is in Unix seconds."""
 
@@ -79,6 +92,9 @@ class Api(msgspec.Struct, frozen=True):
     started: int
     templates: RequestTemplates
     """Renders what requests bring."""
+
+    quotas: Quotas
+    """Whose key is whose, and what its owner may use."""
 
     pool: PreparingPool = msgspec.field(default_factory=PreparingPool)
     """Does long work beside the event loop."""
@@ -122,12 +138,14 @@ class Exchange:
         self.request_id = accepted_id(request.headers.get("x-request-id")) or self.key
         self.started = time.monotonic()
         self.created = int(time.time())
+        self.account = ANYBODY
         self.model: str | None = None
         self.prompt_tokens = 0
         self.size = 0
         self.tokens = 0
         self.first_token: float | None = None
         self.failure: BaseException | None = None
+        self._metered = False
 
     async def body(self, kind: type[Body]) -> Body:
         """The body as a record, where it is JSON."""
@@ -155,10 +173,24 @@ class Exchange:
         self.model = found.name
         return found
 
+    def belongs_to(self, account: Account) -> None:
+        """Whose request it is."""
+        self.account = account
+        self._metered = self.api.quotas.meters_tokens(account)
+
+    def count_prompt(self, new: int) -> None:
+        """Tokens of a prompt are computed for this request."""
+        self.prompt_tokens += new
+        if self._metered:
+            self.api.quotas.count_tokens(self.account, new)
+
     def count_tokens(self, new: int) -> None:
+        """Tokens of an answer have come."""
         if new and self.first_token is None:
             self.first_token = time.monotonic()
         self.tokens += new
+        if self._metered:
+            self.api.quotas.count_tokens(self.account, new)
 
     @property
     def trace(self) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from asyncio import CancelledError
 
 import msgspec
@@ -10,6 +11,7 @@ from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, LsvError, Unavailable
+from lsv_api.accounts.quotas import RateLimited
 from lsv_api.records.responses import ErrorBody, ErrorResponse
 
 log = logging.getLogger("lsv.api")
@@ -78,6 +80,8 @@ def encode_error(error: BaseException, request_id: str) -> tuple[int, bytes]:
 def error_response(error: BaseException, request_id: str) -> HTTPResponse:
     status, body = encode_error(error, request_id)
     headers = {"retry-after": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
+    if isinstance(error, RateLimited):
+        headers["retry-after"] = str(max(1, math.ceil(error.seconds)))
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, MethodNotAllowed):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from lsv.engine.client import Client, Service
 from lsv.engine.messages import Stats
@@ -81,10 +81,15 @@ _STATS = (
 class Metrics:
     """All metrics of one server, in a registry of its own. ``model_name`` is a model's first served name."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, folder: str | None = None) -> None:
+        """``folder`` is where several processes count together, if they do."""
         self._registry = CollectorRegistry(auto_describe=False)
+        self._shown = self._registry
         clients = tuple({id(client): client for client in service.clients.values()}.values())
-        self._registry.register(EngineCollector(clients))
+        if folder is not None:
+            self._shown = CollectorRegistry(auto_describe=False)
+            MultiProcessCollector(self._shown, folder)
+        self._shown.register(EngineCollector(clients))
         self._requests = RequestMetrics(self._registry, max(client.config.max_model_len for client in clients))
         self._http = Counter("lsv:http_requests", "HTTP requests.", ("route", "status"), registry=self._registry)
         for client in clients:
@@ -97,7 +102,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition in Prometheus text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._shown)
 
 
 class RequestMetrics:
@@ -109,8 +114,7 @@ class RequestMetrics:
 
         lengths = buckets_1_2_5(max_model_len)
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
-        self._itl = GapCollector("vllm:time_per_output_token_seconds", "Between two tokens of an answer.")
-        registry.register(self._itl)
+        self._itl = histogram("time_per_output_token_seconds", "Between two tokens of an answer.", GAP_BOUNDS)
         self._e2e = histogram("e2e_request_latency_seconds", "Arrival to the end of the answer.", _LATENCY)
         self._queue = histogram("request_queue_time_seconds", "Waiting to be computed.", _PHASE)
         self._prefill = histogram("request_prefill_time_seconds", "First planned to first token.", _PHASE)
@@ -132,6 +136,7 @@ class RequestMetrics:
         """Create a model's series at zero, so that rates are right from the first request on."""
         for metric in (
             self._ttft,
+            self._itl,
             self._e2e,
             self._queue,
             self._prefill,
@@ -139,7 +144,6 @@ class RequestMetrics:
             self._prompt,
         ):
             metric.labels(model)
-        self._itl.add(model, Gaps())
         for metric in (self._tokens, self._longest, self._n, self._best_of):
             metric.labels(model)
         self._failures.labels(model)
@@ -163,30 +167,20 @@ class RequestMetrics:
         model = record.model
         self._e2e.labels(model).observe(record.e2e)
         self._queue.labels(model).observe(record.queued)
-        self._itl.add(model, record.itl)
+        add_gaps(self._itl, model, record.itl)
         if record.ttft is not None:
             self._ttft.labels(model).observe(record.ttft)
             self._prefill.labels(model).observe(record.prefill)
             self._decode.labels(model).observe(max(0.0, record.e2e - record.ttft))
 
 
-class GapCollector(Collector):
-    """A histogram of ``Gaps``, which come counted."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name = name
-        self._text = text
-        self._by_model: dict[str, Gaps] = {}
-
-    def add(self, model: str, gaps: Gaps) -> None:
-        self._by_model.setdefault(model, Gaps()).merge(gaps)
-
-    def collect(self) -> Iterable[Metric]:
-        metric = HistogramMetricFamily(self._name, self._text, labels=_MODEL)
-        names = [*map(floatToGoString, GAP_BOUNDS), "+Inf"]
-        for model, gaps in self._by_model.items():
-            metric.add_metric((model,), list(zip(names, accumulate(gaps.counts), strict=True)), gaps.total)
-        yield metric
+def add_gaps(histogram: Histogram, model: str, gaps: Gaps) -> None:
+    """Add ``Gaps``, which come counted by the histogram's own bounds."""
+    shown: Any = histogram.labels(model)  # the library takes one value at a time: its cells are filled directly
+    for cell, count in zip(shown._buckets, gaps.counts, strict=True):
+        if count:
+            cell.inc(count)
+    shown._sum.inc(gaps.total)
 
 
 class EngineCollector(Collector):

@@ -24,7 +24,7 @@ class Visitors:
     def __init__(self, options: ApiOptions) -> None:
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._origins = frozenset(options.allowed_origins)
-        self._keyless = not options.api_keys
+        self._keyless = options.keyless
         trusted = self._keyless and is_loopback(options.host)
         self._named = (trusted or bool(self._hosts)) and "*" not in self._hosts
 

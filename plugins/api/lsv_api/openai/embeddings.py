@@ -16,6 +16,7 @@ from lsv_api.http.context import Exchange
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
+from lsv_api.openai.sampling import tenancy
 from lsv_api.records.requests import EmbeddingRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 
@@ -28,10 +29,14 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     prompts = await encode_prompts(body, served, exchange.api)
     params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
     request = RequestSpec(
-        prompts=tuple(prompts), pooling=params, request_id=f"embd-{exchange.key}", trace=exchange.trace
+        prompts=tuple(prompts),
+        pooling=params,
+        request_id=f"embd-{exchange.key}",
+        trace=exchange.trace,
+        **tenancy(exchange),
     )
     request = served.admission.admit(request, field="input")
-    exchange.prompt_tokens = request.prompt_tokens
+    exchange.count_prompt(request.prompt_tokens)
     vectors = await served.client.encode(request)
     size = sum(map(len, vectors))
     return await exchange.api.pool.run(size, _answer, vectors, body.encoding_format, served.name, exchange)

@@ -14,7 +14,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.openai.sampling import hash_salt
+from lsv_api.openai.sampling import tenancy
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import PromptDetails, Usage
 
@@ -28,8 +28,8 @@ def make_request(
         sampling=params,
         request_id=request_id,
         priority=body.priority or 0,
-        salt=hash_salt(body.cache_salt),
         trace=exchange.trace,
+        **tenancy(exchange, body.cache_salt),
     )
 
 
@@ -63,7 +63,7 @@ class UsageCounter:
 @asynccontextmanager
 async def run(request: RequestSpec, served: Served, exchange: Exchange) -> AsyncIterator[AsyncIterator[Chunk]]:
     """Run an admitted request; leaving early aborts it."""
-    exchange.prompt_tokens += request.prompt_tokens
+    exchange.count_prompt(request.prompt_tokens)
     async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
         yield chunks
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
-from lsv_api.http.context import Served
+from lsv_api.http.context import Exchange, Served
 from lsv_api.limits import Limits
 from lsv_api.records.requests import GenerationRequest, SampledRequest
 
@@ -78,9 +78,17 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
     return {**served.client.tokenizer.sampling_defaults, **named}
 
 
-def hash_salt(given: str | None) -> bytes:
-    """A cache salt as 32 bytes, because it goes into the hash of every block; none for requests without one."""
-    return hashlib.sha256(given.encode()).digest() if given else b""
+def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
+    """The fields of a request that say whose it is.
+
+    Its salt is 32 bytes, because it goes into the hash of every block. It keeps accounts from finding each other's
+    prefixes, unless these are to be shared, and requests that bring a salt from all others.
+    """
+    account = exchange.account
+    owner = "" if exchange.api.options.shared_prefix_cache else account.name
+    parts = (owner.encode(), (salt or "").encode())
+    salted = hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
+    return {"tenant": account.name, "weight": account.weight, "salt": salted if owner or salt else b""}
 
 
 def bounded(max_tokens: int | None) -> int | None:
