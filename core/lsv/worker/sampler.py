@@ -19,7 +19,7 @@ from lsv.nn import sample_ops, sampling
 from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Logprobs
-from lsv.worker.edits import NO_EDITS, edits_of, join_edits
+from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
@@ -68,7 +68,7 @@ def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops
     ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that
     there is no token, and why.
     """
-    choices, edits = choices_of(slots, lengths, logits.shape)
+    choices, edits = choices_of(slots, lengths, len(logits))
     processed = [row for row, slot in enumerate(slots) if slot.processing]
     if processed:
         tokens = _choose_processed(logits, choices, edits, processed, slots, ops)
@@ -127,25 +127,26 @@ def describe_rows(
     return dict(zip(asking, describe(logits, chosen, wanted, asking, ops.describe), strict=True))
 
 
-def choices_of(slots: Sequence[Slot], lengths: Sequence[int], shape: Sequence[int]) -> tuple[Choices, Edits]:
+def choices_of(slots: Sequence[Slot], lengths: Sequence[int], rows: int) -> tuple[Choices, Edits]:
     """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy."""
-    rows, vocabulary = shape
-    edits = [edits_of(slot, vocabulary) if slot.constrained else NO_EDITS for slot in slots]
+    edits: list[Edits] = []
     choices = np.zeros(rows, CHOICE)
-    choices[: len(slots)] = [
-        _choice(slot, some, length) for slot, some, length in zip(slots, edits, lengths, strict=True)
-    ]
+    choices[: len(slots)] = [_choice(slot, length, edits) for slot, length in zip(slots, lengths, strict=True)]
     return choices, join_edits(edits)
 
 
-def _choice(slot: Slot, edits: Edits, length: int) -> tuple[float, ...]:
-    """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others."""
-    params = slot.params
-    only = params.allowed_token_ids is not None
+def _choice(slot: Slot, length: int, edits: list[Edits]) -> tuple[float, ...]:
+    """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others. The row's edits join ``edits``."""
+    params, constraints = slot.params, slot.constraints
+    only, count = False, 0
+    if constraints is not None:
+        mine = constraints.edits(slot.output)
+        only, count = constraints.only, sum(map(len, mine))
+        edits += mine
     if params.greedy:
-        return 0.0, only, len(edits), 0, WHOLE, 0, 0, 0
+        return 0.0, only, count, 0, WHOLE, 0, 0, 0
     draw = slot.begin.seed & _SEED_MASK, length
-    return sample_ops.rate(params.temperature), only, len(edits), *_filters(params), *draw
+    return sample_ops.rate(params.temperature), only, count, *_filters(params), *draw
 
 
 def _filters(params: SamplingParams) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What the worker keeps for each running request: tokens, block tables, and counts for penalties."""
+"""What the worker keeps for each running request: tokens, block tables, and what it changes about its logits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lsv.kv.spec import KVGroup
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
+from lsv.worker.constraints import Constraints, is_constrained
 from lsv.worker.processing import Processing, Processors, end_processing
 
 Int32s = npt.NDArray[np.int32]
@@ -46,35 +47,6 @@ class GrowingInts:
         self._length += 1
 
 
-class TokenCounts:
-    """The distinct tokens of a request, and how often each occurs in its output; kept for penalties."""
-
-    def __init__(self, prompt: Int32s, output: Int32s) -> None:
-        distinct = np.unique(prompt)
-        self._place = {int(token): place for place, token in enumerate(distinct)}
-        self._tokens = GrowingInts(distinct)
-        self._counts = GrowingInts(np.zeros(len(distinct), np.int32))
-        for token in output:
-            self.add(int(token))
-
-    @property
-    def tokens(self) -> Int32s:
-        return self._tokens.values
-
-    @property
-    def counts(self) -> Int32s:
-        """Occurrences in the output, in the order of ``tokens``; 0 for what only the prompt holds."""
-        return self._counts.values
-
-    def add(self, token: int) -> None:
-        """Count one more token of the output."""
-        place = self._place.setdefault(token, len(self._tokens))
-        if place == len(self._tokens):
-            self._tokens.append(token)
-            self._counts.append(0)
-        self._counts.values[place] += 1
-
-
 class Slot:
     """One request in the worker, from ``Begin`` to its end."""
 
@@ -90,8 +62,8 @@ class Slot:
     """Whether its rows yield nothing but sampled tokens: no fault, no pooling, no prompt log probabilities."""
     tokens: GrowingInts
     """Ids of the prompt and of the output so far."""
-    counts: TokenCounts | None
-    """How often each token occurs, kept only if the request has penalties."""
+    constraints: Constraints | None
+    """What its parameters change about its logits, if anything."""
     processing: tuple[Processing, ...]
     """What logits processors do for it."""
     constrained: bool
@@ -107,10 +79,11 @@ class Slot:
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
         placed = begin.positions
         self._positions = None if placed is None else np.frombuffer(placed.data, np.int32).reshape(placed.axes, -1)
-        penalised = begin.params is not None and _has_penalties(begin.params)
-        self.counts = TokenCounts(self.ids[: self.prompt], self.output) if penalised else None
+        params = begin.params
+        constrained = self.fault is None and params is not None and is_constrained(begin, params)
+        self.constraints = Constraints(begin, self.params, self.ids, vocab_size) if constrained else None
         self.processing = ()
-        self.constrained = begin.params is not None and _is_constrained(begin, begin.params)
+        self.constrained = constrained or (params is not None and bool(params.logits_processors))
 
     def fail(self, fault: str) -> None:
         """Mark the request as one that can't be computed any more, and say why."""
@@ -141,8 +114,8 @@ class Slot:
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
-        if self.counts is not None:
-            self.counts.add(token)
+        if self.constraints is not None:
+            self.constraints.add(token)
 
 
 def _find_fault(begin: Begin, vocab_size: int) -> str | None:
@@ -157,22 +130,6 @@ def _find_fault(begin: Begin, vocab_size: int) -> str | None:
         return None
     known = f"0 to {vocab_size - 1}"
     return f"token {outside[0]} is not in the vocabulary ({known}): check that the tokenizer is the model's"
-
-
-def _has_penalties(params: SamplingParams) -> bool:
-    return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
-
-
-def _is_constrained(begin: Begin, params: SamplingParams) -> bool:
-    """Whether the request may change its logits."""
-    return bool(
-        _has_penalties(params)
-        or params.allowed_token_ids is not None
-        or begin.bad_words
-        or params.min_tokens
-        or params.logit_bias
-        or params.logits_processors
-    )
 
 
 class BlockTables:

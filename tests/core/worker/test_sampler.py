@@ -218,7 +218,7 @@ def test_a_row_without_any_token_left_fails_alone(make_slot: MakeSlot) -> None:
 def test_ids_outside_the_vocabulary_are_ignored(make_slot: MakeSlot) -> None:
     slot = make_slot(
         allowed_token_ids=(3, VOCABULARY + 5), logit_bias={-1: 50.0, VOCABULARY: 50.0}, min_tokens=1,
-        stop_ids=(VOCABULARY + 9,), bad_words=((VOCABULARY,),),
+        stop_ids=(VOCABULARY + 9,), bad_words=((VOCABULARY,),), vocabulary=VOCABULARY,
     )  # fmt: skip
     assert sample_rows(random_logits(1, seed=11), [slot]).tokens == [3]
 
