@@ -36,6 +36,7 @@ class EncoderCache:
         self._parts = parts
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._consumed: list[tuple[Job, Media]] = []
+        self._failed: list[bytes] = []
         self._used = 0
         self._parts_left = 0  # of this step; negative: no limit
 
@@ -44,6 +45,19 @@ class EncoderCache:
         for job, media in self._consumed:
             self._unref(job, media)
         self._consumed.clear()
+
+    def fail(self, hash: bytes) -> None:
+        """The item could not be encoded; requests that still need it have it encoded anew."""
+        entry = self._entries.pop(hash, None)
+        if entry is not None:
+            self._used -= entry.tokens
+            self._failed.append(hash)
+
+    def forget_failed(self, plan: PlanBuilder) -> None:
+        """The worker forgets the items that could not be encoded, before it encodes any in this step."""
+        for hash in self._failed:
+            plan.forget(hash)
+        self._failed.clear()
 
     def computable(self, job: Job, count: int, plan: PlanBuilder) -> int:
         """How many of the job's next ``count`` tokens can be computed in this step; encodes what it can for them."""
@@ -106,4 +120,5 @@ class EncoderCache:
         """The worker is gone, and all embeddings with it."""
         self._entries.clear()
         self._consumed.clear()
+        self._failed.clear()
         self._used = 0

@@ -169,6 +169,10 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a row failed; only its request ends."""
     broken: bool = False
     """Whether the step as a whole failed, and with it all rows; the worker goes on."""
+    unencoded: Mapping[bytes, str] = {}
+    """By hash, why media could not be encoded. Requests for which that was planned have failed; the hashes are to be
+    forgotten, so that others have the items encoded anew.
+    """
     nonfinite: int = 0
     """How many rows of ``failed`` did so because their logits were not finite."""
     unwarmed: bool = False

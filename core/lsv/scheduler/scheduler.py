@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from lsv.errors import Overloaded
 from lsv.kv.manager import KVManager
@@ -209,6 +209,7 @@ class Scheduler:
         built = self._planner.build(now)
         if built.empty:
             return None
+        self._encoder.forget_failed(built)
         plan = built.finish(self._steps, self._running.slots.take_ended())
         self._steps += 1
         self._in_flight.append((plan, built.jobs, built.held))
@@ -224,6 +225,8 @@ class Scheduler:
         special = {*result.failed, *result.vectors, *result.prompt_logprobs}
         for job in held:
             job.in_flight -= 1
+        if result.unencoded:
+            outcomes += self._fail_encoding(result.unencoded, ((plan, jobs, encoding), *self._in_flight))
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
             job.in_flight -= 1
@@ -241,6 +244,18 @@ class Scheduler:
                 self._running.retire(job)
         self._running.release_blocks()
         return tuple(outcomes)
+
+    def _fail_encoding(
+        self, unencoded: Mapping[bytes, str], plans: Iterable[tuple[StepPlan, list[Job], list[Job]]]
+    ) -> Iterator[Outcome]:
+        """Media could not be encoded: the requests end for which these plans, one of them settling, do that."""
+        for hash in unencoded:
+            self._encoder.fail(hash)
+        for plan, _, encoding in plans:
+            for piece, job in zip(plan.encode, encoding, strict=True):
+                error = unencoded.get(job.request.media[piece.place].hash)
+                if error is not None and not job.ended:
+                    yield self._end(Outcome(job.request, finish=FinishReason.ERROR, error=error), job)
 
     def _settle_special(
         self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float

@@ -13,7 +13,7 @@ from lsv.nn.model import Encoder
 from lsv.nn.step import Embeddings
 from lsv.processes.shared import read_data
 from lsv.request.media import EMBEDDINGS, Array, Media
-from lsv.scheduler.plan import Encode, StepPlan
+from lsv.scheduler.plan import Encode, Rows, StepPlan
 from lsv.worker.inputs import Batch
 from lsv.worker.slots import Slot
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class MediaEncoder:
-    """Carries out what plans say about media. An item that can't be encoded fails the requests that contain it.
+    """Carries out what plans say about media. An item that can't be encoded fails the requests that need it before a
+    plan forgets it; those that come later have it encoded anew.
 
     ``write`` (item [count, hidden], slot) caches what cross layers keep of an item in the blocks of a slot.
     """
@@ -39,24 +40,42 @@ class MediaEncoder:
         """The parts that an item is encoded in; 0 without an encoder."""
         return 0 if self._encoder is None else self._encoder.parts
 
-    def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> None:
-        """Forget and encode as the plan says."""
+    @property
+    def faulty(self) -> bool:
+        """Whether there are items that failed and were not forgotten."""
+        return bool(self._faults)
+
+    def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> dict[bytes, str]:
+        """Forget and encode as the plan says; returns why items could not be encoded, by hash.
+
+        Slots that an item was to be encoded for, or whose rows need its embeddings, fail with it.
+        """
         for hash in plan.forget:
             for held in (self._embeddings, self._states, self._faults):
                 held.pop(hash, None)
+        failed: dict[bytes, str] = {}
         for piece in plan.encode:
-            media = slots[piece.slot].begin.media[piece.place]
-            try:
-                self._advance(media, piece)
-            except Exception as cause:  # odd inputs may make an encoder fail in any way; other requests go on
-                log.exception("an item of media could not be encoded")
-                self._faults[media.hash] = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
+            slot = slots[piece.slot]
+            media = slot.begin.media[piece.place]
+            if media.hash not in self._faults:
+                try:
+                    self._advance(media, piece)
+                    continue
+                except Exception as cause:  # odd inputs may make an encoder fail in any way; other requests go on
+                    log.exception("an item of media could not be encoded")
+                    why = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
+                    failed[media.hash] = self._faults[media.hash] = why
+            slot.fail(self._faults[media.hash])
+        if self._faults:
+            self._fail_rows(plan.rows, slots)
+        return failed
 
-    def find_faults(self, slots: Sequence[Slot]) -> None:
-        """Mark the slots whose media failed."""
-        for slot in slots:
+    def _fail_rows(self, rows: Rows, slots: Mapping[int, Slot]) -> None:
+        for number, start, count in zip(rows.slot, rows.start, rows.count, strict=True):
+            slot = slots[number]
             for media in slot.begin.media:
-                if media.hash in self._faults:
+                needed = not media.cross and media.start < start + count and start < media.stop
+                if needed and media.hash in self._faults:
                     slot.fail(self._faults[media.hash])
 
     def gather(self, batch: Batch, slots: Sequence[Slot]) -> Embeddings | None:
@@ -77,8 +96,6 @@ class MediaEncoder:
 
     def _advance(self, media: Media, piece: Encode) -> None:
         assert self._encoder is not None, "a plan encodes for a model without an encoder"
-        if media.hash in self._faults:
-            return
         if piece.first < piece.last:
             self._compute(self._encoder, media, piece)
         if media.cross and piece.last == self._encoder.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,6 +94,8 @@ class ResultBuilder:
     """The slot of each row."""
     outputs: Outputs
     ops: Sampling = field(default_factory=Sampling)
+    unencoded: Mapping[bytes, str] = field(default_factory=dict)
+    """By hash, why media could not be encoded in this step."""
     drawn: Tensor | None = None
     """int64: the tokens of the rows ``outputs.sampled``, where the device has them."""
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -156,6 +158,7 @@ class ResultBuilder:
             prompt_logprobs=self.prompt_logprobs,
             vectors=self.vectors,
             failed=self.failed,
+            unencoded=self.unencoded,
             nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
             unwarmed=unwarmed,
         )

@@ -136,14 +136,11 @@ class Worker:
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
-        if plan.encode or plan.forget:
-            media.apply(plan, self._slots.all)
-        if with_media:
-            media.find_faults(slots)
+        unencoded = media.apply(plan, self._slots.all) if plan.encode or plan.forget or media.faulty else {}
         if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
             for earlier in self._in_flight:
                 earlier.settle()
-        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling)
+        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling, unencoded)
         unwarmed, done = False, None
         if plan.rows:
             gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media

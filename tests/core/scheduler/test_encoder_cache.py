@@ -17,6 +17,7 @@ from lsv.scheduler.plan import Kind
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
+from lsv.testing.fakes.worker import BROKEN
 
 
 def picture(name: str, start: int, count: int) -> Media:
@@ -164,3 +165,65 @@ def test_random_populations(seed: int, depth: int) -> None:
         expected = expected_output(request, rig.scheduler.longest)
         assert request.output == expected[: len(request.output)]
     assert sum(len(request.output) > 0 for request in requests) > 15
+
+
+def error_of(rig: Rig, id: int) -> str | None:
+    return rig.news[id][-1].error
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_failed_encoding_does_not_stick_to_the_item(depth: int) -> None:
+    rig = Rig(limits=limits(depth=depth))
+    item = picture("a", 4, 20)
+    rig.worker.broken = {item.hash}
+    ask(rig, 0, 30, item)
+    rig.run()
+    again = ask(rig, 1, 30, item)
+    rig.run()
+    assert error_of(rig, 0) == BROKEN
+    assert rig.tokens(1) == expected_output(again, rig.scheduler.longest)
+    assert [hash for plan in rig.plans for hash in plan.forget] == [item.hash]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_request_fails_whose_item_does_before_it_has_a_row(depth: int) -> None:
+    rig = Rig(limits=limits(depth=depth))
+    text = ask(rig, 0, 3, output=12)
+    rig.step()
+    item = picture("a", 0, 8)
+    rig.worker.broken = {item.hash}
+    ask(rig, 1, 12, item)
+    again = ask(rig, 2, 12, item)
+    rig.run()
+    assert error_of(rig, 1) == BROKEN
+    assert not rig.tokens(1)
+    for request in (text, again):
+        assert rig.tokens(request.id) == expected_output(request, rig.scheduler.longest)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_failures_hit_nobody_who_does_not_need_the_item(seed: int, depth: int) -> None:
+    rng = random.Random(seed)
+    chosen = limits(depth=depth, encoder_parts=rng.randint(1, 3), encoder_tokens=14)
+    rig = Rig(limits=chosen, prefix_caching=rng.random() < 0.3)
+    items = [picture(name, rng.randint(0, 4), rng.randint(8, 12)) for name in "abc"]
+    coming, requests = 30, []
+
+    def arrive() -> None:
+        nonlocal coming
+        if rng.random() < 0.3:
+            rig.worker.broken = {rng.choice(items).hash}
+        if coming and rng.random() < 0.7:
+            coming -= 1
+            media = [rng.choice(items)] if rng.random() < 0.8 else []
+            requests.append(ask(rig, coming, 18 + rng.randint(1, 9), *media, output=rng.randint(1, 9)))
+
+    while coming or rig.scheduler.has_work or rig.scheduler.in_flight:
+        rig.run(arrive)
+    failed = [request for request in requests if error_of(rig, request.id) == BROKEN]
+    for request in requests:
+        expected = expected_output(request, rig.scheduler.longest)
+        assert request.output == (expected[: len(request.output)] if request in failed else expected)
+    assert 0 < len(failed) < len(requests)
+    assert all(request.media for request in failed)

@@ -129,6 +129,48 @@ def test_a_picture_that_fails_fails_its_requests_alone(
     assert why in later.failed[0]
 
 
+def test_an_encoder_that_fails_once_fails_one_request(drive: Callable[..., Any], encoder: Lookup) -> None:
+    driver = started(drive, encoder)
+    find, encoder.table = encoder.table, fail_once(encoder.table)
+    media, encode = picture(*SHOWN), [Encode(0, 0, 0, 3)]
+    result = driver.run([(0, 0, 10, True)], [driver.begin(0, IDS, media=(media,))], encode=encode)
+    assert "out of memory" in result.failed[0]
+    assert result.unencoded == {media.hash: result.failed[0]}
+    again = driver.run(
+        [(0, 0, 10, True)], [driver.begin(0, IDS, media=(media,))], encode=encode, end=[0], forget=[media.hash]
+    )
+    assert not again.failed
+    assert not again.unencoded
+    encoder.table = find
+    assert list(again.tokens[0]) == worth([*IDS[:3], *SHOWN, *IDS[7:]], drive)[:1]
+
+
+def test_a_request_past_its_picture_does_not_fail_with_it(drive: Callable[..., Any], encoder: Lookup) -> None:
+    driver = started(drive, encoder)
+    media = picture(*SHOWN)
+    driver.run([(0, 0, 10, True)], [driver.begin(0, IDS, media=(media,))], encode=[Encode(0, 0, 0, 3)])
+    encoder.table = fail_once(encoder.table)
+    result = driver.run(
+        [(0, 10, 1, True), (1, 0, 10, True)],
+        [driver.begin(1, IDS, media=(media,))],
+        forget=[media.hash],
+        encode=[Encode(1, 0, 0, 3)],
+    )
+    assert list(result.failed) == [1]
+    assert len(result.tokens[0]) == 1
+
+
+def fail_once(table: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    calls = iter([RuntimeError("out of memory")])
+
+    def find(ids: torch.Tensor) -> torch.Tensor:
+        for error in calls:
+            raise error
+        return table(ids)
+
+    return find
+
+
 def test_positions_along_several_axes(drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Llama, "axes", 3)
     plain = worth(IDS, drive)

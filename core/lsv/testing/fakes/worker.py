@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
@@ -13,6 +15,9 @@ from lsv.request.media import Media, cross_item
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
 from lsv.testing.fakes import tokens as fake_tokens
+
+BROKEN = "the picture could not be encoded"
+"""Why the rows of a request fail whose media did."""
 
 Row = tuple["FakeSlot", int, int, bool]
 """Slot, start, count, wants_logits."""
@@ -27,6 +32,7 @@ class FakeSlot:
         self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
         self.ids = list(begin.ids)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
+        self.fault: str | None = None
         self.cross_item = cross_item(begin.media)
         self.computed: int | None = None
 
@@ -48,8 +54,12 @@ class FakeWorker:
     in flight uses for another request.
     """
 
+    broken: set[bytes]
+    """Hashes of media whose encoding fails the next time; what rows without it compute is never right."""
+
     def __init__(self, limits: Limits, groups: Sequence[KVGroup], num_blocks: int, block_size: int) -> None:
         self.depth = limits.depth
+        self.broken = set()
         self.slots: dict[int, FakeSlot] = {}
         self._limits = limits
         self._groups = tuple(group for group in groups if group.kind != "cross")
@@ -62,6 +72,7 @@ class FakeWorker:
         self._named: deque[dict[int, set[int]]] = deque()
         self._stays = 0
         self._encoded: dict[bytes, tuple[int, int]] = {}  # by hash: parts that are done, and tokens
+        self._faults: set[bytes] = set()  # hashes of media that failed and were not forgotten
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         progress("weights", 1, 1)
@@ -79,8 +90,9 @@ class FakeWorker:
         """Run a plan in the order in which a worker would; its result waits to be collected."""
         assert len(self._results) < self.depth, "too many plans in flight"
         self._change_slots(plan)
-        self._encode(plan)
+        unencoded = self._encode(plan)
         rows = self._rows(plan)
+        self._fail_rows(rows)
         self._check_step(plan, rows)
         for row in rows:
             self._check_row(row)
@@ -88,7 +100,7 @@ class FakeWorker:
         for row in rows:
             self._write(row, named)
         self._named.append(named)
-        self._results.append(_results(plan, rows))
+        self._results.append(msgspec.structs.replace(_results(plan, rows), unencoded=unencoded))
 
     def collect(self, timeout: float) -> StepResult:
         self._named.popleft()
@@ -116,11 +128,24 @@ class FakeWorker:
                 assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
             self.slots[grown.slot].tables[grown.group] += grown.blocks
 
-    def _encode(self, plan: StepPlan) -> None:
+    def _encode(self, plan: StepPlan) -> dict[bytes, str]:
         for hash in plan.forget:
-            del self._encoded[hash]
+            if hash in self._faults:
+                self._faults.remove(hash)
+                self._encoded.pop(hash, None)
+            else:
+                del self._encoded[hash]
+        unencoded: dict[bytes, str] = {}
         for piece in plan.encode:
-            media = self.slots[piece.slot].begin.media[piece.place]
+            slot = self.slots[piece.slot]
+            media = slot.begin.media[piece.place]
+            if media.hash in self.broken - self._faults:
+                self.broken.remove(media.hash)
+                self._faults.add(media.hash)
+                unencoded[media.hash] = BROKEN
+            if media.hash in self._faults:
+                slot.fault = BROKEN
+                continue
             done, _ = self._encoded.get(media.hash, (0, 0))
             assert done == piece.first <= piece.last <= self._limits.encoder_parts, "parts are skipped or done twice"
             assert media.cross or piece.first < piece.last, "nothing is encoded"
@@ -129,6 +154,13 @@ class FakeWorker:
                 self._keep(self.slots[piece.slot], media)
         held = sum(tokens for _, tokens in self._encoded.values())
         assert held <= self._limits.encoder_tokens, "more embeddings than there is room for"
+        return unencoded
+
+    def _fail_rows(self, rows: Sequence[Row]) -> None:
+        for slot, start, count, _ in rows:
+            needed = (media for media in slot.begin.media if media.start < start + count and start < media.stop)
+            if any(media.hash in self._faults and not media.cross for media in needed):
+                slot.fault = BROKEN
 
     def _keep(self, slot: FakeSlot, media: Media) -> None:
         """Write the item to the slot's cross blocks."""
@@ -175,6 +207,8 @@ class FakeWorker:
         slot, start, count, wants_logits = row
         end = start + count
         assert count > 0
+        if slot.fault is not None:
+            return
         assert slot.computed is None or start == slot.computed, "tokens are skipped or computed twice"
         assert end <= len(slot.ids), "tokens are computed that nobody knows"
         assert wants_logits == (end == len(slot.ids)), "only the last known token samples"
@@ -202,12 +236,13 @@ class FakeWorker:
     def _write(self, row: Row, named: dict[int, set[int]]) -> None:
         slot, start, count, _ = row
         size = self._block_size
-        self._check_item(slot, named)
+        if slot.fault is None:
+            self._check_item(slot, named)
         for group in self._groups:
             table = slot.tables[group.index]
             for position in range(start, start + count):
                 content = self._own(group.index, table[position // size], slot.stay, named)
-                content[position % size] = slot.states[position]
+                content[position % size] = None if slot.fault is not None else slot.states[position]
             for block in table[_first_seen(group, start) // size : -(-(start + count) // size)]:
                 named.setdefault(block, set()).add(slot.stay)
         slot.computed = start + count
@@ -230,8 +265,9 @@ def _first_seen(group: KVGroup, position: int) -> int:
 
 
 def _results(plan: StepPlan, rows: Sequence[Row]) -> StepResult:
+    failed = {row: slot.fault for row, (slot, *_) in enumerate(rows) if slot.fault is not None}
     prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
-    wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants]
+    wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants and row not in failed]
     vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
     sampled = {row: slot.sample() for row, slot in wanting if slot.begin.pooling is None}
     return StepResult(
@@ -242,6 +278,7 @@ def _results(plan: StepPlan, rows: Sequence[Row]) -> StepResult:
         logprobs=dict(_chosen(rows, sampled)),
         prompt_logprobs=prompt_logprobs,
         vectors=vectors,
+        failed=failed,
     )
 
 
