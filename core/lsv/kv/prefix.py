@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 CHAIN_FORMAT = b"lsv-kv-1"
 """Version of the chain and of the block content it names; to be changed with either."""
+
+
+HASH_BYTES = 32
 
 
 def root_hash(*, weights: str, quantizer: str | None, kv_dtype: str, block_size: int) -> bytes:
@@ -23,7 +27,12 @@ def pack(parts: Iterable[bytes]) -> bytes:
 
 def block_hash(parent: bytes, ids: Sequence[int], extras: bytes) -> bytes:
     """sha256(parent ‖ ids as u32-LE ‖ extras): names a full block together with everything before it."""
-    return hashlib.sha256(parent + struct.pack(f"<{len(ids)}I", *ids) + extras).digest()
+    return hashlib.sha256(parent + _packer(len(ids))(*ids) + extras).digest()
+
+
+@cache
+def _packer(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{count}I").pack
 
 
 def cross_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -49,8 +50,27 @@ class KVGroup(msgspec.Struct, frozen=True):
     """As in ``KVSpec``."""
 
 
+class Cohort(msgspec.Struct, frozen=True):
+    """Groups one after another that keep and forget the same tokens, so their blocks come and go together."""
+
+    first: int
+    """The index of the first group."""
+    width: int
+    """How many groups there are, and so blocks for the same tokens."""
+    window: int | None = None
+    """As in ``KVSpec``."""
+    cross_len: int | None = None
+    """As in ``KVSpec``."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it keeps every token."""
+        return self.window is None and self.cross_len is None
+
+
 def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
-    """Groups of layers with equal kind, window, cross_len and size; those of kind "cross" come last.
+    """Groups of layers with equal kind, window, cross_len and size; those of kind "cross" come last, and those of a
+    cohort stand together.
 
     All groups draw pages of equal bytes from one pool, so when the kinds hold different numbers of layers
     the larger ones are cut into groups of the smallest kind's size (the last may be shorter).
@@ -63,7 +83,9 @@ def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
         return ()
     size = min(len(layers) for layers in kinds.values())
     groups: list[KVGroup] = []
-    for kind, window, cross_len, token_bytes in sorted(kinds, key=lambda key: key[0] == "cross"):
+    tokens = [(kind == "cross", window, cross_len) for kind, window, cross_len, _ in kinds]  # what is kept of them
+    order = {kind: (kept[0], tokens.index(kept)) for kind, kept in zip(kinds, tokens, strict=True)}
+    for kind, window, cross_len, token_bytes in sorted(kinds, key=order.__getitem__):
         layers = kinds[kind, window, cross_len, token_bytes]
         for first in range(0, len(layers), size):
             chosen = tuple(layers[first : first + size])
@@ -71,19 +93,35 @@ def group_specs(specs: Iterable[KVSpec]) -> tuple[KVGroup, ...]:
     return tuple(groups)
 
 
-def blocks_for(length: int, groups: Iterable[KVGroup], block_size: int, step_tokens: int) -> int:
+def find_cohorts(groups: Sequence[KVGroup]) -> tuple[Cohort, ...]:
+    """The cohorts of groups in their order; each group is in one."""
+    cohorts: list[Cohort] = []
+    for (_, window, cross_len), some in itertools.groupby(
+        groups, key=lambda group: (group.kind == "cross", group.window, group.cross_len)
+    ):
+        first, *others = some
+        cohorts.append(Cohort(first.index, 1 + len(others), window, cross_len))
+    return tuple(cohorts)
+
+
+def blocks_for(length: int, groups: Sequence[KVGroup], block_size: int, step_tokens: int) -> int:
     """The most blocks that one request of ``length`` tokens holds at a time, in all groups together.
 
     A windowed group holds the window and the tokens in flight (at most ``step_tokens``), which may begin anywhere in
     their first block. A cross group holds the longest media item, whatever the length.
     """
+    return held_blocks(length, find_cohorts(groups), block_size, step_tokens)
+
+
+def held_blocks(length: int, cohorts: Iterable[Cohort], block_size: int, step_tokens: int) -> int:
+    """As ``blocks_for``, of groups in cohorts."""
     full = -(-length // block_size)
     total = 0
-    for group in groups:
-        blocks = full if group.cross_len is None else -(-group.cross_len // block_size)
-        if group.window is not None:
-            blocks = min(full, -(-(group.window - 1 + step_tokens) // block_size) + 1)
-        total += blocks
+    for cohort in cohorts:
+        blocks = full if cohort.cross_len is None else -(-cohort.cross_len // block_size)
+        if cohort.window is not None:
+            blocks = min(full, -(-(cohort.window - 1 + step_tokens) // block_size) + 1)
+        total += blocks * cohort.width
     return total
 
 
@@ -92,9 +130,10 @@ def longest_length(blocks: int, groups: Sequence[KVGroup], block_size: int, step
 
     About 2³¹ where windows (or no cache at all) bound what a request holds.
     """
+    cohorts = find_cohorts(groups)
     low, high = 0, (1 << 31) // block_size
     while low < high:
         middle = (low + high + 1) // 2
-        fits = blocks_for(middle * block_size, groups, block_size, step_tokens) <= blocks
+        fits = held_blocks(middle * block_size, cohorts, block_size, step_tokens) <= blocks
         low, high = (middle, high) if fits else (low, middle - 1)
     return low * block_size

@@ -1,9 +1,13 @@
-"""What one request holds of the cache: a block table per KV group and the hashes of its blocks."""
+"""What one request holds of the cache: a block table per cohort of KV groups and the hashes of its blocks."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
 from lsv.kv.blocks import NULL_BLOCK
-from lsv.kv.prefix import pack_extras
+from lsv.kv.prefix import HASH_BYTES, block_hash, pack_extras
+from lsv.kv.spec import Cohort
 from lsv.request.request import Request
 
 
@@ -11,23 +15,29 @@ class Table:
     """The block tables of one request. It lives as long as the request and is empty while that waits."""
 
     __slots__ = (
-        "allocated", "blocks", "capacity", "cross", "cross_hashes", "cross_pending", "cross_ready", "dropped", "hashes",
-        "pending_until", "published", "request", "reservation", "sent",
+        "allocated", "blocks", "capacity", "cohorts", "cross", "cross_cohorts", "cross_hashes", "cross_pending",
+        "cross_ready", "dropped", "hashes", "pending_until", "published", "request", "reservation", "salt", "sent",
     )  # fmt: skip
 
-    def __init__(self, request: Request, groups: int, cross: int = 0) -> None:
+    def __init__(self, request: Request, cohorts: Sequence[Cohort], cross: Sequence[Cohort] = ()) -> None:
         self.request = request
-        self.blocks: list[list[int]] = [[] for _ in range(groups)]
-        """``blocks[g][i]`` is the block of group g for the tokens from ``i * block_size`` on, or the null block.
+        salt = request.salt
+        self.salt = salt if len(salt) <= HASH_BYTES else hashlib.sha256(salt).digest()
+        """The request's salt, or its hash where that is shorter: it goes into the hash of every block."""
+        self.cohorts = cohorts
+        self.cross_cohorts = cross
+        self.blocks: list[list[int]] = [[] for _ in cohorts]
+        """``blocks[c][i * w + g]`` is the block of the g-th of the w groups of cohort c for the tokens from
+        ``i * block_size`` on, or the null block.
 
-        All groups' tables have the same length, and only grow until the request gives its blocks up.
+        All cohorts' tables cover the same tokens, and only grow until the request gives its blocks up.
         """
         self.capacity = 0
         """Tokens that ``blocks`` have room for."""
         self.sent = 0
-        """How many entries of each of ``blocks`` the worker has been told of."""
-        self.dropped = [0] * groups
-        """By group, how many leading blocks were given back because they lie behind the window."""
+        """How many blocks of each group the worker has been told of."""
+        self.dropped = [0] * len(cohorts)
+        """By cohort, how many leading blocks of each group were given back because they lie behind the window."""
         self.allocated = 0
         """Blocks held in all groups together."""
         self.reservation = 0
@@ -44,14 +54,36 @@ class Table:
 
         # Cross-attention
 
-        self.cross: list[list[int]] = [[] for _ in range(cross)]
-        """The tables of the cross groups, which are numbered after the others: blocks for the media item."""
+        self.cross: list[list[int]] = [[] for _ in cross]
+        """The tables of the cross cohorts, laid out as ``blocks``: blocks for the media item."""
         self.cross_hashes: list[bytes] = []
-        """Names of the blocks in each of ``cross``."""
+        """Names of the blocks of each group of ``cross``."""
         self.cross_ready = False
         """Whether the item's K and V are in ``cross``, or will be by the end of a step that is planned."""
         self.cross_pending: bytes | None = None
         """The hash registered as pending until other requests can find the item."""
+
+    def hash_blocks(self, root: bytes, size: int, count: int) -> None:
+        """Complete ``hashes`` up to ``count`` full blocks of ``size`` tokens; ``root`` starts the chain."""
+        hashes, request = self.hashes, self.request
+        begin = len(hashes) * size
+        ids = request.ids(begin, count * size)
+        parent = hashes[-1] if hashes else root
+        alike = None if request.media else self.extras(begin, begin)
+        for place in range(0, len(ids), size):
+            start = begin + place
+            extras = self.extras(start, start + size) if alike is None else alike
+            parent = block_hash(parent, ids[place : place + size], extras)
+            hashes.append(parent)
+
+    def take_grown(self) -> list[tuple[Cohort, tuple[int, ...]]]:
+        """The blocks that the worker has not been told of, by cohort; from now on it has."""
+        columns = len(self.blocks[0]) // self.cohorts[0].width if self.blocks else 0
+        sent, self.sent = self.sent, columns
+        if sent == columns:
+            return []
+        each = zip(self.cohorts, self.blocks, strict=True)
+        return [(cohort, tuple(blocks[sent * cohort.width :])) for cohort, blocks in each]
 
     def extras(self, start: int, stop: int) -> bytes:
         """What the content of the block of tokens ``start … stop-1`` depends on besides its tokens."""
@@ -60,7 +92,7 @@ class Table:
             for item in self.request.media
             if item.cross or (item.start < stop and start < item.stop)
         ]
-        return pack_extras(salt=self.request.salt, media=media)
+        return pack_extras(salt=self.salt, media=media)
 
     def clear(self) -> None:
         """Hold no blocks any more; the hashes stay true."""
@@ -78,6 +110,11 @@ class Table:
         return max(0, self.reservation - self.allocated)
 
     def listed(self) -> list[tuple[int, int]]:
-        """All blocks it holds, as (position in its table, block)."""
-        tables = (*self.blocks, *self.cross)
-        return [(place, block) for blocks in tables for place, block in enumerate(blocks) if block != NULL_BLOCK]
+        """The first block of each bundle it holds, with its position in its table."""
+        tables = (*zip(self.cohorts, self.blocks, strict=True), *zip(self.cross_cohorts, self.cross, strict=True))
+        return [
+            (place, block)
+            for cohort, blocks in tables
+            for place, block in enumerate(blocks[:: cohort.width])
+            if block != NULL_BLOCK
+        ]

@@ -36,7 +36,8 @@ class EncoderCache:
         self._parts = parts
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._consumed: list[tuple[Job, Media]] = []
-        self._failed: list[bytes] = []
+        self.failed: list[bytes] = []
+        """Hashes of items that could not be encoded, of which the worker is to be told."""
         self._used = 0
         self._parts_left = 0  # of this step; negative: no limit
 
@@ -51,13 +52,13 @@ class EncoderCache:
         entry = self._entries.pop(hash, None)
         if entry is not None:
             self._used -= entry.tokens
-            self._failed.append(hash)
+            self.failed.append(hash)
 
     def forget_failed(self, plan: PlanBuilder) -> None:
         """The worker forgets the items that could not be encoded, before it encodes any in this step."""
-        for hash in self._failed:
+        for hash in self.failed:
             plan.forget(hash)
-        self._failed.clear()
+        self.failed.clear()
 
     def computable(self, job: Job, count: int, plan: PlanBuilder) -> int:
         """How many of the job's next ``count`` tokens can be computed in this step; encodes what it can for them."""
@@ -120,5 +121,5 @@ class EncoderCache:
         """The worker is gone, and all embeddings with it."""
         self._entries.clear()
         self._consumed.clear()
-        self._failed.clear()
+        self.failed.clear()
         self._used = 0

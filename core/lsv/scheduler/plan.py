@@ -72,12 +72,16 @@ class Rows(msgspec.Struct, frozen=True):
         return len(self.slot)
 
 
-class Grown(msgspec.Struct, frozen=True):
-    """Blocks appended to a slot's block table in one KV group."""
+class Grown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Blocks appended to a slot's block tables in one KV group, or in several that grow together."""
 
     slot: int
     group: int
+    """The first of the groups."""
     blocks: tuple[int, ...]
+    """The groups take turns: all of them get a block for the same tokens, then for the next ones."""
+    groups: int = 1
+    """How many groups there are, one after another."""
 
 
 class Encode(msgspec.Struct, frozen=True):

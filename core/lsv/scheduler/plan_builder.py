@@ -74,8 +74,8 @@ class PlanBuilder:
         """The job enters its slot, with its blocks for cross-attention."""
         self._begin.append(_begin(job.slot, job.request))
         self._hold(job)
-        for group, blocks in enumerate(job.table.cross, start=len(job.table.blocks)):
-            self._blocks.append(Grown(job.slot, group, tuple(blocks)))
+        for cohort, blocks in zip(job.table.cross_cohorts, job.table.cross, strict=True):
+            self._blocks.append(Grown(job.slot, cohort.first, tuple(blocks), cohort.width))
 
     def _hold(self, job: Job) -> None:
         self.held.append(job)
@@ -83,12 +83,8 @@ class PlanBuilder:
 
     def grow(self, job: Job) -> None:
         """Tell the worker of the job's blocks that it has not been told of yet."""
-        table = job.table
-        if not table.blocks or table.sent == len(table.blocks[0]):
-            return
-        for group, blocks in enumerate(table.blocks):
-            self._blocks.append(Grown(job.slot, group, tuple(blocks[table.sent :])))
-        table.sent = len(table.blocks[0])
+        for cohort, blocks in job.table.take_grown():
+            self._blocks.append(Grown(job.slot, cohort.first, blocks, cohort.width))
 
     def finish(self, step: int, end: tuple[int, ...]) -> StepPlan:
         return StepPlan(

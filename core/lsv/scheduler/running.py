@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lsv.kv.manager import KVManager, Match
+from lsv.kv.lookup import Match
+from lsv.kv.manager import KVManager
 from lsv.kv.table import Table
 from lsv.request.request import Status
 from lsv.scheduler.encoder_cache import EncoderCache

@@ -209,7 +209,8 @@ class Scheduler:
         built = self._planner.build(now)
         if built.empty:
             return None
-        self._encoder.forget_failed(built)
+        if self._encoder.failed:
+            self._encoder.forget_failed(built)
         plan = built.finish(self._steps, self._running.slots.take_ended())
         self._steps += 1
         self._in_flight.append((plan, built.jobs, built.held))

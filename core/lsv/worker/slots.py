@@ -148,7 +148,7 @@ class BlockTables:
         self._table[slot, : self._used[slot]] = 0
         self._used[slot] = 0
 
-    def extend(self, slot: int, blocks: Sequence[int]) -> None:
+    def extend(self, slot: int, blocks: Sequence[int] | Int32s) -> None:
         first = int(self._used[slot])
         last = first + len(blocks)
         self._grow(slot + 1, last)
@@ -235,4 +235,9 @@ class Slots:
 
     def _extend(self, grown: Iterable[Grown]) -> None:
         for change in grown:
-            self.tables[change.group].extend(change.slot, change.blocks)
+            if change.groups == 1:
+                self.tables[change.group].extend(change.slot, change.blocks)
+                continue
+            columns = np.array(change.blocks, np.int32).reshape(-1, change.groups)
+            for place in range(change.groups):
+                self.tables[change.group + place].extend(change.slot, columns[:, place])

@@ -126,7 +126,8 @@ class FakeWorker:
         for grown in plan.blocks:
             for block in grown.blocks:
                 assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
-            self.slots[grown.slot].tables[grown.group] += grown.blocks
+            for place in range(grown.groups):
+                self.slots[grown.slot].tables[grown.group + place] += grown.blocks[place :: grown.groups]
 
     def _encode(self, plan: StepPlan) -> dict[bytes, str]:
         for hash in plan.forget:
