@@ -18,6 +18,7 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.ops import Bindable, dtype_name
 from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.finite import check_finite
 from lsv.weights.place import Piece, TensorSlot
 
 _CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to its place
@@ -45,7 +46,8 @@ class Filler:
     def fill(self, source: CheckpointSource, device: torch.device, report: Report = lambda done, total: None) -> None:
         """Check all tensors, then stream them to ``device``; filling again writes into the same storage.
 
-        Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit.
+        Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit, and on the way for
+        weights that are not finite.
         """
         tensors = source.tensors()
         check(self.slots, tensors, self.ignores)
@@ -120,11 +122,12 @@ class Chunk:
 
     @torch.inference_mode()
     def copy(self, source: CheckpointSource, into: torch.Tensor) -> None:
-        """Read, slice, cast and place it; a single number fills its whole place.
+        """Read, check, slice, cast and place it; a single number fills its whole place.
 
         Inference mode belongs to a thread, so each reader has to enter it.
         """
         rows, place = source.read(self.name, self.first, self.last), into[self.target]
+        check_finite(self.name, rows, into.dtype)
         if self.columns:
             rows = rows[(slice(None), *self.columns)]
         place.copy_(rows.reshape(place.shape if rows.numel() > 1 else ()))

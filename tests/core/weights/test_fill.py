@@ -1,5 +1,6 @@
 """Filling: chunks, ties, reloading in place, kernels that pack, and how much memory it takes."""
 
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from lsv.errors import CheckpointError
 from lsv.nn.embed import Embed, Head
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
@@ -15,6 +17,7 @@ from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights import fill
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
+from lsv.weights.finite import check_finite
 from lsv.weights.place import Part
 
 
@@ -137,6 +140,7 @@ import resource, sys
 import torch
 from lsv.weights.checkpoint import SafetensorsSource
 from lsv.weights.fill import Filler
+from lsv.weights.finite import check_finite
 from lsv.nn.linear import Column
 from lsv.weights.place import Part
 from lsv.ops import Kernel
@@ -170,3 +174,35 @@ def test_peak_memory_is_the_model_and_one_layer(tmp_path):
     layer = size * size * 4
     assert held == layers * size * size * 2
     assert grown < held + 2 * layer + (16 << 20)
+
+
+PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e5m2)
+NOT_FINITE = [*((dtype, value) for dtype in PLAIN for value in (torch.nan, torch.inf, -torch.inf))]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [*NOT_FINITE, (torch.float8_e4m3fn, torch.nan)], ids=str)
+def test_a_weight_that_is_not_finite_is_refused_by_name(dtype: torch.dtype, value: float) -> None:
+    weight = torch.randn(9, 4)
+    check_finite("q.weight", weight.to(dtype), dtype)
+    weight[7, 3] = value
+    with pytest.raises(CheckpointError, match=r"q\.weight holds weights that are not finite"):
+        check_finite("q.weight", weight.to(dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_with_nan_does_not_load(dtype: torch.dtype) -> None:
+    weight = torch.randn(9, 4, dtype=dtype)
+    weight[3, 2] = torch.nan
+    w = place()
+    with pytest.raises(CheckpointError, match=re.escape("q.weight holds weights that are not finite")):
+        fill_module(Column(w, [Part("q", 9, 0, 9)], 4), w, TensorsSource({"q.weight": weight}))
+
+
+def test_a_weight_too_large_for_the_dtype_is_refused() -> None:
+    largest = torch.tensor([-65504.0, 1.0], dtype=torch.bfloat16)
+    check_finite("q.weight", torch.tensor([-65504.0, 1.0]), torch.float16)
+    check_finite("q.weight", largest * 2, torch.bfloat16)
+    with pytest.raises(CheckpointError, match=r"q\.weight holds weights as large as 131072, which float16 can't hold"):
+        check_finite("q.weight", largest * 2, torch.float16)
+    check_finite("codes", torch.full((2,), 255, dtype=torch.uint8), torch.uint8)
+    check_finite("nothing", torch.empty(0, 4), torch.float32)
