@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup, KVKind, KVSpec
 
 if TYPE_CHECKING:
@@ -142,8 +143,10 @@ class BatchLayout:
     kind "cross" the length of the row's item. Tokens have no positions in an item, so there may be more of them.
     """
 
-    tables: tuple[Int32s, ...]
-    """[rows, blocks] for each KV group: the block tables, 0 behind a row's last block. Empty without a cache."""
+    tables: tuple[Int32s | TableRows, ...]
+    """[rows, blocks] for each KV group: the block tables, 0 behind a row's last block. Empty without a cache. They are
+    arrays, or rows of tables that stay from step to step: ``PagedBackend.table_of`` makes arrays of these.
+    """
 
     span: int = 0
     """Places of each row in the padded layout; 0 for the flat one."""

@@ -11,6 +11,7 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
 from lsv.attention.cache import make_cache
 from lsv.attention.plan import make_plan
+from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 
@@ -50,12 +51,16 @@ class PagedBackend(ABC):
 
     def table_of(self, batch: BatchLayout, group: KVGroup) -> Int32s:
         """The group's block table [rows, blocks]; without columns as long as there is no cache, and so no blocks."""
+        return np.asarray(self.rows_of(batch, group))
+
+    def rows_of(self, batch: BatchLayout, group: KVGroup) -> Int32s | TableRows:
+        """As ``table_of``, without copying the rows of tables that stay from step to step."""
         if not batch.tables or not self.block_size:
             return np.zeros((len(batch.query), 0), np.int32)
         return batch.tables[group.index]
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:
-        return make_plan(batch, self.table_of(batch, group), self.block_size, self.device, into)
+        return make_plan(batch, self.rows_of(batch, group), self.block_size, self.device, into)
 
     @abstractmethod
     def attend(

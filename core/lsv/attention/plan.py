@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional
 
 from lsv.attention import BatchLayout, Int32s
+from lsv.attention.tables import TableRows, blocks_at
 from lsv.platform import Device
 
 Int64s = npt.NDArray[np.int64]
@@ -18,7 +20,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedPlan:
-    """Everything is int32. The tensors are views of one ``memory``, and ``host`` has the same numbers on the host."""
+    """Everything is int32. All but ``tables`` are views of one ``memory``; ``host`` has these numbers on the host."""
 
     host: Int32s
     memory: torch.Tensor
@@ -29,11 +31,11 @@ class PagedPlan:
     context: torch.Tensor
     """[rows]: tokens of each row, those of earlier steps included."""
 
-    tables: torch.Tensor
-    """[rows, blocks]: the pages of each row."""
-
     slots: torch.Tensor
     """[tokens]: where K and V of each token go, its page times the block size plus its place in the page."""
+
+    tables: torch.Tensor
+    """[rows, blocks]: the pages of each row."""
 
     @property
     def rows(self) -> int:
@@ -54,21 +56,27 @@ class PagedPlan:
 
 
 def make_plan(
-    batch: BatchLayout, table: Int32s, block_size: int, device: Device | None, into: PagedPlan | None = None
+    batch: BatchLayout,
+    table: Int32s | TableRows,
+    block_size: int,
+    device: Device | None,
+    into: PagedPlan | None = None,
 ) -> PagedPlan:
     """The plan of a flat batch over the block table [rows, blocks], on the host if there is no device.
 
     It has tensors of its own or, given ``into``, is that plan of a batch of the same shape: its tensors stay in place.
     """
-    starts, table = row_starts(batch), pad_table(batch, table)
-    parts = (starts, batch.context, table, token_slots(batch, starts, table, block_size))
-    host = pack(parts, np.int32)
+    starts = row_starts(batch)
+    parts = (starts, batch.context, token_slots(batch, starts, table, block_size))
+    host, shape = pack(parts, np.int32), table_shape(batch, table)
     if into is None:
         memory = send(host, device)
-        return PagedPlan(host, memory, *split(memory, parts))
-    assert (len(host), table.shape) == (len(into.host), into.tables.shape), "the plan is of a batch of another shape"
+        first, context, slots = split(memory, parts)
+        return PagedPlan(host, memory, first, context, slots, place_table(table, shape, device))
+    assert (len(host), shape) == (len(into.host), into.tables.shape), "the plan is of a batch of another shape"
     into.host[:] = host
     overwrite(into.memory, host, device)
+    place_table(table, shape, device, into.tables)
     return into
 
 
@@ -81,13 +89,35 @@ def row_starts(batch: BatchLayout) -> Int32s:
     return starts
 
 
-def pad_table(batch: BatchLayout, table: Int32s) -> Int32s:
-    """``table`` with columns of the null page added up to ``batch.blocks``."""
-    missing = batch.blocks - table.shape[1]
-    return table if missing <= 0 else np.concatenate((table, np.zeros((len(table), missing), np.int32)), axis=1)
+def table_shape(batch: BatchLayout, table: Int32s | TableRows) -> tuple[int, int]:
+    """That of ``table`` with columns of the null page added up to ``batch.blocks``."""
+    rows, columns = table.shape
+    return rows, max(columns, batch.blocks)
 
 
-def token_slots(batch: BatchLayout, starts: Int32s, table: Int32s, block_size: int) -> Int64s:
+def place_table(
+    table: Int32s | TableRows, shape: tuple[int, int], device: Device | None, into: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``table`` on the device, with columns of the null page added up to ``shape``; in the place of an earlier one.
+
+    Rows of tables that stay from step to step are picked on the device, which has these tables.
+    """
+    if isinstance(table, TableRows) and device is not None:
+        held = table.tables.on(device)
+        rows = send(table.slots % held.shape[0], device)
+        if shape[1] > held.shape[1]:
+            held = functional.pad(held, (0, shape[1] - held.shape[1]))
+        return torch.index_select(held[:, : shape[1]], 0, rows, out=into)  # behind a row's last block there are zeros
+    array = np.asarray(table)
+    if array.shape[1] < shape[1]:
+        array = np.pad(array, ((0, 0), (0, shape[1] - array.shape[1])))
+    if into is None:
+        return send(array, device)
+    overwrite(into, array, device)
+    return into
+
+
+def token_slots(batch: BatchLayout, starts: Int32s, table: Int32s | TableRows, block_size: int) -> Int64s:
     """[tokens] of a flat batch: where K and V of each token go, page times block size plus place in the page.
 
     Tokens that lie before the first position, as there are in a group of kind "cross", go where that does. All are 0
@@ -98,8 +128,8 @@ def token_slots(batch: BatchLayout, starts: Int32s, table: Int32s, block_size: i
         return np.zeros(tokens, np.int64)
     behind = batch.context.astype(np.int64) - starts[1:]
     position: Int64s = np.maximum(np.arange(tokens) + behind.repeat(batch.query), 0)
-    row = np.arange(len(table)).repeat(batch.query)
-    page: Int64s = table[row, position // block_size].astype(np.int64)
+    row = np.arange(table.shape[0]).repeat(batch.query)
+    page: Int64s = blocks_at(table, row, position // block_size).astype(np.int64)
     return page * block_size + position % block_size
 
 

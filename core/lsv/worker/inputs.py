@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.attention import BatchLayout, Int32s
+from lsv.attention.tables import BlockTables, pad_rows
 from lsv.kv.spec import KVGroup
 from lsv.platform import Shape
 from lsv.scheduler.plan import Rows, StepPlan
-from lsv.worker.slots import BlockTables, Slot
+from lsv.worker.slots import Slot
 
 Int64s = npt.NDArray[np.int64]
 
@@ -144,7 +145,7 @@ def _pad_layout(layout: BatchLayout, missing: int, span: int, blocks: int) -> Ba
     return BatchLayout(
         query=np.pad(layout.query, (0, missing), constant_values=1),
         context=np.pad(layout.context, (0, missing), constant_values=1),
-        tables=tuple(np.pad(table, ((0, missing), (0, 0))) for table in layout.tables),
+        tables=tuple(pad_rows(table, missing) for table in layout.tables),
         span=span,
         blocks=blocks,
     )

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lsv.attention import AttentionBackend, BatchLayout, Int32s
+from lsv.attention import AttentionBackend, BatchLayout
+from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
@@ -143,7 +144,7 @@ class ModelRunner:
         single = np.ones(shape.rows, np.int32)
         return self.policy.measure(shape.kind, single, source * single).blocks
 
-    def write_item(self, item: Tensor, tables: tuple[Int32s, ...]) -> None:
+    def write_item(self, item: Tensor, tables: tuple[TableRows, ...]) -> None:
         """Put what cross layers keep of an item's embeddings [count, hidden] into the blocks ``tables`` [1, blocks]."""
         count = np.array([len(item)], np.int32)
         layout = BatchLayout(count, count, tables, span=len(item) if self._padded else 0)

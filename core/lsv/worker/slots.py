@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lsv.attention.tables import BlockTables
 from lsv.errors import LsvError
 from lsv.kv.spec import KVGroup
 from lsv.request.media import cross_item
@@ -130,46 +131,6 @@ def _find_fault(begin: Begin, vocab_size: int) -> str | None:
         return None
     known = f"0 to {vocab_size - 1}"
     return f"token {outside[0]} is not in the vocabulary ({known}): check that the tokenizer is the model's"
-
-
-class BlockTables:
-    """The block tables of all slots in one KV group: int32 [slots, blocks], 0 where a slot has no block.
-
-    ``full_width`` tables are always read whole: a media item has all its blocks, however long the request is.
-    """
-
-    def __init__(self, slots: int, blocks: int, *, full_width: bool = False) -> None:
-        self.full_width = full_width
-        self._table: Int32s = np.zeros((slots, blocks), np.int32)
-        self._used: Int32s = np.zeros(slots, np.int32)
-
-    def clear(self, slot: int) -> None:
-        self._grow(slot + 1, 0)
-        self._table[slot, : self._used[slot]] = 0
-        self._used[slot] = 0
-
-    def extend(self, slot: int, blocks: Sequence[int] | Int32s) -> None:
-        first = int(self._used[slot])
-        last = first + len(blocks)
-        self._grow(slot + 1, last)
-        self._table[slot, first:last] = blocks
-        self._used[slot] = last
-
-    def rows(self, slots: npt.NDArray[np.int64], width: int) -> Int32s:
-        """The first ``width`` blocks of each slot, as a copy."""
-        if self.full_width:
-            return self._table[slots]
-        self._grow(0, width)
-        return np.ascontiguousarray(self._table[slots, :width])
-
-    def _grow(self, slots: int, blocks: int) -> None:
-        old_slots, old_blocks = self._table.shape
-        if slots <= old_slots and blocks <= old_blocks:
-            return
-        more_slots = max(slots, 2 * old_slots) - old_slots if slots > old_slots else 0
-        more_blocks = max(blocks, 2 * old_blocks) - old_blocks if blocks > old_blocks else 0
-        self._table = np.pad(self._table, ((0, more_slots), (0, more_blocks)))
-        self._used = np.pad(self._used, (0, more_slots))
 
 
 class Slots:

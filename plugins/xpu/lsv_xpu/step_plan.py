@@ -9,13 +9,14 @@ import numpy.typing as npt
 import torch
 
 from lsv.attention import BatchLayout, Int32s
-from lsv.attention.plan import overwrite, pack, pad_table, row_starts, send, split, token_slots
+from lsv.attention.plan import overwrite, pack, place_table, row_starts, send, split, table_shape, token_slots
+from lsv.attention.tables import TableRows, blocks_at
 from lsv.platform import Device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """``slots`` is int64; all other tensors are int32 views of ``numbers``.
+    """``slots`` is int64; all others are int32, and all but ``tables`` views of ``numbers``.
 
     Blocks behind a window, which may be in anybody's use by now, are left out, and a row's context is the shorter by
     them: ops compute with what they then hide, and NaN would survive that.
@@ -33,7 +34,7 @@ class StepPlan:
     """[rows]: tokens of each row, those of earlier steps included."""
 
     tables: torch.Tensor
-    """[rows, blocks]: the pages of each row."""
+    """[rows, blocks]: the pages of each row; with a window as many as it and the row's tokens may lie in."""
 
     slots: torch.Tensor
     """[tokens]: where K and V of each token go, its page times the block size plus its place in the page."""
@@ -58,7 +59,7 @@ class StepPlan:
 
 def make_plan(
     batch: BatchLayout,
-    table: Int32s,
+    table: Int32s | TableRows,
     block_size: int,
     device: Device | None,
     window: int | None = None,
@@ -68,38 +69,48 @@ def make_plan(
 
     It has tensors of its own or, given ``into``, is that plan of a batch of the same shape: its tensors stay in place.
     """
-    starts, table = row_starts(batch), pad_table(batch, table)
+    starts = row_starts(batch)
     slots = token_slots(batch, starts, table, block_size)
-    context, tables = _without_hidden(batch, table, block_size, window)
-    parts = (starts, np.concatenate((np.zeros(1, np.int64), context.cumsum())), context, tables)
+    context, table, shape = _without_hidden(batch, table, block_size, window)
+    parts = (starts, np.concatenate((np.zeros(1, np.int64), context.cumsum())), context)
     numbers = pack(parts, np.int32)
     if into is not None:
-        return _refill(into, batch, numbers, slots, device)
-    memory = send(numbers, device)
-    longest = table.shape[1] * block_size if batch.blocks else int(batch.context.max())
-    return StepPlan(memory, *split(memory, parts), send(slots, device), int(batch.query.max()), longest)
+        assert shape == into.tables.shape, "the plan is of a batch of another shape"
+        place_table(table, shape, device, into.tables)
+        return _refill(into, batch, numbers, slots, int(context.max()), device)
+    memory, tables = send(numbers, device), place_table(table, shape, device)
+    longest = shape[1] * block_size if batch.blocks else int(batch.context.max())
+    return StepPlan(memory, *split(memory, parts), tables, send(slots, device), int(batch.query.max()), longest)
 
 
 def _refill(
-    plan: StepPlan, batch: BatchLayout, numbers: Int32s, slots: npt.NDArray[np.int64], device: Device | None
+    plan: StepPlan,
+    batch: BatchLayout,
+    numbers: Int32s,
+    slots: npt.NDArray[np.int64],
+    longest: int,
+    device: Device | None,
 ) -> StepPlan:
     assert (len(numbers), len(slots), len(batch.query)) == (len(plan.numbers), len(plan.slots), plan.rows)
     assert batch.query.max() <= plan.longest_query, "a row is longer than the plan's longest"
-    assert batch.context.max() <= plan.longest_context, "a context is longer than the plan's longest"
+    assert longest <= plan.longest_context, "a context is longer than the plan's longest"
     overwrite(plan.numbers, numbers, device)
     overwrite(plan.slots, slots, device)
     return plan
 
 
 def _without_hidden(
-    batch: BatchLayout, table: Int32s, block_size: int, window: int | None
-) -> tuple[npt.NDArray[np.int64], Int32s]:
-    """Contexts and tables without the blocks that lie behind the window of a row's first token."""
-    context = batch.context.astype(np.int64)
-    if window is None or not table.shape[1]:
-        return context, table
+    batch: BatchLayout, table: Int32s | TableRows, block_size: int, window: int | None
+) -> tuple[npt.NDArray[np.int64], Int32s | TableRows, tuple[int, int]]:
+    """Contexts and tables without the blocks that lie behind the window of a row's first token, and the shape that the
+    tables are to have.
+    """
+    context, (rows, width) = batch.context.astype(np.int64), table_shape(batch, table)
+    if window is None or not width:
+        return context, table, (rows, width)
     behind = np.maximum(context - batch.query - window + 1, 0) // block_size
-    column = np.arange(table.shape[1]) + behind[:, None]
+    width = min(width, -(-(window - 1 + int(batch.query.max())) // block_size) + 1)
+    column = np.arange(width) + behind[:, None]
     live = column < table.shape[1]
-    rows = np.arange(len(table))[:, None]
-    return context - behind * block_size, np.where(live, table[rows, np.where(live, column, 0)], 0)
+    found = blocks_at(table, np.arange(rows)[:, None], np.where(live, column, 0))
+    return context - behind * block_size, np.where(live, found, 0), (rows, width)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lsv.request.params import PoolingParams
@@ -197,18 +196,11 @@ def test_a_token_outside_the_vocabulary_fails_its_row_alone(drive: Drive, checkp
     assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)))
 
 
-def test_a_row_whose_numbers_break_fails_alone(
-    drive: Drive, checkpoints: Checkpoints, make_worker: Callable[..., Any], tmp_path: Path
-) -> None:
-    """A checkpoint in which one token's embedding is NaN."""
-    for file in checkpoints("llama").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.embed_tokens.weight"][5] = float("nan")
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkpoints) -> None:
+    """One token's embedding is NaN."""
     driver = drive()
-    driver.worker = make_worker(tmp_path, "llama")
-    driver.worker.start(lambda stage, done, total: None)
+    with torch.inference_mode():
+        driver.worker._runner.model.embed.weight[5] = torch.nan
     good = prompt_of(6)
     begin = [
         driver.begin(0, [9, 5, 9]),

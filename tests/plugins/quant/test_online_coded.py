@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.online import online_coded
@@ -80,7 +81,8 @@ def test_the_nearest_value_wins() -> None:
 
 
 @pytest.mark.parametrize("name", ["asym_int4_64", "int8_weight_only", "mxfp4", "nf4"])
-def test_weights_that_are_not_finite_show(name: str) -> None:
+def test_weights_that_are_not_finite_are_refused(name: str) -> None:
     weight = torch.ones(2, 64)
     weight[1, 3] = torch.nan
-    assert decoded(name, weight).isfinite().all(dim=1).tolist() == [True, False]
+    with pytest.raises(CheckpointError, match="holds weights that are not finite"):
+        decoded(name, weight)

@@ -49,8 +49,8 @@ class IpexAttention(PagedBackend):
         return make_cache(spec, device.torch_device, heads_first=not self._library.tokens_first)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
-        table = self.table_of(batch, group)
-        if not table.size:
+        table = self.rows_of(batch, group)
+        if not table.shape[1]:
             return self._plan_pages(batch)
         return make_plan(batch, table, self.block_size, self.device, group.window, into)
 

@@ -51,7 +51,7 @@ class FlashAttention(PagedBackend):
         return make_cache(spec, device.torch_device)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
-        return make_plan(batch, self.table_of(batch, group), self.block_size, self.device, group.window, into)
+        return make_plan(batch, self.rows_of(batch, group), self.block_size, self.device, group.window, into)
 
     def attend(
         self,
