@@ -32,11 +32,6 @@ class BlockTables:
         self._mirror: torch.Tensor | None = None
         self._changed: dict[int, tuple[int, int]] = {}  # columns [first, last) by slot, while there is a mirror
 
-    @property
-    def blocks(self) -> int:
-        """Columns that there are by now."""
-        return int(self._table.shape[1])
-
     def clear(self, slot: int) -> None:
         self._grow(slot + 1, 0)
         used = int(self._used[slot])
@@ -58,7 +53,7 @@ class BlockTables:
         """The first ``width`` blocks of each slot."""
         if not self.full_width:
             self._grow(0, width)
-        return TableRows(self, slots, self.blocks if self.full_width else width)
+        return TableRows(self, slots, self._table.shape[1] if self.full_width else width)
 
     def at(self, slots: Int64s, columns: Any) -> Int32s:
         """The blocks of these slots (-1: of no slot) at these columns."""
@@ -87,14 +82,14 @@ class BlockTables:
         self._changed = {}
         row = slots.repeat(count)
         column = np.arange(len(row)) - (np.cumsum(count) - count - first).repeat(count)
-        return row * self.blocks + column, self._table[row, column].astype(np.int64)
+        return row * self._table.shape[1] + column, self._table[row, column].astype(np.int64)
 
     def _note(self, slot: int, first: int, last: int) -> None:
         before = self._changed.get(slot, (first, last))
         self._changed[slot] = min(first, before[0]), max(last, before[1])
 
     def _grow(self, slots: int, blocks: int) -> None:
-        old_slots, old_blocks = len(self._used), self.blocks
+        old_slots, old_blocks = self._table.shape[0] - 1, self._table.shape[1]
         if slots <= old_slots and blocks <= old_blocks:
             return
         more_slots = max(slots, 2 * old_slots) - old_slots if slots > old_slots else 0
@@ -117,7 +112,8 @@ class TableRows:
         return len(self.slots), self.width
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(self.tables.at(self.slots, slice(self.width)), dtype)
+        found = self.tables.at(self.slots, slice(self.width))
+        return found if dtype is None else found.astype(dtype)
 
     def at(self, rows: Int64s, columns: Int64s) -> Int32s:
         """The blocks of these rows at these columns."""

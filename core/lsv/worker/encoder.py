@@ -33,17 +33,13 @@ class MediaEncoder:
         self._encoder, self._device, self._write = encoder, device, write
         self._embeddings: dict[bytes, Tensor] = {}
         self._states: dict[bytes, Any] = {}
-        self._faults: dict[bytes, str] = {}
+        self.faults: dict[bytes, str] = {}
+        """Why items failed that no plan has forgotten, by hash."""
 
     @property
     def parts(self) -> int:
         """The parts that an item is encoded in; 0 without an encoder."""
         return 0 if self._encoder is None else self._encoder.parts
-
-    @property
-    def faulty(self) -> bool:
-        """Whether there are items that failed and were not forgotten."""
-        return bool(self._faults)
 
     def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> dict[bytes, str]:
         """Forget and encode as the plan says; returns why items could not be encoded, by hash.
@@ -51,22 +47,22 @@ class MediaEncoder:
         Slots that an item was to be encoded for, or whose rows need its embeddings, fail with it.
         """
         for hash in plan.forget:
-            for held in (self._embeddings, self._states, self._faults):
+            for held in (self._embeddings, self._states, self.faults):
                 held.pop(hash, None)
         failed: dict[bytes, str] = {}
         for piece in plan.encode:
             slot = slots[piece.slot]
             media = slot.begin.media[piece.place]
-            if media.hash not in self._faults:
+            if media.hash not in self.faults:
                 try:
                     self._advance(media, piece)
                     continue
                 except Exception as cause:  # odd inputs may make an encoder fail in any way; other requests go on
                     log.exception("an item of media could not be encoded")
                     why = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
-                    failed[media.hash] = self._faults[media.hash] = why
-            slot.fail(self._faults[media.hash])
-        if self._faults:
+                    failed[media.hash] = self.faults[media.hash] = why
+            slot.fail(self.faults[media.hash])
+        if self.faults:
             self._fail_rows(plan.rows, slots)
         return failed
 
@@ -75,8 +71,8 @@ class MediaEncoder:
             slot = slots[number]
             for media in slot.begin.media:
                 needed = not media.cross and media.start < start + count and start < media.stop
-                if needed and media.hash in self._faults:
-                    slot.fail(self._faults[media.hash])
+                if needed and media.hash in self.faults:
+                    slot.fail(self.faults[media.hash])
 
     def gather(self, batch: Batch, slots: Sequence[Slot]) -> Embeddings | None:
         """The embeddings for tokens of the batch, whose rows are those of ``slots``."""

@@ -136,7 +136,7 @@ class Worker:
         self._slots.apply(plan)
         slots = self._slots.of(plan.rows)
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
-        unencoded = media.apply(plan, self._slots.all) if plan.encode or plan.forget or media.faulty else {}
+        unencoded = media.apply(plan, self._slots.all) if plan.encode or plan.forget or media.faults else {}
         if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
             for earlier in self._in_flight:
                 earlier.settle()
