@@ -227,7 +227,7 @@ class Scheduler:
         for job in held:
             job.in_flight -= 1
         if result.unencoded:
-            outcomes += self._fail_encoding(result.unencoded, ((plan, jobs, encoding), *self._in_flight))
+            outcomes += self._fail_encoding(result.unencoded, ((plan, jobs, held), *self._in_flight))
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
             job.in_flight -= 1
@@ -252,8 +252,10 @@ class Scheduler:
         """Media could not be encoded: the requests end for which these plans, one of them settling, do that."""
         for hash in unencoded:
             self._encoder.fail(hash)
-        for plan, _, encoding in plans:
-            for piece, job in zip(plan.encode, encoding, strict=True):
+        for plan, _, held in plans:
+            by_slot = {job.slot: job for job in held}
+            for piece in plan.encode:
+                job = by_slot[piece.slot]
                 error = unencoded.get(job.request.media[piece.place].hash)
                 if error is not None and not job.ended:
                     yield self._end(Outcome(job.request, finish=FinishReason.ERROR, error=error), job)
