@@ -27,8 +27,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from lsv.engine.client import Service
-from lsv.engine.process import EngineProcess
 from lsv.engine.socket_client import SocketClient
+from lsv.engine.supervision.supervisor import Supervisor
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.tokens import VOCABULARY
 from lsv.text.tokenizer import Tokenizer
@@ -126,7 +126,9 @@ async def serve(options: argparse.Namespace) -> None:
         block_size=16, num_blocks=blocks, max_model_len=options.tokens + 64, max_num_seqs=options.streams,
         max_num_batched_tokens=4096, options={"fake.delay": options.step_ms / 1000},
     )  # fmt: skip
-    client = SocketClient(EngineProcess(config, log_level="WARNING"), words())
+    supervisor = Supervisor(config, log_level="WARNING")
+    supervisor.start()
+    client = SocketClient(config, supervisor.address, words())
     await client.start()
     service = Service({"fake": client})
     settings = ApiOptions(port=0, log_requests=False)
@@ -134,6 +136,7 @@ async def serve(options: argparse.Namespace) -> None:
         await Server(service, settings, create_app(service, settings)).run()
     finally:
         await client.close()
+        supervisor.stop()
 
 
 def words() -> Tokenizer:
