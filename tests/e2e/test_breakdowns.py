@@ -27,14 +27,18 @@ from lsv.processes.folder import PrivateFolder
 
 from .conftest import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("breakdowns")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("breakdowns"),
+    pytest.mark.skipif("LSV_PLATFORM" in os.environ, reason="processes break down alike on every platform"),
+]
 
 STOP, KILL, CONT = signal.SIGSTOP, signal.SIGKILL, signal.SIGCONT
-STEP, LOAD, DRAIN = 2.0, 15.0, 6.0
+STEP, LOAD, DRAIN = 3.0, 20.0, 6.0
 """Seconds: the timeouts of a step, of loading and of draining."""
 BACK = 10.0
 """Seconds from the end of a process to being ready again, beside what this machine needs for a start just now."""
-SLACK = 20.0
+SLACK = 60.0
 """Seconds that a busy machine may add before something counts as hung."""
 MODULES = {
     "engine": b"lsv.engine.loop",
@@ -224,7 +228,7 @@ def test_what_computes_breaks_down(make: Make, kind: str, number: signal.Signals
         assert outcome in ("503 engine_died", "engine_died", "whole") or outcome[0] != "5", outcome
     if phase == "decode":
         assert sorted(site.outcomes) == ["503 engine_died"] * 2 + ["engine_died"]
-    site.server.wait_until_ready(seen + BACK + site.start_seconds)
+    site.server.wait_until_ready(seen + BACK + site.start_seconds + SLACK)
     print(f"{kind} {number.name} {phase}: ready again after {time.monotonic() - began:.1f} s")
     assert site.pids("engine") != engine
     site.check_health()
@@ -282,7 +286,7 @@ def test_a_server_that_was_held_up_goes_on(make: Make) -> None:
     time.sleep(3 * STEP)
     site.signal("server", CONT)
     assert "whole" in site.wait_for_answers(3 * SLACK)
-    assert all(not outcome.startswith(("5", "cut off")) for outcome in site.outcomes)
+    assert not [outcome for outcome in site.outcomes if outcome.startswith(("5", "cut off"))]
     assert site.pids("engine") == engine
     site.check_health()
     assert site.server.stop() == 0

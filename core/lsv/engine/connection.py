@@ -75,12 +75,12 @@ class Connection:
         self._mailbox.discard_sequence(id, index)
 
     def flush(self) -> None:
-        """Send what the socket takes. Raises ``ConnectionLost``."""
-        if not self._outgoing and self._stats is not None:
-            self._outgoing += encode_frame(Tokens(self._mailbox.take(), self._stats))
-            self._stats = None
+        """Send what the socket takes, down to the updates that waited for earlier bytes. Raises ``ConnectionLost``."""
         try:
-            while self._outgoing:
+            while self._outgoing or self._stats is not None:
+                if not self._outgoing and self._stats is not None:
+                    self._outgoing += encode_frame(Tokens(self._mailbox.take(), self._stats))
+                    self._stats = None
                 del self._outgoing[: self._end.send(self._outgoing)]
         except BlockingIOError:
             pass
