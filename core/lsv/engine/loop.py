@@ -91,7 +91,7 @@ class EngineLoop:
         self._fit = self._engine.start(show)
         stages.end()
         self._next_beat = 0.0
-        self._beat()  # first: who is told of an engine that is ready watches it as one that serves
+        self._beat()  # before anybody counts on it, the limit is that of steps
         self._broadcast(Ready(self._fit))
         return self._fit
 
