@@ -40,7 +40,7 @@ class DecoderConfig:
         Raises ``CheckpointError`` when a key is missing or malformed; the caller takes its own keys and ends with
         ``keys.finish``.
         """
-        layers, heads = keys.count("num_hidden_layers"), keys.count("num_attention_heads")
+        layers, heads = keys.layers("num_hidden_layers"), keys.count("num_attention_heads")
         hidden_size = keys.count("hidden_size")
         head_dim = keys.count("head_dim", head_dim or hidden_size // heads)
         return cls(

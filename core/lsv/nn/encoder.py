@@ -27,8 +27,8 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
 
     Raises ``CheckpointError`` when it is outside the vocabulary; ``name`` is its key in config.json.
     """
-    if not 0 <= token < vocab_size:
-        raise CheckpointError(f"config.json: {name} is {token}, but the vocabulary ends at {vocab_size}")
+    if not isinstance(token, int) or not 0 <= token < vocab_size:
+        raise CheckpointError(f"config.json: {name} is {token!r:.100}, but the vocabulary ends at {vocab_size}")
 
 
 class SelfAttention(nn.Module):

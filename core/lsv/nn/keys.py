@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from lsv.errors import CheckpointError
 
 T = TypeVar("T")
+
+_MOST = (1 << 31) - 1
+"""No size in a config.json is larger."""
+MOST_LAYERS = 10_000
+"""Far more than any model has."""
 
 # Keys about training, generation, file formats or a library's own bookkeeping: results do not depend on them.
 # fmt: off
@@ -38,18 +44,26 @@ class Keys:
         value = self.json.get(key)
         if value is None:
             value = default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and type(value) is int and abs(value) < _MOST:
             value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CheckpointError(f"config.json: {key} must be {kind.__name__}, got {value!r}")
+            raise CheckpointError(f"config.json: {key} must be {kind.__name__}, got {value!r:.100}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(f"config.json: {key} must be a finite number, got {value!r}")
         return value
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """The value of ``key``, which must be a positive integer. Raises ``CheckpointError`` for any other."""
+    def count(self, key: str, default: int | None = None, *, most: int = _MOST) -> int:
+        """The value of ``key``, a positive integer of at most ``most``. Raises ``CheckpointError`` for any other."""
         value = self.take(key, int, default)
         if value < 1:
             raise CheckpointError(f"config.json: {key} must be positive, got {value}")
+        if value > most:
+            raise CheckpointError(f"config.json: {key} must be at most {most}, got {value}")
         return value
+
+    def layers(self, key: str, default: int | None = None) -> int:
+        """A count of layers, which are all built before the first weight is looked for: at most ``MOST_LAYERS``."""
+        return self.count(key, default, most=MOST_LAYERS)
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """The value of ``key``, or None where it is absent or null."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from lsv.errors import CheckpointError
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
@@ -35,6 +36,10 @@ class Router(nn.Module):
         return weights.to(x.dtype), experts
 
 
+MOST_EXPERTS = 10_000
+"""Far more than any model has; each is built before the first weight is looked for."""
+
+
 class MoE(Bindable):
     """x [T, hidden] -> [T, hidden]. Each expert is split over the ranks like a plain MLP; sums run in expert order.
 
@@ -58,6 +63,10 @@ class MoE(Bindable):
         names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
     ) -> None:
         super().__init__()
+        if not 1 <= top <= experts <= MOST_EXPERTS:
+            raise CheckpointError(
+                f"config.json: each token goes to {top} of {experts} experts, which must be 1 to {MOST_EXPERTS}"
+            )
         self.communicator = w.communicator
         self.router = Router(w / "gate", hidden_size, experts, top, normalise=normalise)
         self.experts = nn.ModuleList(

@@ -52,9 +52,10 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     old, new = keys.maybe("rope_scaling", dict), keys.maybe("rope_parameters", dict)
     parameters: dict[str, Any] = {**(new or {}), **(old or {})}
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    kind = {"su": "longrope", "mrope": "default"}.get(kind, kind)
-    if kind not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
-        raise CheckpointError(f"config.json: rope rule {kind!r} is not known; known are {', '.join(_RULES)}")
+    kind = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
+    if str(kind) not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
+        raise CheckpointError(f"config.json: rope rule {kind!r:.100} is not known; known are {', '.join(_RULES)}")
+    _check_parameters(kind, parameters)
     missing = [name for name in _REQUIRED.get(kind, ()) if parameters.get(name) is None]
     if missing:
         raise CheckpointError(f"config.json: rope rule {kind} lacks {', '.join(missing)}")
@@ -68,6 +69,18 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
         original_length=int(outside or parameters.get("original_max_position_embeddings") or length),
         parameters={**parameters, "partial_rotary_factor": fraction},
     )
+
+
+def _check_parameters(kind: str, parameters: Mapping[str, Any]) -> None:
+    """Check that numbers are positive and finite, and lists of factors or sections hold such numbers."""
+    for name, value in parameters.items():
+        if value is None or not (name in _NUMBERS or name in _LISTS):
+            continue
+        numbers = value if name in _LISTS and isinstance(value, list) else [value]
+        whole = all(type(one) in (int, float) and 0 < one < _MOST for one in numbers)
+        if not whole or isinstance(value, list) != (name in _LISTS):
+            kinds = "a list of positive numbers" if name in _LISTS else "a positive number"
+            raise CheckpointError(f"config.json: {name} of rope rule {kind} must be {kinds}, got {value!r:.100}")
 
 
 Frequencies = tuple[torch.Tensor, float]
@@ -170,6 +183,12 @@ _RULES: Mapping[str, Callable[[RopeConfig, int], Frequencies]] = {
     "longrope": _longrope,
     "proportional": _proportional,
 }
+_MOST = 1e18
+_NUMBERS = frozenset((
+    "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor", "mscale",
+    "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
+))  # fmt: skip
+_LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
 _REQUIRED = {
     "linear": ("factor",),
     "dynamic": ("factor",),

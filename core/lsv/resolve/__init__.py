@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig, Topology
-from lsv.errors import ConfigError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
@@ -30,6 +31,7 @@ _FP8_CACHE = "fp8_e4m3"
 _LEAST_ENCODED, _MOST_ENCODED = 16384, 32768
 """Embeddings of media that are kept: those of the largest item that fits a prompt, as far as that takes no more memory
 than a few gigabytes while it is encoded. 64 frames, the most taken unasked, are up to 24,576."""
+_MOST_LENGTH = 1 << 31
 _LENGTH_KEYS = (
     "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
     "max_target_positions",
@@ -195,7 +197,7 @@ def _choose_quantizer(
     asked: str | None, checkpoint: Mapping[str, Any], catalog: Catalog, choices: Choices
 ) -> str | None:
     """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as another."""
-    declared = checkpoint.get("quantization_config")
+    declared = None if checkpoint.get("quantization_config") is None else _mapping(checkpoint, "quantization_config")
     if declared is None and asked is not None:
         offer = catalog.find(QuantizerOffer, asked.lower())
         if not offer.online:
@@ -214,9 +216,9 @@ def _choose_quantizer(
         names = ", ".join(f"{o.name} ({catalog.provider(o)})" for o in knowing)
         raise ConfigError(f"more than one quantiser recognises this checkpoint: {names}", param="quantization")
     if not knowing:
-        method = declared.get("quant_method", "unknown") if isinstance(declared, dict) else "unknown"
+        method = declared.get("quant_method", "unknown")
         raise ConfigError(
-            f"the checkpoint is quantised as {method!r}, which no installed quantiser reads", param="quantization"
+            f"the checkpoint is quantised as {method!r:.100}, which no installed quantiser reads", param="quantization"
         )
     if asked is not None and asked.lower() not in (knowing[0].name, *knowing[0].aliases):
         raise ConfigError(
@@ -261,14 +263,28 @@ def _choose_length(settings: Settings, checkpoint: Mapping[str, Any], choices: C
 
 def _own_length(checkpoint: Mapping[str, Any]) -> int:
     """Positions the checkpoint was made for, rope scaling included; of one that sees or hears, its language model's."""
-    checkpoint = {**checkpoint, **(checkpoint.get("text_config") or {})}
+    checkpoint = {**checkpoint, **_mapping(checkpoint, "text_config")}
     length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), 2048)
-    rope = checkpoint.get("rope_scaling") or checkpoint.get("rope_parameters") or {}
+    rope = _mapping(checkpoint, "rope_scaling") or _mapping(checkpoint, "rope_parameters")
     kind = rope.get("rope_type", rope.get("type", "default"))
     factor = rope.get("factor")
-    if factor is None or kind in ("default", "llama3", "longrope", "su"):
-        return int(length)  # max_position_embeddings already holds the scaled length
-    return int(rope.get("original_max_position_embeddings", length) * factor)
+    if factor is not None and kind not in ("default", "llama3", "longrope", "su"):
+        # otherwise max_position_embeddings already holds the scaled length
+        original = rope.get("original_max_position_embeddings", length)
+        length = original * factor if all(isinstance(part, int | float) for part in (original, factor)) else math.nan
+    if not 1 <= length < _MOST_LENGTH:
+        raise CheckpointError(
+            f"config.json: the longest input comes to {length} tokens: give --max-model-len", param="model"
+        )
+    return int(length)
+
+
+def _mapping(checkpoint: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object in config.json; empty where there is none. Raises ``CheckpointError`` for anything else."""
+    found = checkpoint.get(key)
+    if found and not isinstance(found, Mapping):
+        raise CheckpointError(f"config.json: {key} must be an object, got {found!r:.100}", param="model")
+    return found or {}
 
 
 def _without_window(

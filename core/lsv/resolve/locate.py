@@ -81,7 +81,7 @@ def read_config(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no config.json: it is not a model checkpoint", param="model") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
         raise CheckpointError(f"{file} is not valid JSON: {cause}", param="model") from cause
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} must hold a JSON object", param="model")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from lsv.weights.place import TensorSlot
 
 _MAX_HEADER = 100_000_000
+_MAX_NUMBER = 1 << 48
 _INDEX = "model.safetensors.index.json"
+_FILE_NAME = re.compile(r"[^/\\\x00-\x1f\ud800-\udfff]+\.safetensors")
+"""A file in the checkpoint's own folder."""
 _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
     "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64,
@@ -84,11 +88,15 @@ class SafetensorsSource:
         self._entries: dict[str, _Entry] = {}
         self._infos: dict[str, TensorInfo] = {}
         self._scratch = _Scratch()
-        for path in _find_files(folder):
-            self._open(path)
-        absent = sorted(_indexed(folder).keys() - self._entries.keys())
-        if absent:
-            raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {_some(absent)}")
+        try:
+            for path in _find_files(folder):
+                self._open(path)
+            absent = sorted(_indexed(folder).keys() - self._entries.keys())
+            if absent:
+                raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {_some(absent)}")
+        except BaseException:
+            self.close()
+            raise
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._infos
@@ -129,9 +137,9 @@ def _indexed(folder: Path) -> Mapping[str, str]:
         return {}
     try:
         names = json.loads(path.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError) as cause:
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise CheckpointError(f"{path} is not a safetensors index: {cause}") from cause
-    if not isinstance(names, dict) or not all(isinstance(n, str) and Path(n).name == n for n in names.values()):
+    if not isinstance(names, dict) or not all(isinstance(n, str) and _FILE_NAME.fullmatch(n) for n in names.values()):
         raise CheckpointError(f"{path}: weight_map must map tensor names to names of files in the same folder")
     return names
 
@@ -160,7 +168,7 @@ def _parse_header(path: Path, descriptor: int) -> Iterable[tuple[str, TensorInfo
         )
     try:
         header = json.loads(os.pread(descriptor, length, 8))
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{path}: the header is not valid JSON: {cause}") from cause
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header must be a JSON object")
@@ -173,10 +181,10 @@ def _parse_header(path: Path, descriptor: int) -> Iterable[tuple[str, TensorInfo
 def _parse_entry(path: Path, name: str, entry: Any, room: int) -> tuple[TensorInfo, int]:
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        whole = all(isinstance(number, int) and number >= 0 for number in (*shape, start, end))
+        whole = all(type(number) is int and 0 <= number < _MAX_NUMBER for number in (*shape, start, end))
     except (TypeError, KeyError, ValueError):
         whole = False
-    if not whole:
+    if not whole or not isinstance(dtype, str):
         raise CheckpointError(f"{path}: the entry of {name} is malformed")
     if dtype not in _DTYPES:
         raise CheckpointError(f"{path}: {name} has dtype {dtype}, which is not one of {', '.join(_DTYPES)}")

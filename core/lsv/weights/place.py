@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from lsv.errors import ConfigError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.platform import Communicator
 from lsv.weights.naming import Prefixes
 from lsv.weights.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, StoredTensor
@@ -184,7 +184,12 @@ class Weights:
         ``dtype`` None takes any floating point and casts it to the model's dtype; float32 takes any floating point,
         too. Any other dtype is what the checkpoint must hold.
         """
-        tensor = torch.empty(tuple(shape), dtype=dtype or self.dtype, device="meta")
+        try:
+            tensor = torch.empty(tuple(shape), dtype=dtype or self.dtype, device="meta")
+        except (RuntimeError, TypeError) as cause:
+            raise CheckpointError(
+                f"{self.name}: by config.json its shape is {list(shape)}, which none can be"
+            ) from cause
         parameter = nn.Parameter(tensor, requires_grad=False)
         exact = dtype not in (None, torch.float32)
         self.adopt(parameter, pieces, exact=exact, padded=padded, optional=optional, uniform=uniform)

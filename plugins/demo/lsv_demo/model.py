@@ -42,7 +42,7 @@ class TowerConfig:
         found = cls(
             hidden_size=keys.count("hidden_size"),
             intermediate_size=keys.count("intermediate_size"),
-            layers=keys.count("num_hidden_layers"),
+            layers=keys.layers("num_hidden_layers"),
             heads=keys.count("num_attention_heads"),
             norm_eps=keys.take("layer_norm_eps", float),
             tokens=keys.take("tokens", dict),

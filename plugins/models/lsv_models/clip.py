@@ -52,7 +52,7 @@ class TowerConfig:
             clip=kind == "clip_vision_model",
             hidden_size=keys.count("hidden_size", 768),
             intermediate_size=keys.count("intermediate_size", 3072),
-            layers=keys.count("num_hidden_layers", 12),
+            layers=keys.layers("num_hidden_layers", 12),
             heads=keys.count("num_attention_heads", 12),
             channels=keys.count("num_channels", 3),
             image_size=keys.count("image_size", 224),

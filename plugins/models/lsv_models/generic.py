@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.keys import MOST_LAYERS
 from lsv.nn.model import Model
 from lsv.nn.step import Step
 from lsv.ops import dtype_name
@@ -177,15 +178,7 @@ class Generic(Model):
             )
         try:
             self._build(w, config, max_len, architecture)
-        except (
-            Refused,
-            NotImplementedError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-        ) as cause:
+        except Exception as cause:  # transformers' own classes raise whatever they meet
             reason = str(cause) if isinstance(cause, Refused) else f"building it failed: {cause!r}"
             raise CheckpointError(f"{architecture} can't run through the transformers adapter: {reason}") from cause
 
@@ -256,6 +249,9 @@ def build_on_meta(config: Mapping[str, Any], dtype: torch.dtype, architecture: s
     if any(config.get(key) for key in ("vision_config", "audio_config")):
         raise Refused("it takes more than text")
     parsed = CONFIG_MAPPING[kind].from_dict({**config, "dtype": dtype_name(dtype)})
+    layers = getattr(parsed.get_text_config(), "num_hidden_layers", None)
+    if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
+        raise Refused(f"num_hidden_layers is {layers!r:.100}, which is no number of layers")
     strange = set(getattr(parsed, "layer_types", None) or ()) - _LAYER_TYPES
     if strange:
         raise Refused(f"it has layers of type {', '.join(sorted(strange))}")

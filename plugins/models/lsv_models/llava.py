@@ -197,8 +197,8 @@ def _read_language(keys: Keys) -> tuple[DecoderConfig, Callable[[Weights, Decode
     """The language model's config and the class of its layers."""
     text = keys.take("text_config", dict)
     kind = text.get("model_type", "llama")
-    if kind not in _LANGUAGES:
-        raise CheckpointError(f"config.json: language models are {', '.join(_LANGUAGES)}, got {kind}")
+    if not isinstance(kind, str) or kind not in _LANGUAGES:
+        raise CheckpointError(f"config.json: language models are {', '.join(_LANGUAGES)}, got {kind!r:.100}")
     tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
     own = Keys({**_LEFT_OUT[kind], **text, "tie_word_embeddings": tied})
     c = DecoderConfig.read(own)

@@ -50,19 +50,19 @@ class VisionConfig:
     def read(cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str) -> VisionConfig:
         """Take what both generations have; ``size`` and ``outputs`` are their names for these two."""
         keys.maybe("spatial_patch_size", int)
-        rope = keys.take("rope_parameters", dict, {})
+        rope = Keys(keys.take("rope_parameters", dict, {}))
         edge = keys.count("patch_size", 14)
         channels = keys.count("in_channels", keys.take("in_chans", int, 3))
         return cls(
             size=keys.count(size),
             inner=inner,
             outputs=keys.count(outputs),
-            layers=keys.count("depth", 32),
+            layers=keys.layers("depth", 32),
             heads=keys.count("num_heads", 16),
             patch=(channels, keys.count("temporal_patch_size", 2), edge, edge),
             merge=keys.count("spatial_merge_size", 2),
             activation=keys.take("hidden_act", str, activation),
-            theta=float(rope.get("rope_theta", 10000.0)),
+            theta=rope.take("rope_theta", float, 10000.0),
         )
 
 

@@ -33,10 +33,10 @@ class Experts:
         other = keys.take("num_local_experts", int, 128)
         return cls(
             count=keys.take("num_experts", int, other),
-            top=keys.take("num_experts_per_tok", int, 8),
-            size=keys.take("moe_intermediate_size", int, 768),
+            top=keys.count("num_experts_per_tok", 8),
+            size=keys.count("moe_intermediate_size", 768),
             normalise=keys.take("norm_topk_prob", bool, False),
-            step=keys.take("decoder_sparse_step", int, 1),
+            step=keys.count("decoder_sparse_step", 1),
             dense=tuple(keys.take("mlp_only_layers", list, [])),
         )
 

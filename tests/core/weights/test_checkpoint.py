@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,3 +118,12 @@ def test_dummy_weights_depend_on_seed_and_name_only():
     assert not torch.equal(a, other.read("a.weight", 0, 4))
     assert not torch.equal(a, source.read("b.weight", 0, 4))
     assert 0.005 < a.std() < 0.05
+
+
+def test_a_source_that_can_not_be_opened_leaves_no_file_open(tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "model-1.safetensors")
+    (tmp_path / "model-2.safetensors").write_bytes(b"\x08" + bytes(15))
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(CheckpointError):
+        SafetensorsSource(tmp_path)
+    assert set(Path("/proc/self/fd").iterdir()) == before
