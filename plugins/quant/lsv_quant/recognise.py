@@ -14,7 +14,7 @@ def is_bitsandbytes(path: str) -> bool:
     try:
         config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
         return bool(config["quantization_config"]["quant_method"] == "bitsandbytes")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -32,7 +32,14 @@ class Metadata:
         if type(value) is int and kind is float:
             return kind(value)
         if type(value) is not kind:
-            raise CheckpointError(f"{self._prefix}{key} must be {kind.__name__}, found {value!r}", param="model")
+            raise CheckpointError(f"{self._prefix}{key} must be {kind.__name__}, found {value!r:.100}", param="model")
+        return value
+
+    def count(self, key: str) -> int:
+        """The value of ``key``, a positive number; otherwise as ``take``."""
+        value = self.take(key, int)
+        if value < 1:
+            raise CheckpointError(f"{self._prefix}{key} must be positive, found {value}", param="model")
         return value
 
     def finish(self) -> None:
@@ -45,7 +52,7 @@ class Metadata:
 def read_config(file: GgufFile) -> dict[str, Any]:
     """config.json for a file. Raises ``CheckpointError`` for a model that can't be described or run."""
     family, keys = family_of(file.metadata), Metadata(file.metadata)
-    hidden, heads = keys.take("embedding_length", int), keys.take("attention.head_count", int)
+    hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
     size = keys.take("attention.key_length", int, hidden // heads)
     config: dict[str, Any] = {
         "architectures": [family.architecture],
@@ -76,8 +83,12 @@ def read_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The ids that begin and end texts and turns of a conversation."""
     prefix = "tokenizer.ggml."
     ends = [metadata.get(f"{prefix}{name}_token_id") for name in ("eos", "eot")]
-    eos = list(dict.fromkeys(end for end in ends if end is not None))
+    eos = list({end: None for end in ends if type(end) is int})
     found = {"bos_token_id": metadata.get(f"{prefix}bos_token_id"), "eos_token_id": eos or None}
+    if wrong := [one for one in (*ends, found["bos_token_id"]) if one is not None and type(one) is not int]:
+        raise CheckpointError(
+            f"the GGUF file's special tokens must be token ids, found {wrong[0]!r:.100}", param="model"
+        )
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -131,13 +142,17 @@ def _llama3(tensor: StoredBlocks, size: int, theta: float) -> dict[str, Any]:
     count = size // 2
     with tensor.file.open("rb") as file:
         file.seek(tensor.offset)
-        found = struct.unpack(f"<{count}f", file.read(4 * count)) if tensor.shape == (count,) else ()
+        found = struct.unpack(f"<{count}f", file.read(4 * count)) if _is_vector(tensor, count) else ()
     scaling = {"rope_type": "llama3", "factor": float(round(max(found, default=0.0), 4)), **_LLAMA3}
     if not found or not all(
         math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, _factors(scaling, size, theta), strict=True)
     ):
         raise CheckpointError(f"{ROPE_FACTORS} is not the scaling of Llama 3.1, which alone can be read", param="model")
     return scaling
+
+
+def _is_vector(tensor: StoredBlocks, count: int) -> bool:
+    return tensor.shape == (count,) and tensor.type == "F32"
 
 
 def _factors(scaling: Mapping[str, Any], size: int, theta: float) -> list[float]:

@@ -17,6 +17,7 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_MOST_AXES = 4
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -105,7 +106,9 @@ class _Head:
         tensors, keys = self._number("Q"), self._number("Q")
         metadata = {self._text(): self._value(self._number("I")) for _ in range(keys)}
         described = [(self._text(), self._dimensions(), self._number("I"), self._number("Q")) for _ in range(tensors)]
-        alignment = int(metadata.get("general.alignment", 32))
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1:
+            raise CheckpointError(f"{self.path}: general.alignment must be a positive number, got {alignment!r:.100}")
         start = -(-self.file.tell() // alignment) * alignment
         return metadata, {
             name: self._tensor(name, shape, number, start + offset) for name, shape, number, offset in described
@@ -118,7 +121,7 @@ class _Head:
                 f"{self.path}: {name} is of type {kind}; what can be read is {', '.join(TYPES)}", param="model"
             )
         tensor = StoredBlocks(shape, kind, self.path, offset)
-        if not shape or shape[-1] % TYPES[kind].weights:
+        if not shape or 0 in shape or shape[-1] % TYPES[kind].weights:
             raise CheckpointError(f"{self.path}: {name} is {list(shape)}, which is not in blocks of {kind}")
         if offset + math.prod(shape[:-1]) * tensor.row_bytes > self.size:
             raise CheckpointError(f"{self.path} is cut short: {name} ends after its last byte", param="model")
@@ -127,6 +130,10 @@ class _Head:
     def _dimensions(self) -> tuple[int, ...]:
         """The shape with rows first: a file begins with the axis along which numbers are adjacent."""
         count = self._number("I")
+        if count > _MOST_AXES:
+            raise CheckpointError(
+                f"{self.path} is damaged: a tensor has {count} axes, not 1 to {_MOST_AXES}", param="model"
+            )
         return struct.unpack(f"<{count}Q", self._bytes(8 * count))[::-1]
 
     def _value(self, kind: int) -> Any:
@@ -135,8 +142,8 @@ class _Head:
         if kind != _ARRAY:
             return self._number(self._code(kind))
         kind, count = self._number("I"), self._number("Q")
-        if kind in (_STRING, _ARRAY):
-            return [self._value(kind) for _ in range(self._sane(count))]
+        if kind == _STRING:
+            return [self._text() for _ in range(self._sane(count))]
         code = self._code(kind)
         return list(struct.unpack(f"<{count}{code}", self._bytes(count * struct.calcsize(code))))
 

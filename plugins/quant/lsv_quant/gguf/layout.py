@@ -58,7 +58,7 @@ def family_of(metadata: Mapping[str, Any]) -> Family:
     name = metadata.get("general.architecture")
     if name == "llama" and metadata.get("llama.expert_count"):
         return _MIXTRAL
-    if name not in _FAMILIES:
+    if not isinstance(name, str) or name not in _FAMILIES:
         raise CheckpointError(
             f"the GGUF file holds a model of architecture {name!r}; those that can be read are {', '.join(_FAMILIES)}",
             param="model",
@@ -85,15 +85,21 @@ def places(file: GgufFile) -> dict[str, Place]:
 def _places_of(tensor: str, file: GgufFile, family: Family) -> Iterator[tuple[str, Place]]:
     match = _BLOCK.fullmatch(tensor)
     stem, _, end = tensor.rpartition(".")
+    axes = len(file.tensors[tensor].shape)
     if tensor == ROPE_FACTORS:
         return
+    if axes > 2 and (match is None or match[2] not in _EXPERTS):
+        raise CheckpointError(f"the GGUF file has a tensor {tensor} with {axes} axes, not a vector or a matrix")
     if match is None and stem in _ENDS:
         yield f"{_ENDS[stem]}.{end}", Place(tensor)
     elif match is not None and match[2] in _PARTS:
-        yield f"model.layers.{match[1]}.{_PARTS[match[2]]}.{end}", Place(tensor, heads=_heads(match[2], file, family))
+        yield (
+            f"model.layers.{match[1]}.{_PARTS[match[2]]}.{end}",
+            Place(tensor, heads=_heads(match[2], tensor, file, family)),
+        )
     elif match is not None and match[2] == "ffn_gate_inp":
         yield f"model.layers.{match[1]}.{family.experts[0]}.gate.{end}", Place(tensor)
-    elif match is not None and match[2] in _EXPERTS and len(file.tensors[tensor].shape) == 3:
+    elif match is not None and match[2] in _EXPERTS and axes == 3:
         place, names = family.experts
         for expert in range(file.tensors[tensor].shape[0]):
             name = f"model.layers.{match[1]}.{place}.experts.{expert}.{names[_EXPERTS[match[2]]]}.{end}"
@@ -104,11 +110,17 @@ def _places_of(tensor: str, file: GgufFile, family: Family) -> Iterator[tuple[st
         )
 
 
-def _heads(part: str, file: GgufFile, family: Family) -> int:
+def _heads(part: str, tensor: str, file: GgufFile, family: Family) -> int:
+    """How many heads of interleaved rows a tensor has. Raises ``CheckpointError`` where they do not divide it."""
     if not family.interleaved or part not in ("attn_q", "attn_k"):
         return 0
-    heads: int = file.metadata["llama.attention.head_count"]
-    return heads if part == "attn_q" else int(file.metadata.get("llama.attention.head_count_kv", heads))
+    heads = file.metadata.get("llama.attention.head_count")
+    if part == "attn_k":
+        heads = file.metadata.get("llama.attention.head_count_kv", heads)
+    rows = file.tensors[tensor].shape[0]
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
+        raise CheckpointError(f"the GGUF file's {tensor} has {rows} rows, which are not pairs in {heads!r:.100} heads")
+    return heads
 
 
 def forms(file: GgufFile, where: Mapping[str, Place]) -> dict[str, Form]:

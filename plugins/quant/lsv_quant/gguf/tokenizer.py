@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from lsv.errors import CheckpointError
+
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_MOST_CHARACTERS = 1024
+"""Of a token. How it may be merged is tried at each of its characters."""
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -52,11 +59,28 @@ class Vocabulary:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
-        self.tokens: Sequence[str] = self.get("tokens", [])
-        self.kinds: Sequence[int] = self.get("token_type", [_NORMAL] * len(self.tokens))
+        self.tokens: list[str] = self.list_of("tokens", str, [])
+        self.kinds: list[int] = self.list_of("token_type", int, [_NORMAL] * len(self.tokens))
+        self.scores: list[float] = self.list_of("scores", float, [0.0] * len(self.tokens))
+        if (longest := max(map(len, self.tokens), default=0)) > _MOST_CHARACTERS:
+            raise CheckpointError(f"the GGUF file has a token of {longest} characters; models have none", param="model")
+        if not len(self.tokens) == len(self.kinds) == len(self.scores):
+            raise CheckpointError(
+                f"the GGUF file has {len(self.tokens)} tokens, {len(self.kinds)} kinds and {len(self.scores)} scores",
+                param="model",
+            )
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}", default)
+
+    def list_of(self, key: str, kind: type[T], default: list[T]) -> list[T]:
+        """A list of one kind. Raises ``CheckpointError`` for anything else."""
+        found = self.get(key, default)
+        if not isinstance(found, list) or not all(type(item) is kind for item in found):
+            raise CheckpointError(
+                f"the GGUF file's {key} of its tokenizer must be a list of {kind.__name__}", param="model"
+            )
+        return found
 
     @property
     def ids(self) -> dict[str, int]:
@@ -68,31 +92,45 @@ class Vocabulary:
     def named(self, name: str) -> str | None:
         """The text of the special token ``bos``, ``eos``, ``unknown`` or ``padding``."""
         number = self.get(f"{name}_token_id")
-        return self.tokens[number] if number is not None and number < len(self.tokens) else None
+        return self.tokens[number] if type(number) is int and 0 <= number < len(self.tokens) else None
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
     """The tokenizer's files; for an unknown kind a warning instead of tokenizer.json: ``--tokenizer`` names another."""
     vocabulary = Vocabulary(metadata)
     kind, style = vocabulary.get("model"), vocabulary.get("pre", "gpt-2")
-    if kind == "gpt2" and style in _STYLES:
-        _byte_level(vocabulary, _STYLES[style]).save(str(folder / "tokenizer.json"))
-    elif kind == "llama":
-        _sentence_piece(vocabulary).save(str(folder / "tokenizer.json"))
+    make = _maker(kind, style)
+    if make is not None:
+        try:
+            tokenizer = make(vocabulary)
+        except CheckpointError:
+            raise
+        except Exception as cause:  # tokenizers raises bare Exception
+            raise CheckpointError(f"the GGUF file's tokenizer can't be built: {cause}", param="model") from cause
+        tokenizer.save(str(folder / "tokenizer.json"))
     else:
         log.warning("the GGUF file's tokenizer (%s, %s) is not known: name another one with --tokenizer", kind, style)
-    settings = {name: vocabulary.named(key) for key, name in _NAMED.items()}
+    settings: dict[str, Any] = {name: vocabulary.named(key) for key, name in _NAMED.items()}
     settings["chat_template"] = _templates(metadata)
     known = {name: value for name, value in settings.items() if value is not None}
     (folder / "tokenizer_config.json").write_text(json.dumps(known), encoding="utf-8")
 
 
+def _maker(kind: Any, style: Any) -> Callable[[Vocabulary], Tokenizer] | None:
+    """What builds a tokenizer of this kind; None for one that is not known."""
+    if kind == "gpt2" and isinstance(style, str) and style in _STYLES:
+        return partial(_byte_level, style=_STYLES[style])
+    return _sentence_piece if kind == "llama" else None
+
+
 def _templates(metadata: Mapping[str, Any]) -> Any:
     """The chat template, or a list of named ones if there are several."""
-    default = metadata.get("tokenizer.chat_template")
-    named = {
-        name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())
-    }
+    default, names = metadata.get("tokenizer.chat_template"), metadata.get("tokenizer.chat_templates", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError("the names of the GGUF file's chat templates must be texts", param="model")
+    named = {name: metadata.get(f"tokenizer.chat_template.{name}") for name in names}
+    if not all(isinstance(text, str | None) for text in (default, *named.values())):
+        raise CheckpointError("the GGUF file's chat templates must be texts", param="model")
     if not any(named.values()):
         return default
     every = {"default": default, **named}
@@ -102,7 +140,7 @@ def _templates(metadata: Mapping[str, Any]) -> Any:
 def _byte_level(vocabulary: Vocabulary, style: Style) -> Tokenizer:
     """Byte-level BPE (Radford et al. 2019)."""
     ids = vocabulary.ids
-    pairs = (tuple(merge.split(" ", 1)) for merge in vocabulary.get("merges", []))
+    pairs = (tuple(merge.split(" ", 1)) for merge in vocabulary.list_of("merges", str, []))
     merges = [pair for pair in pairs if len(pair) == 2 and {*pair, "".join(pair)} <= ids.keys()]
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=style.ignore_merges))
     if style.nfc:
@@ -131,7 +169,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    ids, scores = vocabulary.ids, vocabulary.get("scores", [0.0] * len(vocabulary.tokens))
+    ids, scores = vocabulary.ids, vocabulary.scores
     normal = [n for n, kind in enumerate(vocabulary.kinds) if kind == _NORMAL]
     merges = []
     for number in sorted(normal, key=lambda number: -scores[number]):
