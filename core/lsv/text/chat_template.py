@@ -19,7 +19,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, CheckpointError
 
 Message = Mapping[str, Any]
 
@@ -118,9 +118,12 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
         return templates
     if isinstance(declared, str):
         return {_DEFAULT: declared}
-    if isinstance(declared, list):
-        return {entry["name"]: entry["template"] for entry in declared}
-    return dict(declared) if isinstance(declared, dict) else {}
+    pairs: list[tuple[object, object]] = list(declared.items()) if isinstance(declared, dict) else []
+    for entry in declared if isinstance(declared, list) else ():
+        pairs.append((entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None))
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise CheckpointError(f"{directory}: each of several chat templates must have a name and a template, as texts")
+    return {str(name): str(text) for name, text in pairs}
 
 
 def _prepare(message: Message, source: str) -> dict[str, Any]:

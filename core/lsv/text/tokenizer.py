@@ -6,6 +6,7 @@ Reads the files itself (``tokenizers`` alone, no transformers): loading costs 0.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 _METASPACE = "▁"
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Tokenizer:
@@ -243,6 +245,8 @@ def read_eos_ids(folder: Path) -> tuple[int, ...]:
     for file in ("generation_config.json", "config.json"):
         ids = _read_json(folder / file).get("eos_token_id")
         found += ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if not all(type(token) is int for token in found):
+        raise CheckpointError(f"{folder}: eos_token_id must be a token id or a list of them, got {found}")
     return tuple(dict.fromkeys(found))
 
 
@@ -252,7 +256,9 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
         file = _convert(folder)
     try:
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as cause:  # tokenizers raises bare Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
         raise CheckpointError(f"{file} can't be read as a tokenizer: {cause}", param="tokenizer") from cause
 
 
@@ -273,6 +279,8 @@ def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
         for name in _NAMED_TOKENS:
             token = source.get(name)
             text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and _SURROGATE.search(text):
+                raise CheckpointError(f"the tokenizer's {name} is {text!r}, which is not valid Unicode")
             if isinstance(text, str):
                 found.setdefault(name, text)
     return found
@@ -284,7 +292,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
         raise CheckpointError(f"{file} is not valid JSON: {cause}", param="tokenizer") from cause
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} must hold a JSON object", param="tokenizer")
