@@ -21,6 +21,8 @@ async def log_stats(client: Client, interval: float = INTERVAL) -> None:
     while True:
         await asyncio.sleep(interval)
         now, ended = client.stats, time.monotonic()
+        if now.steps_total < before.steps_total:
+            before = Stats()  # the engine has been started again
         if now.steps_total != before.steps_total:
             log.info("%s", describe(before, now, ended - began))
         before, began = now, ended

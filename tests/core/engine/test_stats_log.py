@@ -34,3 +34,18 @@ async def test_an_idle_engine_is_silent(caplog):
     await asyncio.sleep(0.05)
     task.cancel()
     assert len(caplog.records) == 1
+
+
+async def test_rates_of_an_engine_started_again_are_not_negative(caplog):
+    class Restarted:
+        stats = Stats(steps_total=9, prompt_tokens_total=1000, generation_tokens_total=500)
+
+    caplog.set_level(logging.INFO)
+    client = Restarted()
+    task = asyncio.create_task(log_stats(client, interval=0.01))
+    await asyncio.sleep(0)
+    client.stats = Stats(steps_total=2, prompt_tokens_total=10, generation_tokens_total=5)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    (line,) = (one.getMessage() for one in caplog.records)
+    assert "-" not in line
