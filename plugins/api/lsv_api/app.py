@@ -142,7 +142,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     def document() -> bytes:
         needs_key = not options.keyless
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
-        described = [route for route in ROUTES if transcribes or not route.transcribes]
+        described = [route for route in (*ROUTES, *own) if transcribes or not route.transcribes]
         return msgspec.json.encode(
             describe_api(described, version=__version__, root_path=options.root_path, needs_key=needs_key)
         )
@@ -155,7 +155,13 @@ def _self_description(api: Api) -> tuple[Route, ...]:
         names = list(api.service.names)
         return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
 
-    return (
-        Route(method="GET", path="/openapi.json", handler=show_openapi, summary="This description", probe=True),
-        Route(method="GET", path="/", handler=show_index, summary="Name, models and routes", probe=True),
-    )
+    own = (
+        Route(
+            method="GET", path="/openapi.json", handler=show_openapi, summary="This description", response=dict,
+            probe=True,
+        ),
+        Route(
+            method="GET", path="/", handler=show_index, summary="Name, models and routes", response=Index, probe=True
+        ),
+    )  # fmt: skip
+    return own

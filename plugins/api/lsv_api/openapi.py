@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
 
 import msgspec
 
+from lsv.media.content_parts import KNOWN
+from lsv.request.params import Range, SamplingParams
 from lsv_api.records.responses import ErrorResponse
 from lsv_api.routes import Route
 
 _NOT_WORD = re.compile(r"\W+")
 _CAPTURE = re.compile(r"<(\w+)(?::\w+)?>")
+_ID = {"type": "integer", "minimum": 0}
+_IDS = {"type": "array", "items": _ID, "minItems": 1}
+_PROMPTS = [
+    {"type": "string"},
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    _IDS,
+    {"type": "array", "items": _IDS, "minItems": 1},
+]
+_RANGES: Mapping[str, Range] = {
+    name: allowed
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items()
+    for allowed in getattr(hint, "__metadata__", ())
+}
 
 
 def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs_key: bool) -> dict[str, Any]:
@@ -25,6 +40,10 @@ def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs
     }
     ordered = sorted(records | {ErrorResponse}, key=lambda record: record.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    for route in routes:
+        if route.request is not None:
+            _refine(components[route.request.__name__]["properties"])
+    components["ContentPart"]["properties"]["type"]["enum"] = KNOWN
     by_record = dict(zip(ordered, schemas, strict=True))
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -39,6 +58,22 @@ def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs
         path = document["paths"].setdefault(_CAPTURE.sub(r"{\1}", route.path), {})
         path[route.method.lower()] = _operation(route, by_record, needs_key)
     return document
+
+
+def _refine(properties: dict[str, Any]) -> None:
+    """Say of a request's fields what their types do not: the ranges of sampling parameters, which are passed on under
+    the same name; that token ids are not negative; and that the items of a prompt are all of one kind.
+    """
+    for name, field in properties.items():
+        kinds = field.get("anyOf", [field])
+        low, high = _RANGES.get(name, (None, None))
+        for kind in kinds:
+            if low is not None and kind.get("type") in ("integer", "number"):
+                kind |= {"minimum": low, "maximum": high}
+            if kind.get("items") == {"type": "integer"}:
+                kind["items"] = _ID
+        if any("anyOf" in kind.get("items", {}) for kind in kinds):
+            field["anyOf"] = _PROMPTS
 
 
 def _operation(route: Route, schemas: dict[type, Any], needs_key: bool) -> dict[str, Any]:

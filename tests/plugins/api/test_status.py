@@ -46,15 +46,17 @@ async def test_openapi(start):
     assert document["openapi"].startswith("3.1")
     operations = [operation for path in document["paths"].values() for operation in path.values()]
     # the model does not transcribe
-    described = [route for route in ROUTES if not route.transcribes]
-    assert len(operations) == len(described)
-    assert len({operation["operationId"] for operation in operations}) == len(described)
+    count = len([route for route in ROUTES if not route.transcribes]) + len(("/", "/openapi.json"))
+    assert len(operations) == count
+    assert len({operation["operationId"] for operation in operations}) == count
     assert document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"
     assert "security" not in document["paths"]["/live"]["get"]
     assert document["paths"]["/v1/completions"]["post"]["security"] == [{"key": []}]
     chat = document["components"]["schemas"]["ChatRequest"]
     assert chat["required"] == ["messages"]
     assert {"temperature", "top_k", "documents", "stream_options"} <= set(chat["properties"])
+    number, null = chat["properties"]["temperature"]["anyOf"]
+    assert (number["minimum"], number["maximum"], null) == (0.0, 100.0, {"type": "null"})
 
 
 async def test_openapi_references_resolve(site):

@@ -14,8 +14,15 @@ from lsv.media.content_parts import ContentPart
 MAX_SALT = 1024
 """Characters of a cache salt."""
 
+def _described(**schema: Any) -> msgspec.Meta:
+    """What the description of the API says of a field beyond its type. The field's own reader checks it."""
+    return msgspec.Meta(extra_json_schema=schema)
+
+
 PromptField = str | list[int | str | list[int]]
 """A text, texts, token ids, or lists of token ids."""
+Messages = Annotated[list["Message"], _described(minItems=1)]
+TokenIds = Annotated[list[int], _described(minItems=1)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -56,8 +63,8 @@ class GenerationRequest(SampledRequest, kw_only=True):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     bad_words: list[str] | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: Annotated[dict[str, float], _described(propertyNames={"pattern": "^[0-9]{1,9}$"})] | None = None
+    allowed_token_ids: TokenIds | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
@@ -90,7 +97,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 class Message(msgspec.Struct, kw_only=True):
     """One message of a conversation."""
 
-    role: str
+    role: Annotated[str, _described(pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
@@ -101,7 +108,7 @@ class Message(msgspec.Struct, kw_only=True):
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -133,7 +140,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
