@@ -6,6 +6,10 @@ import os
 import sys
 
 import pytest
+from hypothesis import settings
+
+# What make fuzz runs the machines with.
+settings.register_profile("fuzz", max_examples=500)
 
 # Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in
 # a matrix, which no GPU does. Its kernels for AVX do not; numpy reads this when it is first imported.

@@ -180,6 +180,7 @@ WORLDS = {
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.machine
 @given(seed=st.integers(0, 1 << 20), **WORLDS)
 @settings(max_examples=300, **QUIET)
 def test_any_population_in_any_world(seed, **world):
