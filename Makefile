@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu lint install install-dev clean
+.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu soak fuzz lint install install-dev install-fuzz clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -32,6 +32,8 @@ install: $(VENV)/.installed
 
 install-dev: $(VENV)/.installed-dev
 
+install-fuzz: $(VENV)/.installed-fuzz
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -46,6 +48,10 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
 	$(BIN)/python -m pip install -q -e ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install -q -e ".[dev,fuzz]"
+	@touch $@
 
 lint: install-dev
 	$(BIN)/ruff check core plugins webui tests benchmarks tools
@@ -69,6 +75,16 @@ test-emulated: install-dev
 
 test-gpu: install-dev
 	$(PYTEST) -rs -m gpu tests
+
+# Everything at once on a real server, for SOAK_MINUTES: what is wrong, hung, leaked or grown. SOAK takes more options.
+SOAK_MINUTES ?= 10
+soak: install-dev
+	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.soak --minutes $(SOAK_MINUTES) $(SOAK)
+
+# Damaged files and bodies, random requests to all routes, random histories, for FUZZ_MINUTES. FUZZ takes more options.
+FUZZ_MINUTES ?= 5
+fuzz: install-fuzz
+	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.fuzz --minutes $(FUZZ_MINUTES) $(FUZZ)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist

@@ -33,6 +33,7 @@ def _roots() -> Iterator[Path]:
     yield ROOT / "webui" / "lsv_webui"
     yield from sorted((ROOT / "plugins").glob("*/lsv_*"))
     yield ROOT / "tools" / "demo" / "demo_training"
+    yield ROOT / "tools" / "reliability" / "trials"
 
 
 def packages() -> list[str]:

@@ -1,0 +1,155 @@
+"""``python -m trials.soak``: everything at once for minutes, then what is left of it, in one table.
+
+First the answers of lsv-demo without load, then twice as many clients as the engine has slots, then the same while
+engines and media workers are killed. Exit code 1 when a figure is not what it has to be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from trials.processes import alive, open_files
+from trials.server import TrialServer, wait_until
+from trials.soak.kills import kill_processes
+from trials.soak.known import learn_answers
+from trials.soak.load import open_client, visit
+from trials.soak.memory import MemoryWatch
+from trials.soak.tally import Tally
+from trials.soak.visits import Visits
+from trials.table import Figure, at_most, print_heading, print_table, told
+
+SLOTS = 16
+"""Requests the engine runs at once; twice as many clients ask."""
+BLOCKS = 120
+"""Of the KV cache: fewer than the slots can fill, so that requests are preempted."""
+EMBEDDED = "Lena is a teacher who lives in Brast."
+KILLS_SHARE = 0.2
+"""Of the time is for kills."""
+READY_SECONDS = 10.0
+SETTLE_SECONDS = 20.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trials.soak", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a request counts as hung")
+    parser.add_argument("--growth", type=float, default=1.0, help="per cent by which resident memory may grow")
+    parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder of the log and of what went wrong")
+    options = parser.parse_args()
+    print_heading(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    arguments = (
+        "lsv-demo", "--max-num-seqs", str(SLOTS), "--num-gpu-blocks-override", str(BLOCKS), "--restart-engine",
+        "--disable-log-requests",
+    )  # fmt: skip
+    with TrialServer(*arguments, log=options.out / f"server-{options.seed}.log") as server:
+        figures = asyncio.run(Soak(server, options).run())
+        figures += stop(server)
+    return 0 if print_table(figures) else 1
+
+
+class Soak:
+    """The phases of a soak, on a server that is ready."""
+
+    def __init__(self, server: TrialServer, options: argparse.Namespace) -> None:
+        self._server, self._options = server, options
+        self._seconds = options.minutes * 60
+        self._bad = options.out / f"bad-{options.seed}.jsonl"
+
+    async def run(self) -> list[Figure]:
+        visits = await self._learn()
+        files = self._open_files()
+        calm = await self._load(visits)
+        left = await self._leftovers("after the load", files)
+        faults = self._server.faults()
+        kills = await self._kill(visits)
+        left += await self._leftovers("after the kills", None)
+        return [*calm, at_most("tracebacks in the log before the kills", faults, 0), *kills, *left]
+
+    async def _learn(self) -> Visits:
+        async with open_client(self._server.url) as http:
+            known = await learn_answers(http, 40, self._options.seed)
+            reply = await http.post("/v1/embeddings", json={"input": EMBEDDED})
+            print(f"{len(known)} known answers", flush=True)
+            return Visits(known, EMBEDDED, reply.json()["data"][0]["embedding"])
+
+    async def _load(self, visits: Visits) -> list[Figure]:
+        """Twice the capacity, nothing killed: everything must be right."""
+        watch = MemoryWatch(self._server)
+        watching = asyncio.create_task(watch.watch())
+        tally = await self._visit(visits, "load", self._seconds * (1 - KILLS_SHARE))
+        watching.cancel()
+        growth = [
+            at_most(f"growth of the {kind} process's memory ({watch.last(kind):.0f} MiB)", 100 * watch.growth(kind),
+                    self._options.growth, " %")
+            for kind in ("api", "engine")
+        ]  # fmt: skip
+        return [
+            told("requests under load", f"{tally.total()} ({', '.join(f'{k} {n}' for k, n in tally.kinds.items())})"),
+            *(at_most(f"{end} under load", tally.ends[end], 0) for end in ("wrong", "failed", "broken", "hung")),
+            *growth,
+        ]
+
+    async def _kill(self, visits: Visits) -> list[Figure]:
+        """The same with kills: requests may fail with an error of the server's, and nothing else may happen."""
+        seconds = self._seconds * KILLS_SHARE
+        rng = Random(f"kills {self._options.seed}")
+        every = max(5.0, min(20.0, seconds / 4))
+        killing = asyncio.create_task(kill_processes(self._server, seconds - every, every, rng))
+        tally = await self._visit(visits, "kills", seconds)
+        ready = await killing
+        return [
+            told("requests while processes were killed", f"{tally.total()}, {tally.ends['failed']} lost"),
+            *(at_most(f"{end} during the kills", tally.ends[end], 0) for end in ("wrong", "broken", "hung")),
+            at_most(f"longest of {len(ready)} restarts", max(ready, default=0.0), READY_SECONDS, " s"),
+        ]
+
+    async def _visit(self, visits: Visits, phase: str, seconds: float) -> Tally:
+        tally, options = Tally(phase, self._bad), self._options
+        await visit(
+            self._server.url, visits, tally, clients=2 * SLOTS, seconds=seconds, patience=options.patience,
+            seed=f"{options.seed} {phase}",
+        )  # fmt: skip
+        print(f"{phase}: {dict(tally.ends)}", flush=True)
+        return tally
+
+    async def _leftovers(self, when: str, files: dict[str, int] | None) -> list[Figure]:
+        """What requests that have ended still hold."""
+
+        def idle() -> bool:
+            return not any(self._server.stats().values())
+
+        with suppress(TimeoutError):
+            await asyncio.to_thread(wait_until, idle, SETTLE_SECONDS, "the server is not idle")
+        stats = self._server.stats()
+        figures = [at_most(f"{name.removeprefix('vllm:')} {when}", value, 0) for name, value in stats.items()]
+        if files is not None:
+            now = self._open_files()
+            figures += [at_most(f"open files of the {kind} {when}, more than before", now[kind] - files[kind], 4)
+                        for kind in files]  # fmt: skip
+        return figures
+
+    def _open_files(self) -> dict[str, int]:
+        return {kind: sum(map(open_files, self._server.find(kind))) for kind in ("api", "engine")}
+
+
+def stop(server: TrialServer) -> list[Figure]:
+    """End the server as an operator does; whatever outlives it is a figure."""
+    family = server.processes()
+    code = server.stop()
+    left = alive(family)
+    return [
+        Figure("exit code after SIGTERM", str(code), "0", code == 0),
+        Figure("processes left", str(len(left)), "0", not left),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

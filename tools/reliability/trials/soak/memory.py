@@ -1,0 +1,39 @@
+"""How the memory of a server's processes grows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from statistics import median
+
+from trials.processes import resident
+from trials.server import TrialServer
+
+_EVERY = 1.0
+
+
+class MemoryWatch:
+    """Samples resident memory by kind of process, until it is cancelled."""
+
+    def __init__(self, server: TrialServer) -> None:
+        self._server = server
+        self._samples: dict[str, list[int]] = defaultdict(list)
+
+    async def watch(self) -> None:
+        while True:
+            sizes: dict[str, int] = defaultdict(int)
+            for pid, kind in self._server.processes().items():
+                sizes[kind] += resident(pid)
+            for kind, size in sizes.items():
+                self._samples[kind].append(size)
+            await asyncio.sleep(_EVERY)
+
+    def growth(self, kind: str) -> float:
+        """By how much it is larger in the last tenth of the time than in the second; 0.01 is 1 %."""
+        samples = self._samples[kind]
+        tenth = max(1, len(samples) // 10)
+        return median(samples[-tenth:]) / median(samples[tenth : 2 * tenth] or samples) - 1
+
+    def last(self, kind: str) -> float:
+        """MiB."""
+        return self._samples[kind][-1] / (1 << 20)
