@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import base64
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,43 +18,59 @@ from demo_training.senses.held_out import as_file
 from demo_training.senses.pictures import KNOWN, picture
 from demo_training.senses.sounds import sound
 from lsv import plugins
-from lsv.errors import RequestFailed
-from lsv.media.items import Encoded
-from lsv.media.options import Limits
+from lsv.config import EngineConfig
+from lsv.errors import LsvError
+from lsv.media.content_parts import Reference
+from lsv.media.options import Limits, MediaOptions
+from lsv.media.service import MediaService, open_service
+from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
-from lsv_multimodal.worker.messages import Init, Prepare
-from lsv_multimodal.worker.process import WorkerProcess
 from trials.fuzz.mutate import mutate_bytes
 from trials.fuzz.target import Read, Target
 
 _SECONDS = 10.0
+_UNEXPECTED = " could not be prepared ("
+"""In the message about an item that the decoder broke on."""
 _IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
 
 
 class DecoderFault(Exception):
-    """An error the decoder did not expect: the client is told that the server failed."""
+    """An error that the decoder did not expect, which names its type instead of what is wrong with the file."""
 
 
 def _reader(modality: Modality) -> Callable[[Path], Read]:
+    """Reads as a server does, by the media service of lsv-demo."""
+
     def reader(folder: Path) -> Read:
         found = plugins.load(["core", "cpu", "models", "demo", "multimodal"])
         config = resolve(gather(Declared(options.for_scope("engine", found.settings())), {}), found)
-        process = WorkerProcess(Init(config, Limits(pixels=16_000_000, seconds=120.0, frames=64)))
-        atexit.register(process.end)
+        runner = asyncio.Runner()
+        atexit.register(runner.close)
+        service = runner.run(_open(config, found.catalog))
+        atexit.register(lambda: runner.run(service.close()))
 
         def read(data: bytes) -> None:
-            if not process.running:
-                process.start()
+            reference = Reference(modality, modality, base64=base64.b64encode(data))
             try:
-                process.prepare(Prepare(modality, Encoded(data)), _SECONDS)
-            except RequestFailed as error:
-                raise DecoderFault(error.message) from error
+                runner.run(service.prepare([reference], {}))
+            except LsvError as error:
+                if _UNEXPECTED in error.message:
+                    raise DecoderFault(error.message) from error
+                raise
 
         return read
 
     return reader
+
+
+async def _open(config: EngineConfig, catalog: Catalog) -> MediaService:
+    limits = Limits(pixels=16_000_000, seconds=120.0, frames=64)
+    service = open_service(config, catalog, MediaOptions(prepare_seconds=_SECONDS, limits=limits))
+    assert service is not None, "lsv-demo takes media"
+    await service.ready()
+    return service
 
 
 def _images() -> Sequence[bytes]:

@@ -86,6 +86,7 @@ class Soak:
         watching = asyncio.create_task(watch.watch())
         tally = await self._visit(visits, "load", self._seconds * (1 - KILLS_SHARE))
         watching.cancel()
+        watch.write(self._bad.with_name(f"memory-{self._options.seed}.jsonl"))
         growth = [
             at_most(f"growth of the {kind} process's memory ({watch.last(kind):.0f} MiB)", 100 * watch.growth(kind),
                     self._options.growth, " %")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
+from pathlib import Path
 from statistics import median
 
 from trials.processes import resident
@@ -33,6 +35,10 @@ class MemoryWatch:
         samples = self._samples[kind]
         tenth = max(1, len(samples) // 10)
         return median(samples[-tenth:]) / median(samples[tenth : 2 * tenth] or samples) - 1
+
+    def write(self, file: Path) -> None:
+        """All samples, a kind a line: bytes, one a second."""
+        file.write_text("".join(f"{json.dumps({kind: found})}\n" for kind, found in self._samples.items()))
 
     def last(self, kind: str) -> float:
         """MiB."""
