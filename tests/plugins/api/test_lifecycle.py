@@ -141,7 +141,7 @@ PROGRAM = textwrap.dedent(
     import asyncio, logging, uvloop
     from lsv.engine.client import EngineStatus, Service
     from lsv.testing.fakes.client import FakeClient
-    from lsv_api.server import serve
+    from lsv_api.frontend import serve
 
     async def main():
         client = FakeClient(answer="x" * 100)

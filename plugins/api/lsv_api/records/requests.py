@@ -14,6 +14,7 @@ from lsv.media.content_parts import ContentPart
 MAX_SALT = 1024
 """Characters of a cache salt."""
 
+
 def _described(**schema: Any) -> msgspec.Meta:
     """What the description of the API says of a field beyond its type. The field's own reader checks it."""
     return msgspec.Meta(extra_json_schema=schema)
