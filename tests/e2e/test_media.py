@@ -82,7 +82,9 @@ def test_the_second_turn_finds_the_first_in_the_cache(client: openai.OpenAI) -> 
     first, second = (ask(client, begun, RED, "and?" * 10).usage for _ in range(2))
     # 4 x 4 patches
     assert first.prompt_tokens == second.prompt_tokens == len(f"user: {begun}{'and?' * 10}assistant: ") + 16
-    assert (first.prompt_tokens_details.cached_tokens, second.prompt_tokens_details.cached_tokens) == (0, 160)
+    assert first.prompt_tokens_details.cached_tokens == 0
+    # full blocks of 32 tokens, or of the 64 that some platforms have
+    assert second.prompt_tokens_details.cached_tokens in (160, 128)
 
 
 def test_streams_and_files(client: openai.OpenAI, media: Path) -> None:
