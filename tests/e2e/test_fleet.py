@@ -84,6 +84,15 @@ def test_one_scrape_answers_for_all_and_a_lost_process_is_replaced(fleet):
     assert members(fleet) == []
 
 
+@pytest.mark.slow
+def test_one_that_hangs_is_replaced(fleet):
+    hung = members(fleet)[0]
+    os.kill(hung, signal.SIGSTOP)
+    until(lambda: hung not in members(fleet) and len(members(fleet)) == 2, 30)
+    assert "hangs: no sign of life" in fleet.log.read_text()
+    assert [complete(fleet)[0] for _ in range(4)] == [200] * 4
+
+
 def test_all_drain_at_the_first_signal(fleet):
     with ThreadPoolExecutor(6) as threads:
         running = [threads.submit(complete, fleet, max_tokens=300, ignore_eos=True) for _ in range(6)]

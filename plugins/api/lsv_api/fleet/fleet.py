@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lsv.engine.client import Client, Service
@@ -26,7 +27,8 @@ START_SECONDS = 60.0
 """Until the first sign of life, for which Python and its imports must be there."""
 SILENCE_SECONDS = 10.0
 """After so long without a sign of life, a member hangs."""
-RESTARTS = RestartPolicy(10, 60.0)
+RESTARTS, WINDOW_SECONDS = 10, 60.0
+"""How often a member may be replaced, for each of them, within so many seconds."""
 END_SECONDS = 5.0
 """What members get beyond the time for draining."""
 
@@ -34,8 +36,15 @@ END_SECONDS = 5.0
 class Member:
     """One API process, replaced for as long as it is wanted."""
 
-    def __init__(self, join: Join, inherited: Sequence[socket.socket | Buckets], restarts: RestartPolicy) -> None:
+    def __init__(
+        self,
+        join: Join,
+        inherited: Sequence[socket.socket | Buckets],
+        restarts: RestartPolicy,
+        threads: ThreadPoolExecutor,
+    ) -> None:
         self.serving = asyncio.Event()
+        self._threads = threads
         self._join = join
         self._inherited = inherited
         self._restarts = restarts
@@ -52,7 +61,7 @@ class Member:
                 environment=environment_with({"PROMETHEUS_MULTIPROC_DIR": self._join.metrics}),
             )  # fmt: skip
             try:
-                ended = await asyncio.to_thread(self._watch, child, loop)
+                ended = await loop.run_in_executor(self._threads, self._watch, child, loop)
             finally:
                 child.end()
             if self._stopping:
@@ -105,14 +114,14 @@ class Fleet:
         listener: socket.socket,
         buckets: Buckets,
     ) -> None:
-        self._service = service
         self._options = options
         self._folder = PrivateFolder()
         clients: Sequence[Client] = list(dict.fromkeys(service.clients.values()))
         engines = [Engine(client.config, str(client.address)) for client in clients if isinstance(client, SocketClient)]
         join = Join(tuple(engines), dict(settings), str(self._folder.path))
-        restarts = RestartPolicy(RESTARTS.limit * options.server_count, RESTARTS.window)
-        self.members = [Member(join, (listener, buckets), restarts) for _ in range(options.server_count)]
+        restarts = RestartPolicy(RESTARTS * options.server_count, WINDOW_SECONDS)
+        self._threads = ThreadPoolExecutor(options.server_count, thread_name_prefix="lsv-watch")  # one watches each
+        self.members = [Member(join, (listener, buckets), restarts, self._threads) for _ in range(options.server_count)]
         self._signalled = 0
 
     async def run(self) -> None:
@@ -130,6 +139,7 @@ class Fleet:
             for member in self.members:
                 member.kill()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._threads.shutdown()
             self._folder.remove()
 
     async def wait_until_serving(self) -> None:
