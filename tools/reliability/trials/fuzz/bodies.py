@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Callable, Sequence
@@ -68,7 +67,7 @@ def _form() -> Sequence[bytes]:
 
 def _form_reader(folder: Path) -> Read:
     def read(data: bytes) -> None:
-        asyncio.run(decode_form(data, f"multipart/form-data; boundary={_BOUNDARY}", requests.SpeechRequest))
+        decode_form(data, f"multipart/form-data; boundary={_BOUNDARY}", requests.SpeechRequest)
 
     return read
 

@@ -31,6 +31,8 @@ BLOCKS = 120
 EMBEDDED = "Lena is a teacher who lives in Brast."
 KILLS_SHARE = 0.2
 """Of the time is for kills."""
+WARM_SECONDS = 120.0
+"""Until caches and pools are full, whatever a tenth of the time is."""
 READY_SECONDS = 10.0
 SETTLE_SECONDS = 20.0
 
@@ -61,6 +63,7 @@ class Soak:
     def __init__(self, server: TrialServer, options: argparse.Namespace) -> None:
         self._server, self._options = server, options
         self._seconds = options.minutes * 60
+        self._load_seconds = self._seconds * (1 - KILLS_SHARE)
         self._bad = options.out / f"bad-{options.seed}.jsonl"
 
     async def run(self) -> list[Figure]:
@@ -84,19 +87,19 @@ class Soak:
         """Twice the capacity, nothing killed: everything must be right."""
         watch = MemoryWatch(self._server)
         watching = asyncio.create_task(watch.watch())
-        tally = await self._visit(visits, "load", self._seconds * (1 - KILLS_SHARE))
+        tally = await self._visit(visits, "load", self._load_seconds)
         watching.cancel()
         watch.write(self._bad.with_name(f"memory-{self._options.seed}.jsonl"))
-        growth = [
-            at_most(f"growth of the {kind} process's memory ({watch.last(kind):.0f} MiB)", 100 * watch.growth(kind),
-                    self._options.growth, " %")
-            for kind in ("api", "engine")
-        ]  # fmt: skip
         return [
             told("requests under load", f"{tally.total()} ({', '.join(f'{k} {n}' for k, n in tally.kinds.items())})"),
             *(at_most(f"{end} under load", tally.ends[end], 0) for end in ("wrong", "failed", "broken", "hung")),
-            *growth,
+            *(self._growth(watch, kind) for kind in ("api", "engine")),
         ]
+
+    def _growth(self, watch: MemoryWatch, kind: str) -> Figure:
+        warm = max(WARM_SECONDS, self._load_seconds / 10)
+        name = f"growth of the {kind} process's memory ({watch.last(kind):.0f} MiB)"
+        return at_most(name, 100 * watch.growth(kind, warm), self._options.growth, " %")
 
     async def _kill(self, visits: Visits) -> list[Figure]:
         """The same with kills: requests may fail with an error of the server's, and nothing else may happen."""

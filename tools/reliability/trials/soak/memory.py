@@ -30,11 +30,13 @@ class MemoryWatch:
                 self._samples[kind].append(size)
             await asyncio.sleep(_EVERY)
 
-    def growth(self, kind: str) -> float:
-        """By how much it is larger in the last tenth of the time than in the second; 0.01 is 1 %."""
-        samples = self._samples[kind]
-        tenth = max(1, len(samples) // 10)
-        return median(samples[-tenth:]) / median(samples[tenth : 2 * tenth] or samples) - 1
+    def growth(self, kind: str, settled: float) -> float:
+        """By how much its median is larger in the last third of the time after ``settled`` seconds than in the first of
+        these thirds; 0.01 is 1 %.
+        """
+        samples = self._samples[kind][round(settled / _EVERY) :] or self._samples[kind]
+        third = max(1, len(samples) // 3)
+        return median(samples[-third:]) / median(samples[:third]) - 1
 
     def write(self, file: Path) -> None:
         """All samples, a kind a line: bytes, one a second."""
