@@ -178,7 +178,7 @@ def test_a_published_config_leaves_sizes_out(catalog: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("family", "overrides", "why"),
     [
-        ("llava", {"text_config": {"model_type": "phi"}}, "language models are llama, mistral, qwen2, got phi"),
+        ("llava", {"text_config": {"model_type": "phi"}}, "language models are llama, mistral, qwen2, got 'phi'"),
         ("llava", {"vision_config": {"model_type": "pixtral"}}, "vision towers are .*, got pixtral"),
         ("llava", {"vision_config": {"tubelet_size": 2}}, "keys clip_vision_model does not know .*tubelet_size"),
         ("llava", {"vision_feature_layer": -5}, "one of the tower's 3, got -5"),
