@@ -54,7 +54,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        self._mark = f"BREAKDOWN={uuid.uuid4().hex}"
+        self._mark = f"XDG_BREAKDOWN={uuid.uuid4().hex}"  # a name that confined processes keep
         monkeypatch.setenv(*self._mark.split("="))
         monkeypatch.setenv("TMPDIR", str(self.temporary))
         monkeypatch.setattr("tempfile.tempdir", None)
