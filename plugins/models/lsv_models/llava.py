@@ -62,6 +62,8 @@ class LlavaConfig:
     def read(cls, keys: Keys, tower: TowerConfig, *, tiles: bool) -> LlavaConfig:
         layers = keys.json.get("vision_feature_layer", -2)
         keys.take("vision_feature_layer", list if isinstance(layers, list) else int, layers)
+        if layers == []:
+            raise CheckpointError("config.json: vision_feature_layer must name a layer of the tower, got an empty list")
         strategy = keys.take("vision_feature_select_strategy", str, "default")
         if strategy not in ("default", "full"):
             raise CheckpointError(

@@ -171,6 +171,13 @@ def test_audio_that_is_refused(data: bytes, limits: Limits, message: str) -> Non
     assert "0x" not in caught.value.message
 
 
+def test_a_codec_that_nobody_knows() -> None:
+    data = bytearray(sound(tone(1, 1), 16_000))
+    data[20:22] = b"\x77\x77"  # the format tag of the WAV
+    with pytest.raises(BadRequest, match="a codec that is not known here"):
+        decode_audio(bytes(data), 16_000, LIMITS)
+
+
 def reds(data: bytes, **options: Any) -> list[int]:
     found = decode_video(data, options, LIMITS)
     return [round(frame[..., 0].mean()) for frame in found.frames]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Audio
-from lsv_multimodal.decoding.containers import opened
+from lsv_multimodal.decoding.containers import check_codec, opened
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -26,6 +26,7 @@ def decode_audio(data: bytes, rate: int, limits: Limits) -> Audio:
         if not container.streams.audio:
             raise BadRequest("there is no audio in it")
         stream = container.streams.audio[0]
+        check_codec(stream, "audio")
         if stream.duration is not None and stream.time_base is not None:
             _check_seconds(float(stream.duration * stream.time_base), limits)
         stream.codec_context.thread_count = 1

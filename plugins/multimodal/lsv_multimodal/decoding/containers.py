@@ -8,11 +8,18 @@ from contextlib import contextmanager
 
 import av
 import av.container
+import av.stream
 
 from lsv.errors import BadRequest
 
 _FORMATS = "wav,flac,ogg,mp3,aac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 """Containers that hold their own data; playlists and scripts (hls, concat, …) name other files and hosts."""
+
+
+def check_codec(stream: av.stream.Stream, what: str) -> None:
+    """Raises ``BadRequest`` for a stream whose codec FFmpeg does not know."""
+    if stream.codec_context is None:
+        raise BadRequest(f"the {what} is in a codec that is not known here")
 
 
 @contextmanager

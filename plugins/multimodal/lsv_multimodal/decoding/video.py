@@ -12,7 +12,7 @@ import numpy as np
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Video
-from lsv_multimodal.decoding.containers import opened
+from lsv_multimodal.decoding.containers import check_codec, opened
 from lsv_multimodal.decoding.frames import choose_frames
 from lsv_multimodal.decoding.images import check_size
 
@@ -38,6 +38,7 @@ def _frame_times(container: av.container.InputContainer, limits: Limits) -> list
     if not container.streams.video:
         raise BadRequest("there are no images in the video")
     stream = container.streams.video[0]
+    check_codec(stream, "video")
     times: list[float] = []
     for packet in container.demux(stream):
         if not packet.size:

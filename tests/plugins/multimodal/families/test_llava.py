@@ -181,6 +181,7 @@ def test_a_published_config_leaves_sizes_out(catalog: Any, tmp_path: Path) -> No
         ("llava", {"text_config": {"model_type": "phi"}}, "language models are llama, mistral, qwen2, got 'phi'"),
         ("llava", {"vision_config": {"model_type": "pixtral"}}, "vision towers are .*, got pixtral"),
         ("llava", {"vision_config": {"tubelet_size": 2}}, "keys clip_vision_model does not know .*tubelet_size"),
+        ("llava", {"vision_feature_layer": []}, "must name a layer of the tower, got an empty list"),
         ("llava", {"vision_feature_layer": -5}, "one of the tower's 3, got -5"),
         ("llava", {"image_token_index": 320}, "image_token_index is 320, but the vocabulary ends at 320"),
         ("llava_next", {"vision_feature_select_strategy": "full"}, "tiles need patches alone"),
