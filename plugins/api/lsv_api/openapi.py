@@ -110,5 +110,12 @@ def _content(route: Route, schemas: dict[type, Any]) -> dict[str, Any]:
         schema = {"oneOf": [schema, schemas[route.verbose]]}
     content = {"application/json": {"schema": schema}}
     if route.streams:
-        content["text/event-stream"] = {"schema": schemas[route.streams]}
+        content["text/event-stream"] = {"schema": _event(schemas[route.streams], schemas[ErrorResponse])}
     return content
+
+
+def _event(*kinds: Any) -> dict[str, Any]:
+    """A server-sent event: its data are JSON of one of these kinds, and ``[DONE]`` in the last one."""
+    json = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": list(kinds)}}
+    data = {"anyOf": [json, {"const": "[DONE]"}]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -57,6 +57,12 @@ async def test_openapi(start):
     assert {"temperature", "top_k", "documents", "stream_options"} <= set(chat["properties"])
     number, null = chat["properties"]["temperature"]["anyOf"]
     assert (number["minimum"], number["maximum"], null) == (0.0, 100.0, {"type": "null"})
+    answers = document["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]
+    event, end = answers["text/event-stream"]["schema"]["properties"]["data"]["anyOf"]
+    assert end == {"const": "[DONE]"}
+    assert [kind["$ref"].rpartition("/")[2] for kind in event["contentSchema"]["anyOf"]] == [
+        "CompletionResponse", "ErrorResponse",
+    ]  # fmt: skip
 
 
 async def test_openapi_references_resolve(site):
