@@ -16,6 +16,7 @@ from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
+from lsv.processes import heap
 from lsv.resolve import resolve
 from lsv.settings import Settings
 
@@ -23,6 +24,8 @@ from lsv.settings import Settings
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="serve")
     config = resolve(settings, context.plugins)
+    heap.share_arenas()
+    heap.return_large_blocks()
     asyncio.run(_serve(config, settings, context.plugins))
     return 0
 

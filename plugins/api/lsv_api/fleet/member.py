@@ -17,6 +17,7 @@ from lsv.engine.client import Service
 from lsv.engine.connect import open_client
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import LsvError
+from lsv.processes import heap
 from lsv.processes.lifeline import connect
 from lsv.processes.wire import Channel, Failed
 from lsv_api.accounts.buckets import Buckets
@@ -30,6 +31,8 @@ ALIVE_SECONDS = 1.0
 
 def main(listener: int, buckets: int, channel: int, parent: int) -> int:
     """Serve until told to stop; the exit code."""
+    heap.share_arenas()
+    heap.return_large_blocks()
     lifeline: Channel[Alive | Failed, Join] = connect(channel, parent, Join)
     join = lifeline.receive()
     level = str(join.settings["log_level"]).upper()

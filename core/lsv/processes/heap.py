@@ -1,0 +1,34 @@
+"""What the C library's allocator keeps of freed memory: glibc's malloc, by mallopt(3)."""
+
+from __future__ import annotations
+
+import ctypes
+
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+"""Parameters of mallopt, as malloc.h numbers them."""
+ARENAS = 2
+MAPPED_BYTES = 128 << 10
+
+
+def share_arenas() -> None:
+    """Let all threads of this process allocate from two arenas; to be called before they start.
+
+    Otherwise each thread soon has an arena of its own, and every one of them keeps as much as it once needed.
+    Does nothing where the C library is another one.
+    """
+    _set(_ARENA_MAX, ARENAS)
+
+
+def return_large_blocks() -> None:
+    """Give blocks of 128 KiB and more back to the system as soon as they are freed.
+
+    It is what glibc begins with, but it raises this size to that of the largest block freed so far, up to 32 MiB: after
+    one large body, all later ones leave holes in the heap. Not for processes that allocate such blocks all the time.
+    """
+    _set(_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def _set(parameter: int, value: int) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(parameter, value)
