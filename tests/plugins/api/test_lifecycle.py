@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import httpx2
 import pytest
+from sanic import Request
+from sanic.compat import Header
 
 from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError, EngineDied
+from lsv_api.http.context import Exchange
 
 
 async def until(condition, seconds=5.0):
@@ -53,6 +57,15 @@ async def test_leaving_in_the_middle_of_a_stream(site):
             if "x" in line:
                 break
     await until(lambda: site.engine.aborted)
+
+
+async def test_a_request_is_freed_without_the_collector(site):
+    """What is known about a request hangs on it and needs it, too: a cycle would keep both until it is found."""
+    request = Request(b"/", Header(), "1.1", "GET", None, site.app)
+    request.ctx.exchange = Exchange(request, site.app.ctx.api)
+    watched = weakref.ref(request)
+    del request
+    assert watched() is None
 
 
 async def test_a_silent_stream_gets_heartbeats(start):

@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -132,7 +133,7 @@ class Exchange:
     """
 
     def __init__(self, request: Request, api: Api) -> None:
-        self.request = request
+        self.request: Request = weakref.proxy(request)  # which holds this: a cycle would keep both for a while
         self.api = api
         self.key = secrets.token_hex(16)
         self.request_id = accepted_id(request.headers.get("x-request-id")) or self.key
