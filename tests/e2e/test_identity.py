@@ -5,8 +5,10 @@ transformers.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,12 @@ KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
 """One format for each way weights are multiplied."""
 IN_GROUPS = tuple(name for name in FORMATS if name.startswith(("asym_int4", "mxfp4", "nf4")))
 """Others quantise activations, or scale all inputs of an output alike, and do so by rank: sums of two ranks differ."""
+ON_CPU = os.environ.get("LSV_PLATFORM", "cpu") == "cpu"
+"""Its kernels give a row the same bits in any batch; others' answers may part where two tokens are equally likely."""
+TIE = 1e-4
+"""Two tokens whose logits or log probabilities differ by less are equally likely."""
+STEP = 0.2
+"""The same where activations are rounded to 8 bits: one that is rounded the other way moves logits by up to this."""
 PAIRS = [*((name,) for name in OPTIMISATIONS), *itertools.combinations(OPTIMISATIONS, 2), tuple(OPTIMISATIONS)]
 
 
@@ -70,6 +78,12 @@ def run(checkpoint: str, *names: str, preempts: bool = True, **more: Any) -> lis
         return [answer.outputs[0].token_ids for answer in answers]
 
 
+@cache
+def run_plain(checkpoint: str, quantization: str) -> list[tuple[int, ...]]:
+    """The plain path takes longest, and is what many tests compare with."""
+    return run(checkpoint, quantization=quantization)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny("llama", tmp_path_factory.mktemp("identity") / "llama", max_position_embeddings=512))
@@ -82,7 +96,7 @@ def plain(checkpoint: str) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("names", PAIRS, ids="+".join)
 def test_an_optimisation_changes_no_token(checkpoint: str, plain: list[tuple[int, ...]], names: tuple[str, ...]):
-    assert run(checkpoint, *names) == plain
+    check_alike(checkpoint, run(checkpoint, *names), plain)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -106,7 +120,7 @@ def check_against_transformers(path: Path, answers: list[tuple[int, ...]]) -> No
             logits = reference(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
         for position, token in enumerate(answer):
             if token != int(logits[position].argmax()):
-                assert float(logits[position].max() - logits[position][token]) < 1e-4, f"position {position} is no tie"
+                assert float(logits[position].max() - logits[position][token]) < TIE, f"position {position} is no tie"
                 ties += 1
     print(f"{path.name}: {ties} ties")
     assert ties <= 0.02 * 12 * TOKENS
@@ -122,8 +136,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_optimisations_change_no_token_of_quantised_experts(name: str, checkpoints: dict[str, str]) -> None:
-    quantised = run(checkpoints["mixtral"], quantization=name)
-    assert run(checkpoints["mixtral"], *OPTIMISATIONS, quantization=name) == quantised
+    quantised = run_plain(checkpoints["mixtral"], name)
+    found = run(checkpoints["mixtral"], *OPTIMISATIONS, quantization=name)
+    check_alike(checkpoints["mixtral"], found, quantised, quantization=name)
     assert quantised != run(checkpoints["mixtral"])
 
 
@@ -134,20 +149,34 @@ def test_optimisations_change_no_token_of_quantised_experts(name: str, checkpoin
 def test_an_optimisation_changes_no_token_of_any_format(
     name: str, family: str, names: tuple[str, ...], checkpoints: dict[str, str]
 ) -> None:
-    assert run(checkpoints[family], *names, quantization=name) == run(checkpoints[family], quantization=name)
+    found = run(checkpoints[family], *names, quantization=name)
+    check_alike(checkpoints[family], found, run_plain(checkpoints[family], name), quantization=name)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "mxfp4")) for n in IN_GROUPS])
 def test_two_ranks_of_a_quantised_model_match_one(name: str, checkpoints: dict[str, str]) -> None:
     for one, two in zip(*(scored(checkpoints["llama"], name, ranks) for ranks in (1, 2)), strict=True):
         parting = next((at for at in range(TOKENS) if one[at][0] != two[at][0]), None)
-        assert parting is None or one[parting][1] < 1e-4, f"position {parting} is no tie"
+        assert parting is None or one[parting][1] < TIE, f"position {parting} is no tie"
 
 
-def scored(checkpoint: str, quantization: str, ranks: int) -> list[list[tuple[int, float]]]:
+def check_alike(
+    checkpoint: str, found: list[tuple[int, ...]], plain: list[tuple[int, ...]], quantization: str | None = None
+) -> None:
+    """Equal to the last token; where kernels allow less, up to a tie of the plain path."""
+    if ON_CPU or found == plain:
+        assert found == plain
+        return
+    tie = TIE if quantization in (None, *IN_GROUPS) else STEP
+    for one, two, margins in zip(plain, found, scored(checkpoint, quantization, 1, **PLAIN), strict=True):
+        parting = next((at for at in range(TOKENS) if one[at] != two[at]), None)
+        assert parting is None or margins[parting][1] < tie, f"position {parting} is no tie"
+
+
+def scored(checkpoint: str, quantization: str | None, ranks: int, **more: Any) -> list[list[tuple[int, float]]]:
     """Each answer's tokens, and how much likelier each was than the next best."""
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False, logprobs=2)
-    options = {"dtype": "float32", "max_model_len": LENGTH, "skip_tokenizer_init": True}
+    options = {"dtype": "float32", "max_model_len": LENGTH, "skip_tokenizer_init": True, **more}
     with LLM(checkpoint, quantization=quantization, tensor_parallel_size=ranks, **options) as llm:
         answers = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts()], params, use_tqdm=False)
     return [
