@@ -175,7 +175,11 @@ class AttentionBackend(Protocol):
         ...
 
     def allocate(self, spec: CacheSpec, device: Device) -> Any:
-        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of."""
+        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of.
+
+        Comes before the first plan, and a second time when it is known how large the cache may be; from then on the
+        first cache is not used any more.
+        """
         ...
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:

@@ -21,16 +21,16 @@ class PagedBackend(ABC):
     ``PagedPlan``s; a backend with other ones overrides ``make_cache`` and ``plan``.
     """
 
-    device: Device | None = None
-    """That of the cache; None before there is one."""
+    device: Device
+    """That of the cache and of all plans; known from ``allocate`` on."""
 
-    block_size: int = 0
-    """Tokens of a page; 0 before there is a cache."""
+    block_size: int
+    """Tokens of a page; known from ``allocate`` on."""
 
     @property
     def torch_device(self) -> torch.device:
-        """Where the tensors of plans are: with the cache, or on the host before there is one."""
-        return torch.device("cpu") if self.device is None else self.device.torch_device
+        """Where the tensors of plans are."""
+        return self.device.torch_device
 
     def supports(self, layer: AttentionLayer) -> str | None:
         """Override it to refuse more layers, and ask this one about the others."""
@@ -50,12 +50,12 @@ class PagedBackend(ABC):
         return make_cache(spec, device.torch_device)
 
     def table_of(self, batch: BatchLayout, group: KVGroup) -> Int32s:
-        """The group's block table [rows, blocks]; without columns as long as there is no cache, and so no blocks."""
+        """The group's block table [rows, blocks]; without columns for a step without a cache."""
         return np.asarray(self.rows_of(batch, group))
 
     def rows_of(self, batch: BatchLayout, group: KVGroup) -> Int32s | TableRows:
         """As ``table_of``, without copying the rows of tables that stay from step to step."""
-        if not batch.tables or not self.block_size:
+        if not batch.tables:
             return np.zeros((len(batch.query), 0), np.int32)
         return batch.tables[group.index]
 

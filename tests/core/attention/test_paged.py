@@ -130,16 +130,6 @@ def test_rows_of_a_padded_batch_begin_every_span() -> None:
     assert row_starts(layout([3, 1, 2], [3, 1, 2], span=4)).tolist() == [0, 4, 8, 12]
 
 
-def test_there_are_no_blocks_before_there_is_a_cache(device: Device) -> None:
-    """Memory is measured without one, with tables of a block size that nobody told the backend."""
-    backend, batch = SmallBackend(), layout([40], [40], [[1]])
-    plan = backend.plan(batch, GROUP)
-    assert plan.tables.shape == (1, 0)
-    assert plan.slots.tolist() == [0] * 40
-    backend.allocate(CacheSpec([GROUP], [LAYER], 4, 64, torch.float32), device)
-    assert backend.plan(batch, GROUP).tables.tolist() == [[1]]
-
-
 SMALL = replace(LAYER, index=2, kv_heads=1, group=1)
 GROUPS = (KVGroup(0, "full", (0, 1), 1024), KVGroup(1, "window", (2,), 512, 32))
 LAYERS = (LAYER, replace(LAYER, index=1, place=1), SMALL)

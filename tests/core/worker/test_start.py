@@ -43,6 +43,30 @@ def test_the_budget_is_asked_for_as_if_the_weights_were_there(
     assert fit.vocab_size == 320
 
 
+def test_memory_is_measured_with_the_kernels_that_serve(
+    checkpoints: Checkpoints, make_worker: MakeWorker, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a cache of the null page, where plans and pages are on the device as they are later."""
+    pages: list[int] = []
+    attend = DenseAttention.attend
+
+    def watch(self: Any, q: Any, k: Any, v: Any, layer: Any, cache: Any, plan: Any) -> Any:
+        pages.append(len(cache.k[layer.index]))
+        assert self.device is device
+        return attend(self, q, k, v, layer, cache, plan)
+
+    def measure(run: Callable[[], object]) -> int:
+        run()
+        assert pages == [1, 1]
+        return 1 << 10
+
+    monkeypatch.setattr(DenseAttention, "attend", watch)
+    monkeypatch.setattr(device, "measure_peak", measure, raising=False)
+    fit = make_worker(checkpoints("llama"), "llama").start(no_report)
+    assert set(pages[2:]) == {fit.num_blocks + 1}
+    assert device.seen.used >= fit.weight_bytes + (1 << 10)
+
+
 def test_warmed_up_shapes_run_compiled(drive: Callable[..., Any], device: Any) -> None:
     driver = drive()
     shape = Shape("decode", 2, 1, 3)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from torch import nn
 
 from lsv import ops
-from lsv.attention import AttentionBackend
+from lsv.attention import AttentionBackend, CacheSpec
 from lsv.config import BoundOp, EngineConfig
 from lsv.errors import ConfigError
+from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
+from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.worker.load.declared import Declared
 
@@ -25,6 +28,13 @@ class Bound:
     backend: AttentionBackend
     ops: tuple[BoundOp, ...]
     """What was bound to each op, and why."""
+
+    def allocate(self, pages: int, config: EngineConfig, device: Device) -> Any:
+        """A KV cache of the backend's; with a single page it is the null page, which is enough to run on."""
+        declared, dtype = self.declared, cache_dtype(config.kv_dtype, model_dtype(config.dtype))
+        return self.backend.allocate(
+            CacheSpec(declared.groups, declared.layers, pages, config.block_size, dtype), device
+        )
 
 
 def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:

@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from lsv.attention import AttentionBackend, CacheSpec
+from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
-from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import CheckpointOffer
 from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
@@ -56,10 +55,7 @@ def load(
     device.release_cache()  # filling has left memory reserved for the largest tensors
     fit = measure_fit(fit, bound, config, device, communicator)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
-    dtype, pages = cache_dtype(config.kv_dtype, model_dtype(config.dtype)), fit.num_blocks + 1
-    spec = CacheSpec(declared.groups, declared.layers, pages, config.block_size, dtype)
-    cache = bound.backend.allocate(spec, device)
-    return Loaded(declared, bound.backend, cache, fit)
+    return Loaded(declared, bound.backend, bound.allocate(fit.num_blocks + 1, config, device), fit)
 
 
 def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> CheckpointSource:

@@ -45,12 +45,16 @@ def _peaks(bound: Bound, config: EngineConfig, device: Device) -> Iterator[Reaso
 
 
 def run_largest(bound: Bound, config: EngineConfig, device: Device) -> None:
-    """One prompt that fills a step, without a cache, and logits for as many requests as may run."""
+    """One prompt that fills a step, and logits for as many requests as may run.
+
+    The prompt runs on the null page, with the kernels that serve later: how large a cache may be is not known yet.
+    """
     declared, padded = bound.declared, config.layout == "padded"
     tokens = min(config.max_num_batched_tokens, config.max_model_len)
     policy = ShapePolicy(batch_limits(config, 0))
-    runner = ModelRunner(declared.model, bound.backend, declared.groups, None, device, policy)
-    shape = Shape("prefill", 1, tokens, 0)
+    cache = bound.allocate(1, config, device)
+    runner = ModelRunner(declared.model, bound.backend, declared.groups, cache, device, policy)
+    shape = Shape("prefill", 1, tokens, 0 if padded else -(-tokens // config.block_size))
     batch = dummy_batch(shape, declared.groups, config.block_size, padded=padded, axes=runner.axes)
     runner.compute(batch, np.zeros(config.max_num_seqs, np.int64))
 
