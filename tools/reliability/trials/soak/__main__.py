@@ -49,7 +49,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     arguments = (
         "lsv-demo", "--max-num-seqs", str(SLOTS), "--num-gpu-blocks-override", str(BLOCKS), "--restart-engine",
-        "--restart-limit", "1000",
+        "--restart-window", "5",  # each kill counts alone: how long restarts wait after one another is not the question
         "--disable-log-requests",
     )  # fmt: skip
     with TrialServer(*arguments, log=options.out / f"server-{options.seed}.log") as server:
