@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import logging
-import os
 import platform
-import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 
 from lsv.errors import ConfigError
+from lsv.processes.building import build_once, cache_folder, explain, find_compiler, run
 from lsv.processes.folder import PrivateFolder
 from lsv_cpu.machine import Machine
 
@@ -100,7 +97,7 @@ def library() -> ctypes.CDLL | None:
 
 def load(isa: str, cache_dir: Path | None = None) -> ctypes.CDLL | None:
     """The kernels for one instruction set (``"auto"`` for the best), compiled unless they were before."""
-    return _load(resolve_isa(isa), _writable(cache_dir or Path.home() / ".cache"))
+    return _load(resolve_isa(isa), cache_folder("cpu", cache_dir))
 
 
 def resolve_isa(isa: str) -> str:
@@ -108,30 +105,14 @@ def resolve_isa(isa: str) -> str:
     return next(iter(Machine().instruction_sets()), "generic") if isa == "auto" else isa
 
 
-def _writable(cache_dir: Path) -> Path:
-    """``lsv/cpu`` below ``cache_dir``, or a private temporary folder if that can't be written."""
-    folder = cache_dir / "lsv" / "cpu"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return _temporary_folder()
-    return folder if os.access(folder, os.W_OK) else _temporary_folder()
-
-
-@lru_cache(maxsize=1)
-def _temporary_folder() -> Path:
-    return PrivateFolder().path
-
-
 @lru_cache
 def _load(isa: str, folder: Path) -> ctypes.CDLL | None:
     path = folder / f"kernels-{isa}-{_key(isa)}.so"
     try:
-        if not path.exists():
-            _build_once(isa, path)
+        build_once(path, f"the native CPU kernels for {isa}", partial(_build, isa))
         found = _declare(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as problem:
-        return _do_without(_reason(problem))
+        return _do_without(explain(problem))
     if isa.startswith("amx") and not found.lsv_amx_ready():
         log.warning("AMX tiles are not usable here (refused by the system, or wrong results): running without them")
         return _load(_WITHOUT_AMX, folder)
@@ -143,13 +124,6 @@ def _do_without(reason: str) -> None:
     log.warning("no native CPU kernels (%s): running the plain torch ones, which are slow", reason)
 
 
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, subprocess.CalledProcessError):
-        lines = problem.stderr.strip().splitlines()
-        return next((line for line in lines if "error" in line), lines[-1] if lines else str(problem))
-    return str(problem)
-
-
 def _key(isa: str) -> str:
     """Identifies what a binary was built from. The compiler and torch are not part of it: the interface is plain C."""
     digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _FLAGS_OF_ISA[isa])).encode())
@@ -158,21 +132,9 @@ def _key(isa: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build_once(isa: str, path: Path) -> None:
-    """Compile to ``path`` unless another process did so first. Raises ``OSError`` or ``SubprocessError``."""
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        compiler = shutil.which("g++") or shutil.which("c++")
-        if compiler is None:
-            raise FileNotFoundError("no C++ compiler: install g++")
-        log.info("compiling the native CPU kernels for %s (once, some seconds)", isa)
-        began = time.monotonic()
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        _compile([compiler, *_FLAGS, *_FLAGS_OF_ISA[isa]], unfinished)
-        unfinished.replace(path)
-        log.info("compiled the native CPU kernels in %.1f s", time.monotonic() - began)
+def _build(isa: str, path: Path) -> None:
+    """Raises ``OSError`` or ``SubprocessError``."""
+    _compile([find_compiler(), *_FLAGS, *_FLAGS_OF_ISA[isa]], path)
 
 
 def _compile(command: Sequence[str], output: Path) -> None:
@@ -181,15 +143,11 @@ def _compile(command: Sequence[str], output: Path) -> None:
 
         def compile_one(source: Path) -> str:
             compiled = f"{scratch.path}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
-            _run([*command, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
+            run([*command, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
             return compiled
 
         compiled = list(pool.map(compile_one, sorted(_SOURCES.rglob("*.cpp"))))
-        _run([command[0], "-shared", "-pthread", *compiled, "-o", str(output)])
-
-
-def _run(command: Sequence[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+        run([command[0], "-shared", "-pthread", *compiled, "-o", str(output)])
 
 
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
