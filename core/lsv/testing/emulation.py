@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
+    from lsv.testing.placement.device import Placement
     from lsv.testing.recording import Method
 
 
@@ -19,10 +23,21 @@ class StrictFake:
     """Base of fakes: public methods of a subclass are the calls it answers.
 
     ``calls`` counts them by name, ``log`` has them in order with their arguments. A call that the subclass does not
-    have raises ``UnknownCall``, so that a platform proved against it uses nothing that is not there.
+    have raises ``UnknownCall``, so that a platform proved against it uses nothing that is not there. With ``computes``
+    they are kernels of the device: they take its tensors, and none of the host (``lsv.testing.placement``).
     """
 
     library: str = "the vendor's library"
+    computes: bool = False
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.computes:
+            from lsv.testing.placement.device import as_kernel
+
+            for name, call in vars(cls).items():
+                if inspect.isfunction(call) and not name.startswith("_"):
+                    setattr(cls, name, as_kernel(call))
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -42,7 +57,8 @@ class StrictFake:
 class FakeRuntime(StrictFake):
     """Answers what ``lsv.devices.accelerator.Runtime`` asks, for one process with one current device of ``count``.
 
-    Each has ``total`` bytes, of which nothing on the host takes any; a subclass may say what else does, by ``_taken``.
+    Each has ``total`` bytes, of which tensors of ``torch_device`` take some; a subclass may say what else does, by
+    ``_taken``. Where tensors can't be placed (``lsv.testing.placement``), that device is the host and they take none.
     """
 
     def __init__(self, count: int, total: int) -> None:
@@ -51,6 +67,13 @@ class FakeRuntime(StrictFake):
         self._device: int | None = None
         self._taken = 0
 
+    def torch_device(self, index: int) -> torch.device:
+        """Where tensors of device ``index`` lie."""
+        import torch
+
+        placed = _placement()
+        return torch.device("cpu") if placed is None else placed.torch_device(index)
+
     def device_count(self) -> int:
         self.record("device_count")
         return self._count
@@ -58,25 +81,30 @@ class FakeRuntime(StrictFake):
     def set_device(self, index: int, /) -> None:
         self._check("set_device", index)
         self._device = index
+        if placed := _placement():
+            placed.set_device(index)
 
     def mem_get_info(self, index: int, /) -> tuple[int, int]:
         self._check("mem_get_info", index)
-        return max(0, self._total - self._taken), self._total
+        return max(0, self._total - self._taken - self._held(index)), self._total
 
     def memory_allocated(self, index: int, /) -> int:
         self._check("memory_allocated", index)
-        return 0
+        return self._held(index)
 
     def memory_reserved(self, index: int, /) -> int:
         self._check("memory_reserved", index)
-        return 0
+        return self._held(index)
 
     def max_memory_allocated(self, index: int, /) -> int:
         self._check("max_memory_allocated", index)
-        return 0
+        placed = _placement()
+        return 0 if placed is None else placed.peak(index)
 
     def reset_peak_memory_stats(self, index: int, /) -> None:
         self._check("reset_peak_memory_stats", index)
+        if placed := _placement():
+            placed.reset_peak(index)
 
     def empty_cache(self) -> None:
         self._wait("empty_cache")
@@ -84,10 +112,16 @@ class FakeRuntime(StrictFake):
     def synchronize(self, index: int, /) -> None:
         self._check("synchronize", index)
         self._wait("synchronize")
+        if placed := _placement():
+            placed.finish()
 
     def Event(self) -> FakeEvent:
         self.record("Event")
         return FakeEvent(self)
+
+    def _held(self, index: int) -> int:
+        placed = _placement()
+        return 0 if placed is None else placed.held(index)
 
     def _check(self, call: str, *indices: int) -> None:
         self.record(call, *indices)
@@ -151,15 +185,26 @@ class FakeEvent:
 
     def __init__(self, runtime: FakeRuntime) -> None:
         self._runtime, self._recorded = runtime, False
+        self._mark = 0
 
     def record(self) -> None:
         self._runtime.record("Event.record")
         self._recorded = True
+        if placed := _placement():
+            self._mark = placed.mark()
 
     def synchronize(self) -> None:
         self._runtime._wait("Event.synchronize")
         if not self._recorded:
             raise RuntimeError("an event is waited for that was never recorded")
+        if placed := _placement():
+            placed.finish(self._mark)
+
+
+def _placement() -> Placement | None:
+    from lsv.testing.placement.device import placement
+
+    return placement()
 
 
 class FakeGraph:

@@ -1,9 +1,8 @@
-"""The cuda platform without a GPU: its own code on host tensors, with ``torch.cuda`` answered by a strict fake."""
+"""The cuda platform without a GPU: its own code on an emulated device, ``torch.cuda`` answered by a strict fake."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -42,14 +41,18 @@ class EmulatedCudaPlatform(CudaPlatform):
         """Graphs have at most ``_GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
         asked = options.get("cuda.graph_rows")
         rows = _GRAPH_ROWS if asked is None else min(int(asked), _GRAPH_ROWS)
+        from lsv.testing.placement.launches import watch_interpreter
+
+        watch_interpreter()
         device = super().open(index, {**options, "cuda.graph_rows": rows})
         log.warning("EMULATED: there is no GPU; this process's CPU computes, and speeds mean nothing")
         return device
 
     def _vendor(self) -> Vendor:
-        from lsv.devices.collectives import gloo
+        from lsv.testing.placement.launches import EmulatedGloo
 
-        return Vendor(FakeCuda(), "cpu", gloo)
+        runtime = FakeCuda()
+        return Vendor(runtime, runtime.torch_device(0).type, EmulatedGloo)
 
 
 class FakeCuda(FakeCapturing):
@@ -69,10 +72,6 @@ class FakeCuda(FakeCapturing):
         return FakeGraph(self)
 
     def _outside(self) -> Sequence[Method]:
-        return _interpreted_launches()
+        from lsv.testing.placement.launches import watch_interpreter
 
-
-def _interpreted_launches() -> list[Method]:
-    """How Triton's interpreter runs a kernel; nothing where it has not been loaded."""
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    return [] if interpreter is None else [(interpreter.GridExecutor, "__call__")]
+        return watch_interpreter()

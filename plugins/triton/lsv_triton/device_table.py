@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+import triton
 
 INTERPRETER = "interpreter"
-"""The kind of device that tensors on the host stand for: Triton's interpreter, where small tiles are quick."""
+"""Triton's interpreter, where small tiles are quick."""
 
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"\b(H100|H200|H800|GH200|B100|B200|GB200)\b", "hopper"),
@@ -121,7 +122,7 @@ def device_kind(name: str) -> str:
 def launch(op: str, device: torch.device) -> Launch:
     """How to launch the kernel of ``op`` on ``device``."""
     by_kind = _TABLE[op]
-    if device.type == "cpu":
+    if triton.knobs.runtime.interpret or device.type == "cpu":
         kind = INTERPRETER
     else:
         kind = device_kind(torch.get_device_module(device).get_device_name(device))

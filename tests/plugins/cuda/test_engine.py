@@ -12,6 +12,7 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
+from lsv.testing.placement.device import placement
 from lsv.testing.recording import without_waiting
 from lsv.testing.tiny import tiny
 from lsv.worker.worker import Worker
@@ -73,12 +74,15 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Kind]:
     """The kinds of the steps that are launched, of which decoding must not have the host wait for a value:
     the device would have nothing to do while the next step is planned.
     """
-    launch, kinds = Worker.launch, list[Kind]()
+    launch, kinds, placed = Worker.launch, list[Kind](), placement()
 
     def watched(worker: Worker, plan: StepPlan) -> None:
         kinds.append(plan.kind)
+        waits = placed.waits if placed else 0
         with without_waiting() if plan.kind == Kind.DECODE else nullcontext():
             launch(worker, plan)
+        if placed and plan.kind == Kind.DECODE:
+            assert placed.waits == waits
 
     monkeypatch.setattr(Worker, "launch", watched)
     return kinds
