@@ -38,13 +38,15 @@ OPTIMISATIONS = {
     "prefix": {"enable_prefix_caching": True},
     "preemption": {"num_gpu_blocks_override": 18, "max_num_seqs": 16},
 }
-FORMATS = tuple(offer.name for offer in lsv_quant.plugin.lsv_quantizers() if offer.online)
-KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
-"""One format for each way weights are multiplied."""
-IN_GROUPS = tuple(name for name in FORMATS if name.startswith(("asym_int4", "mxfp4", "nf4")))
-"""Others quantise activations, or scale all inputs of an output alike, and do so by rank: sums of two ranks differ."""
 ON_CPU = os.environ.get("LSV_PLATFORM", "cpu") == "cpu"
 """Its kernels give a row the same bits in any batch; others' answers may part where two tokens are equally likely."""
+ONLINE = tuple(offer.name for offer in lsv_quant.plugin.lsv_quantizers() if offer.online)
+KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
+"""One format for each way weights are multiplied."""
+FORMATS = ONLINE if ON_CPU else KERNELS
+"""Elsewhere all formats are multiplied in plain torch, in one of these ways."""
+IN_GROUPS = tuple(name for name in ONLINE if name.startswith(("asym_int4", "mxfp4", "nf4")))
+"""Others quantise activations, or scale all inputs of an output alike, and do so by rank: sums of two ranks differ."""
 TIE = 1e-4
 """Two tokens whose logits or log probabilities differ by less are equally likely."""
 STEP = 0.2
