@@ -42,9 +42,13 @@ def complete(server, key: str | None = None, **body) -> tuple[int, dict]:
         return refused.code, json.loads(refused.read())
 
 
-def counted(server) -> float:
+def metric(server, name: str) -> float:
     text = server.get("/metrics")[1].decode()
-    return sum(float(found) for found in re.findall(r"^vllm:request_success_total\{.*\} ([0-9.]+)$", text, re.M))
+    return sum(float(found) for found in re.findall(rf"^vllm:{name}\{{.*\}} ([0-9.]+)$", text, re.M))
+
+
+def counted(server) -> float:
+    return metric(server, "request_success_total")
 
 
 def until(condition, seconds: float = 20.0) -> None:
@@ -95,8 +99,8 @@ def test_one_that_hangs_is_replaced(fleet):
 
 def test_all_drain_at_the_first_signal(fleet):
     with ThreadPoolExecutor(6) as threads:
-        running = [threads.submit(complete, fleet, max_tokens=300, ignore_eos=True) for _ in range(6)]
-        time.sleep(0.5)
+        running = [threads.submit(complete, fleet, max_tokens=1000, ignore_eos=True) for _ in range(6)]
+        until(lambda: metric(fleet, "num_requests_running") == 6)
         fleet.process.send_signal(signal.SIGTERM)
         assert [one.result()[0] for one in running] == [200] * 6
     assert fleet.process.wait(30) == 0
