@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu soak fuzz lint install install-dev install-fuzz clean
+.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -73,8 +73,25 @@ EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 test-emulated: install-dev
 	for name in xpu hpu cuda; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
 
-test-gpu: install-dev
-	$(PYTEST) -rs -m gpu tests
+# On a machine with an accelerator: what starts, what is right, how fast it is, in build/hardware/report.md. Uses the torch
+# that $(PYTHON) has and replaces none of it; without network it installs from the folder that make wheels has filled.
+GPU_VENV ?= .venv-gpu
+WHEELS   ?= wheels
+test-gpu: $(GPU_VENV)/.installed
+	PYTHONPATH=tools/hardware:benchmarks $(GPU_VENV)/bin/python -m first_run $(FIRST_RUN)
+
+$(GPU_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv --system-site-packages $(GPU_VENV)
+	$(PYTHON) -m pip list --format=freeze 2>/dev/null | grep -iE '^(torch|triton|pytorch)' > $(GPU_VENV)/constraints.txt || true
+	$(GPU_VENV)/bin/python -m pip install -q -c $(GPU_VENV)/constraints.txt -e . pytest pytest-asyncio pytest-timeout \
+	  pytest-xdist hypothesis openai $(if $(wildcard $(WHEELS)),--no-index --find-links $(WHEELS))
+	@touch $@
+
+# Wheels for such a machine, without torch; for another Python than this one:
+#   make wheels WHEELS_FOR="--python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64"
+wheels: install-dev
+	PYTHONPATH=tools/hardware $(BIN)/python -m first_run.wheels > $(VENV)/wheels.txt
+	$(BIN)/python -m pip download -q --no-deps --only-binary=:all: -d $(WHEELS) $(WHEELS_FOR) -r $(VENV)/wheels.txt
 
 # Everything at once on a real server, for SOAK_MINUTES: what is wrong, hung, leaked or grown. SOAK takes more options.
 SOAK_MINUTES ?= 10
@@ -87,4 +104,4 @@ fuzz: install-fuzz
 	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.fuzz --minutes $(FUZZ_MINUTES) $(FUZZ)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(GPU_VENV) $(WHEELS) .pytest_cache .mypy_cache .ruff_cache dist
