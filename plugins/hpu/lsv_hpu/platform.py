@@ -60,13 +60,7 @@ class HpuPlatform(Platform):
 
     def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
         """Tells the Gaudi software what it reads from its environment, then loads it."""
-        flags = {
-            "PT_HPU_LAZY_MODE": options.lazy_mode,
-            "PT_HPU_ENABLE_LAZY_COLLECTIVES": options.lazy_collectives,
-            "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": options.disable_tensor_cache,
-        }
-        export({name: str(int(on)) for name, on in flags.items()}, replace=True)
-        export({"HLS_MODULE_ID": info.detail["module"]}, replace=True)
+        export({"PT_HPU_LAZY_MODE": "0", "HLS_MODULE_ID": info.detail["module"]}, replace=True)
         export({"PT_ENABLE_INT64_SUPPORT": "1"})  # sampling adds up 64-bit weights
         import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,7 +13,6 @@ from lsv.settings import Setting, SettingType
 from lsv.settings.neutral import neutral
 
 Strategy = Literal["exp", "lin", "pad"]
-Order = Literal["min_tokens", "max_bs"]
 STRATEGIES: Mapping[Strategy, str] = {"exp": "exponential", "lin": "linear", "pad": "padding-aware"}
 
 LINEAR = ("prompt_bs", "prompt_seq", "decode_bs", "decode_block")
@@ -34,17 +33,6 @@ _DEFAULTS = {
     "decode_block": ("block_size", "block_size", "max(128, max_num_seqs * 2048 / block_size)"),
 }
 _SWITCHES = {
-    "lazy_mode": ("PT_HPU_LAZY_MODE", False, "gather ops and run them as HPU graphs, instead of torch.compile"),
-    "lazy_collectives": (
-        "PT_HPU_ENABLE_LAZY_COLLECTIVES",
-        True,
-        "put collectives into graphs; needed for HPU graphs on several devices",
-    ),
-    "disable_tensor_cache": (
-        "PT_HPUGRAPH_DISABLE_TENSOR_CACHE",
-        False,
-        "HPU graphs keep no copies of tensors: less memory",
-    ),
     "compile_fullgraph": ("VLLM_T_COMPILE_FULLGRAPH", False, "torch.compile: a graph break is an error"),
     "compile_dynamic_shapes": (
         "VLLM_T_COMPILE_DYNAMIC_SHAPES",
@@ -60,13 +48,23 @@ _SWITCHES = {
 """How steps run: (variable, default, meaning)."""
 
 
-def _neutral(name: str, *values: bool, env: str, instead: str, type: SettingType = "bool") -> Setting:
+def _neutral(name: str, *values: Any, env: str, instead: str, type: SettingType = "bool") -> Setting:
     return neutral(f"hpu.{name}", *values, env=(env,), instead=instead, type=type, platform="hpu")
 
 
 _STEPS = "compilations are not counted by step"
 _FALLBACKS = "fallbacks to the CPU are not counted"
+_NO_GRAPHS = "there are no HPU graphs, which only lazy mode has"
+_ORDERS = ("min_tokens", "max_bs")
 NEUTRAL = (
+    _neutral("lazy_mode", False, env="PT_HPU_LAZY_MODE",
+             instead="lazy mode holds 64-bit integers in 32 bits, and sampled tokens would be wrong: leave it out for "
+             "steps compiled by torch, or give --enforce-eager for steps op by op"),
+    _neutral("lazy_collectives", True, False, env="PT_HPU_ENABLE_LAZY_COLLECTIVES", instead=_NO_GRAPHS),
+    _neutral("disable_tensor_cache", False, True, env="PT_HPUGRAPH_DISABLE_TENSOR_CACHE", instead=_NO_GRAPHS),
+    _neutral("graph_prompt_strategy", *_ORDERS, env="VLLM_GRAPH_PROMPT_STRATEGY", instead=_NO_GRAPHS, type="str"),
+    _neutral("graph_decode_strategy", *reversed(_ORDERS), env="VLLM_GRAPH_DECODE_STRATEGY", instead=_NO_GRAPHS,
+             type="str"),
     _neutral("disable_mark_scales_as_const", True, False, env="VLLM_DISABLE_MARK_SCALES_AS_CONST",
              instead="scales are never constants of a graph: warming up is faster so"),
     _neutral("handle_topk_duplicates", True, False, env="VLLM_HANDLE_TOPK_DUPLICATES",
@@ -91,13 +89,6 @@ class HpuOptions(msgspec.Struct, frozen=True, kw_only=True):
     pad_percent: int = 25
     skip_warmup: bool = False
     full_warmup: bool = False
-    graph_reserved_mem: float = 0.1
-    graph_prompt_ratio: float = 0.3
-    graph_prompt_strategy: Order = "min_tokens"
-    graph_decode_strategy: Order = "max_bs"
-    lazy_mode: bool = False
-    lazy_collectives: bool = True
-    disable_tensor_cache: bool = False
     compile_fullgraph: bool = False
     compile_dynamic_shapes: bool = False
     prompt_use_fusedsdpa: bool = True
@@ -165,16 +156,9 @@ def parse_sizes(name: str, text: str) -> tuple[int, ...]:
 def find_problems(config: EngineConfig) -> Iterator[str]:
     """What in a configuration of this platform can't be honoured, one sentence each."""
     try:
-        options = read(config.options)
+        read(config.options)
     except ConfigError as problem:
         yield problem.message
-        return
-    graphs = options.lazy_mode and not config.enforce_eager
-    if graphs and config.topology.tensor > 1 and not options.lazy_collectives:
-        yield (
-            "hpu.lazy_collectives=false (PT_HPU_ENABLE_LAZY_COLLECTIVES) does not go with HPU graphs on "
-            f"{config.topology.tensor} devices: leave it at true, or give enforce_eager"
-        )
 
 
 def declare() -> Iterable[Setting]:
@@ -225,31 +209,15 @@ def _bucket_settings() -> Iterator[Setting]:
 def _warmup_settings() -> Iterator[Setting]:
     yield _switch("skip_warmup", "VLLM_SKIP_WARMUP", "start without warming up: requests then wait for compilations")
     yield _switch("full_warmup", "VLLM_FULL_WARMUP", "a step in a shape that was not warmed up is an error")
-    yield Setting(
-        name="hpu.graph_reserved_mem",
-        type="float",
-        default=0.1,
-        low=0,
-        high=0.99,
-        env=("VLLM_GRAPH_RESERVED_MEM",),
-        help="share of the usable memory kept for HPU graphs",
-    )
-    yield Setting(
-        name="hpu.graph_prompt_ratio",
-        type="float",
-        default=0.3,
-        low=0,
-        high=1,
-        env=("VLLM_GRAPH_PROMPT_RATIO",),
-        help="share of that memory for prompts in the first pass",
-    )
-    for phase, default in (("prompt", "min_tokens"), ("decode", "max_bs")):
+    for name, default, high in (("reserved_mem", 0.1, 0.99), ("prompt_ratio", 0.3, 1)):
         yield Setting(
-            name=f"hpu.graph_{phase}_strategy",
-            choices=("min_tokens", "max_bs"),
+            name=f"hpu.graph_{name}",
+            type="float",
             default=default,
-            env=(f"VLLM_GRAPH_{phase.upper()}_STRATEGY",),
-            help=f"which {phase} shapes get a graph first: small ones, or those with many requests",
+            low=0,
+            high=high,
+            env=(f"VLLM_GRAPH_{name.upper()}",),
+            help=f"has no effect: {_NO_GRAPHS}",
         )
 
 

@@ -27,14 +27,6 @@ class Vendor(Runtime, Protocol):
         """Whether ops are gathered into graphs instead of run at once (``PT_HPU_LAZY_MODE=1``)."""
         ...
 
-    def mark_step(self) -> None:
-        """Lazy mode: end the graph gathered so far and give it to the device."""
-        ...
-
-    def wrap_in_graph(self, step: StepFn, *, disable_tensor_cache: bool) -> StepFn:
-        """Lazy mode: a function that captures an HPU graph of ``step`` at its first call and replays it afterwards."""
-        ...
-
     def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
         """``torch.compile`` with the vendor's backend; compiles at the first call."""
         ...
@@ -92,13 +84,6 @@ class Habana:
 
     def is_lazy(self) -> bool:
         return bool(self._habana.utils.internal.is_lazy())
-
-    def mark_step(self) -> None:
-        self._habana.core.mark_step()
-
-    def wrap_in_graph(self, step: StepFn, *, disable_tensor_cache: bool) -> StepFn:
-        wrapped: StepFn = self._habana.hpu.wrap_in_hpu_graph(step, disable_tensor_cache=disable_tensor_cache)
-        return wrapped
 
     def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
         compiled: StepFn = torch.compile(step, backend="hpu_backend", fullgraph=fullgraph, dynamic=dynamic)

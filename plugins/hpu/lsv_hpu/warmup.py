@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from lsv.errors import EngineDied
 from lsv.platform import BatchLimits, Shape, ShapePolicy
 from lsv_hpu.buckets.choice import choose_sizes
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
-from lsv_hpu.graphs import Stage, bucket, capture, in_order
 from lsv_hpu.memory import written
 from lsv_hpu.settings import HpuOptions
 
@@ -24,11 +23,10 @@ Int32s = npt.NDArray[np.int32]
 
 
 class BucketPolicy(ShapePolicy):
-    """Pads to buckets. Warm-up runs every bucket once, large ones first; in lazy mode those that the memory for graphs
-    allows then come again, while ``capturing``.
+    """Pads to buckets. Warm-up runs every bucket once, large ones first.
 
-    ``free`` asks for the device's free bytes; ``margin`` of them must stay free. ``eager`` is set when compiling.
-    ``seal`` is called once nothing may be compiled any more, where that was promised.
+    ``free`` asks for the device's free bytes; ``seal`` is called once nothing may be compiled any more, where that was
+    promised.
     A shape counts as ``blocks`` those of all rows when they decode, and of prompts those of the longest context before
     the new tokens.
     """
@@ -39,14 +37,13 @@ class BucketPolicy(ShapePolicy):
         options: HpuOptions,
         free: Callable[[], int],
         *,
-        margin: int = 0,
         seal: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(limits)
-        self._options, self._free, self._margin, self._seal = options, free, margin, seal
+        self._options, self._free, self._seal = options, free, seal
         self.buckets = Buckets(choose_sizes(options, limits), limits)
         self.padding = Padding(self.buckets.sizes.prompt_bs, self.buckets.sizes.prompt_seq)
-        self.capturing = self.eager = self._sealed = False
+        self._sealed = False
 
     def measure(self, kind: str, query: Int32s, context: Int32s) -> Shape:
         counted = context if kind == DECODE else context - query
@@ -69,10 +66,7 @@ class BucketPolicy(ShapePolicy):
         return f"({phase}, {', '.join(map(str, bucket(shape)))})"
 
     def expected(self) -> int:
-        """Graphs included as though the memory sufficed for all of them."""
-        if self._options.skip_warmup:
-            return 0
-        return (2 if self._options.lazy_mode else 1) * (len(self.buckets.prompts) + len(self.buckets.decodes))
+        return 0 if self._options.skip_warmup else len(self.buckets.prompts) + len(self.buckets.decodes)
 
     def warmup(self) -> Iterator[Shape]:
         self._announce()
@@ -83,37 +77,15 @@ class BucketPolicy(ShapePolicy):
         prompts, decodes = self.buckets.prompts, self.buckets.decodes
         pace = _Pace(len(prompts) + len(decodes))
         for phase, shapes in (("Prompt", prompts), ("Decode", decodes)):
-            for place, shape in enumerate(reversed(in_order(shapes, "min_tokens")), start=1):
+            for place, shape in enumerate(largest_first(shapes), start=1):
                 self._log(phase, f"{place}/{len(shapes)}", shape)
                 yield shape
                 pace.step()
-        if self._options.lazy_mode and not self.eager:
-            yield from self._graphs()
         taken = written(max(0, before - self._free()))
         log.info("Warmup finished in %.0f secs, allocated %s of device memory", time.monotonic() - began, taken)
         self._sealed = self._options.full_warmup
         if self._sealed and self._seal is not None:
             self._seal()
-
-    def _graphs(self) -> Iterator[Shape]:
-        """The shapes that get a graph. Rule and log lines: Gaudi documentation, "Warm-Up"."""
-        options, free = self._options, self._free()
-        pool = max(0, free - self._margin)
-        ratio = options.graph_prompt_ratio
-        log.info(
-            "Using %s/%s of free device memory for HPUGraphs, %.3f GiB for prompt and %.3f GiB for decode "
-            "(VLLM_GRAPH_PROMPT_RATIO=%g)",
-            written(pool), written(free), pool * ratio / (1 << 30), pool * (1 - ratio) / (1 << 30), ratio,
-        )  # fmt: skip
-        prompts = Stage("Graph/Prompt", self.buckets.prompts, options.graph_prompt_strategy)
-        decodes = Stage("Graph/Decode", self.buckets.decodes, options.graph_decode_strategy)
-        self.capturing = True
-        for stage, shape in capture(prompts, decodes, pool, ratio, self._free):
-            self._log(stage.name, f"{len(stage.captured) + 1}/{stage.total}", shape)
-            yield shape
-        self.capturing = False
-        for stage in (prompts, decodes):
-            log.info("%s", stage.report())
 
     def _announce(self) -> None:
         summary = self.buckets.sizes.summary
@@ -126,6 +98,23 @@ class BucketPolicy(ShapePolicy):
     def _log(self, phase: str, place: str, shape: Shape) -> None:
         free = written(self._free())
         log.info("[Warmup][%s][%s] %s free_mem:%s", phase, place, _words(shape), free)
+
+
+def largest_first(shapes: Sequence[Shape]) -> list[Shape]:
+    """Descending by tokens of prompts, or by rows times blocks of decoding rows; among equals small batches first."""
+
+    def size(shape: Shape) -> tuple[int, int, int]:
+        length = shape.query if shape.query > 1 else shape.blocks
+        return -shape.rows * length, shape.rows, -shape.blocks
+
+    return sorted(shapes, key=size)
+
+
+def bucket(shape: Shape) -> tuple[int, ...]:
+    """A shape as its users write it: (batch, length), with the blocks of a context behind them."""
+    if shape.query == 1 and shape.kind != PROMPT:
+        return (shape.rows, shape.blocks)
+    return (shape.rows, shape.query, shape.blocks) if shape.blocks else (shape.rows, shape.query)
 
 
 def _words(shape: Shape) -> str:

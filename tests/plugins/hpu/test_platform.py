@@ -20,6 +20,7 @@ from lsv.testing.platform import check_platform
 from lsv_hpu import plugin
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible
 from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
+from lsv_hpu.memory import written
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.vendor import Habana, Vendor
 
@@ -31,7 +32,7 @@ def platform_offer() -> PlatformOffer:
     return offer
 
 
-@pytest.mark.parametrize("options", [{}, {"hpu.lazy_mode": True}, {"hpu.bucketing_strategy": "pad"}])
+@pytest.mark.parametrize("options", [{}, {"hpu.bucketing_strategy": "pad"}])
 def test_conforms_under_emulation(options: dict[str, Any]) -> None:
     check_platform(platform_offer(), options, emulate=True)
 
@@ -122,34 +123,18 @@ def test_a_device_too_many_is_refused() -> None:
 
 def test_the_software_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HpuPlatform, "devices", lambda self: EmulatedHpu().devices())
-    for name in ("PT_HPU_LAZY_MODE", "PT_HPU_ENABLE_LAZY_COLLECTIVES", "PT_HPUGRAPH_DISABLE_TENSOR_CACHE",
-                 "HLS_MODULE_ID", "PT_ENABLE_INT64_SUPPORT"):  # fmt: skip
+    for name in ("PT_HPU_LAZY_MODE", "HLS_MODULE_ID", "PT_ENABLE_INT64_SUPPORT"):
         monkeypatch.setenv(name, "to be restored")
     with pytest.raises(ConfigError, match=r"habana_frameworks.torch can't be imported"):
-        HpuPlatform().open(1, {"hpu.lazy_mode": True})
-    assert (os.environ["PT_HPU_LAZY_MODE"], os.environ["HLS_MODULE_ID"]) == ("1", "1")
+        HpuPlatform().open(1, {})
+    assert (os.environ["PT_HPU_LAZY_MODE"], os.environ["HLS_MODULE_ID"]) == ("0", "1")
 
 
-def wrap_in_hpu_graph(
-    module: Any,
-    asynchronous: bool = False,
-    disable_tensor_cache: bool = False,
-    dry_run: bool = False,
-    max_graphs: int | None = None,
-    free_inplace: bool = False,
-    verbose: bool = False,
-    log_frequency: int = 100,
-) -> Any:
-    """With the parameters of the Gaudi documentation's ``htorch.hpu.wrap_in_hpu_graph``."""
-    return ("graph of", module, disable_tensor_cache)
-
-
+@torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256)
 def test_the_softwares_calls_have_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a module with what the Gaudi documentation lists, and nothing else."""
     marks: list[str] = []
     habana = ModuleType("habana_frameworks.torch")
-    habana.hpu = SimpleNamespace(wrap_in_hpu_graph=wrap_in_hpu_graph)  # type: ignore[attr-defined]
-    habana.core = SimpleNamespace(mark_step=lambda device_str="", sync=False: marks.append("marked"))  # type: ignore[attr-defined]
     habana.utils = SimpleNamespace(internal=SimpleNamespace(is_lazy=lambda: True))  # type: ignore[attr-defined]
     package = ModuleType("habana_frameworks")
     package.torch = habana  # type: ignore[attr-defined]
@@ -159,18 +144,14 @@ def test_the_softwares_calls_have_its_names(monkeypatch: pytest.MonkeyPatch) -> 
     calls: dict[str, Any] = {name: lambda device=None, value=value: value for name, value in numbers.items()}
     calls |= {name: lambda device=None: marks.append("waited") for name in ("synchronize", "reset_peak_memory_stats")}
     monkeypatch.setattr(torch, "hpu", SimpleNamespace(**calls, Event=object), raising=False)
-    for name in ("recompile_limit", "accumulated_recompile_limit"):
-        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
     vendor = Habana()
     vendor.set_device(0)
-    vendor.mark_step()
     vendor.synchronize(0)
     vendor.reset_peak_memory_stats(0)
     vendor.empty_cache()
-    assert marks == ["marked", "waited", "waited"]
+    assert marks == ["waited", "waited"]
     assert (vendor.is_lazy(), vendor.mem_get_info(0)) == (True, (1, 2))
     assert (vendor.memory_allocated(0), vendor.memory_reserved(0), vendor.max_memory_allocated(0)) == (3, 4, 5)
-    assert vendor.wrap_in_graph(int, disable_tensor_cache=True) == ("graph of", int, True)
     assert type(vendor.Event()) is object
     assert torch._dynamo.config.recompile_limit > 1000
 
@@ -186,19 +167,31 @@ def test_the_fake_has_all_that_the_software_has_and_no_more() -> None:
         assert real == fake, name
 
 
-def test_budget_leaves_a_margin_and_graphs_in_lazy_mode_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_budget_is_a_share_of_what_is_free(caplog: pytest.LogCaptureFixture) -> None:
     memory = Memory(total=96 * GIB, free=round(79.16 * GIB), used=15 * GIB)
-    lazy = EmulatedHpu().open(0, {"hpu.lazy_mode": True, "hpu.graph_reserved_mem": 0.4})
+    device = EmulatedHpu().open(0, {"hpu.graph_reserved_mem": 0.4})
     with caplog.at_level("INFO"):
-        budget = lazy.budget(memory, 0.5)
-    lazy.close()
-    assert (round(budget.kv / GIB, 2), round(lazy._margin / GIB, 2)) == (23.75, 39.58)
-    assert "15.83 GiB reserved for HPUGraphs" in caplog.text
-    compiled = EmulatedHpu().open(0, {"hpu.graph_reserved_mem": 0.4})
-    budget = compiled.budget(memory, None)
-    compiled.close()
-    assert budget.kv == int(memory.free * 0.9)
-    assert budget.why == "0.9 of the 79.16 GiB that are free"
+        half, usual = device.budget(memory, 0.5), device.budget(memory, None)
+    device.close()
+    assert (
+        "Free device memory: 79.16 GiB, 39.58 GiB usable for the KV cache (gpu_memory_utilization=0.5)" in caplog.text
+    )
+    assert (half.kv, usual.kv) == (int(memory.free * 0.5), int(memory.free * 0.9))
+    assert usual.why == "0.9 of the 79.16 GiB that are free"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (round(79.16 * GIB), "79.16 GiB"),
+        (round(161.9 * 2**20), "161.9 MiB"),
+        (GIB, "1 GiB"),
+        (0, "0 B"),
+        (-3 << 20, "-3 MiB"),
+    ],
+)
+def test_bytes_in_four_digits(count: int, text: str) -> None:
+    assert written(count) == text
 
 
 def test_capabilities() -> None:
@@ -211,9 +204,8 @@ def test_the_fake_knows_no_other_calls() -> None:
     fake = FakeHabana(GIB)
     with pytest.raises(UnknownCall, match="the fake of habana_frameworks has no empty_caches"):
         fake.empty_caches()
-    with pytest.raises(RuntimeError, match="mark_step needs lazy mode"):
-        fake.mark_step()
-    with pytest.raises(RuntimeError, match=r"torch.compile has no place in lazy mode"):
-        FakeHabana(GIB, lazy=True).compile(int, fullgraph=False, dynamic=None)
+    for legacy in ("mark_step", "wrap_in_graph"):
+        with pytest.raises(UnknownCall, match=legacy):
+            getattr(fake, legacy)()
     with pytest.raises(RuntimeError, match="never recorded"):
         fake.Event().synchronize()

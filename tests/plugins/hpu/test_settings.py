@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from lsv.config import EngineConfig, OptionValue, Topology
+from lsv.config import EngineConfig, OptionValue
 from lsv.errors import ConfigError
-from lsv.settings import Declared, dashed, gather, neutral
+from lsv.settings import Declared, Given, dashed, gather, neutral
 from lsv.settings.options import for_scope
 from lsv_hpu import plugin
 from lsv_hpu.settings import HpuOptions, declare, read
@@ -43,13 +42,6 @@ def test_defaults() -> None:
         ("VLLM_EXPONENTIAL_BUCKETING", "false", "strategy", "lin"),
         ("VLLM_SKIP_WARMUP", "true", "skip_warmup", True),
         ("VLLM_FULL_WARMUP", "1", "full_warmup", True),
-        ("VLLM_GRAPH_RESERVED_MEM", "0.4", "graph_reserved_mem", 0.4),
-        ("VLLM_GRAPH_PROMPT_RATIO", "0.5", "graph_prompt_ratio", 0.5),
-        ("VLLM_GRAPH_PROMPT_STRATEGY", "max_bs", "graph_prompt_strategy", "max_bs"),
-        ("VLLM_GRAPH_DECODE_STRATEGY", "min_tokens", "graph_decode_strategy", "min_tokens"),
-        ("PT_HPU_LAZY_MODE", "1", "lazy_mode", True),
-        ("PT_HPU_ENABLE_LAZY_COLLECTIVES", "false", "lazy_collectives", False),
-        ("PT_HPUGRAPH_DISABLE_TENSOR_CACHE", "1", "disable_tensor_cache", True),
         ("VLLM_T_COMPILE_FULLGRAPH", "true", "compile_fullgraph", True),
         ("VLLM_T_COMPILE_DYNAMIC_SHAPES", "true", "compile_dynamic_shapes", True),
         ("VLLM_PROMPT_USE_FUSEDSDPA", "0", "prompt_use_fusedsdpa", False),
@@ -110,6 +102,7 @@ def test_contradictions(options: dict[str, OptionValue], message: str) -> None:
         ("log_step_cpu_fallbacks_all", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL"),
         ("prompt_use_flex_attention", "VLLM_PROMPT_USE_FLEX_ATTENTION"),
         ("config_hidden_layers", "VLLM_CONFIG_HIDDEN_LAYERS"),
+        ("lazy_mode", "PT_HPU_LAZY_MODE"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(monkeypatch: pytest.MonkeyPatch, option: str, variable: str) -> None:
@@ -125,23 +118,39 @@ def test_what_cannot_be_honoured_is_refused(monkeypatch: pytest.MonkeyPatch, opt
     assert (list(neutral.problems(gather(Declared(declare()), {}), "hpu")) == []) == accepted
 
 
-def test_what_is_so_whatever_is_asked_for_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("VLLM_DISABLE_MARK_SCALES_AS_CONST", "VLLM_HANDLE_TOPK_DUPLICATES"):
-        for value in ("true", "false"):
-            monkeypatch.setenv(variable, value)
-            assert list(neutral.problems(gather(Declared(declare()), {}), "hpu")) == []
+BOTH = ("true", "false")
 
 
-def test_collectives_of_hpu_graphs_must_be_lazy() -> None:
-    options: dict[str, OptionValue] = {"hpu.lazy_mode": True, "hpu.lazy_collectives": False}
-    two = config(options, topology=Topology(tensor=2))
-    (problem,) = plugin.lsv_check_config(two)
-    assert "PT_HPU_ENABLE_LAZY_COLLECTIVES" in problem
-    assert "2 devices" in problem
-    fine = (
-        config(options),
-        msgspec.structs.replace(two, enforce_eager=True),
-        msgspec.structs.replace(two, options={**options, "hpu.lazy_mode": False}),
-        msgspec.structs.replace(two, platform="cpu"),
-    )
-    assert [list(plugin.lsv_check_config(one)) for one in fine] == [[]] * 4
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [
+        ("VLLM_DISABLE_MARK_SCALES_AS_CONST", BOTH),
+        ("VLLM_HANDLE_TOPK_DUPLICATES", BOTH),
+        ("PT_HPU_LAZY_MODE", ("0", "false")),
+        ("PT_HPU_ENABLE_LAZY_COLLECTIVES", BOTH),
+        ("PT_HPUGRAPH_DISABLE_TENSOR_CACHE", BOTH),
+        ("VLLM_GRAPH_RESERVED_MEM", ("0.02", "0.1")),
+        ("VLLM_GRAPH_PROMPT_RATIO", ("0.3", "1")),
+        ("VLLM_GRAPH_PROMPT_STRATEGY", ("min_tokens", "max_bs")),
+        ("VLLM_GRAPH_DECODE_STRATEGY", ("min_tokens", "max_bs")),
+    ],
+)
+def test_what_is_so_whatever_is_asked_for_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, variable: str, values: tuple[str, ...]
+) -> None:
+    """Recipes that users of Gaudi have go on working, though what they set is gone."""
+    for value in values:
+        monkeypatch.setenv(variable, value)
+        settings = gather(Declared(declare()), {})
+        assert list(neutral.problems(settings, "hpu")) == []
+        assert read(settings.plugin_options()) == HpuOptions()
+
+
+def test_lazy_mode_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = gather(Declared(declare()), {"hpu.lazy_mode": Given("true", "flag --hpu-lazy-mode")})
+    monkeypatch.setenv("PT_HPU_LAZY_MODE", "1")
+    variable = gather(Declared(declare()), {})
+    for settings, source in ((flag, "flag --hpu-lazy-mode"), (variable, "PT_HPU_LAZY_MODE")):
+        (problem,) = neutral.problems(settings, "hpu")
+        assert problem.startswith(f"{source}: hpu-lazy-mode must be false, got True: ")
+        assert "--enforce-eager" in problem

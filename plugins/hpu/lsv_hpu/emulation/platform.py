@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEVICES = 2
-_GRAPH_BYTES = 64 << 10
-"""What the fake says a graph takes."""
 
 
 class EmulatedHpu(HpuPlatform):
@@ -46,7 +43,7 @@ class EmulatedHpu(HpuPlatform):
         from lsv_hpu.emulation.ops import fake_ops
 
         total = int(options.emulated_memory * GIB)
-        return torch.device("cpu"), FakeHabana(total, lazy=options.lazy_mode), fake_ops()
+        return torch.device("cpu"), FakeHabana(total), fake_ops()
 
 
 def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
@@ -57,34 +54,23 @@ def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
 class FakeHabana(FakeRuntime):
     """Answers as the Gaudi software does for one process, with devices of ``total`` bytes.
 
-    Nothing on the host is counted as device memory but graphs. ``compilations`` counts, by name of the call, what was
-    compiled; lazy calls without lazy mode raise ``RuntimeError``, and so does compiling once it is forbidden.
+    Nothing on the host is counted as device memory. ``compilations`` counts what was compiled; compiling once that is
+    forbidden raises ``RuntimeError``.
     """
 
     library = "habana_frameworks"
 
-    def __init__(self, total: int, *, lazy: bool = False) -> None:
+    def __init__(self, total: int) -> None:
         super().__init__(DEVICES, total)
-        self.compilations: Counter[str] = Counter()
-        self._lazy, self._sealed = lazy, False
+        self.compilations = 0
+        self._sealed = False
 
     def is_lazy(self) -> bool:
         self.record("is_lazy")
-        return self._lazy
-
-    def mark_step(self) -> None:
-        self.record("mark_step")
-        self._require_lazy("mark_step")
-
-    def wrap_in_graph(self, step: StepFn, *, disable_tensor_cache: bool) -> StepFn:
-        self.record("wrap_in_graph", disable_tensor_cache)
-        self._require_lazy("wrap_in_hpu_graph")
-        return _Replayed(self, step)
+        return False
 
     def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
         self.record("compile", fullgraph, dynamic)
-        if self._lazy:
-            raise RuntimeError("torch.compile has no place in lazy mode")
         return _Compiled(self, step)
 
     def forbid_compiling(self) -> None:
@@ -97,16 +83,11 @@ class FakeHabana(FakeRuntime):
 
         return gloo(store, rank, size, timeout)
 
-    def count(self, what: str) -> None:
-        """Something is compiled, or captured."""
+    def count(self) -> None:
+        """Something is compiled."""
         if self._sealed:
             raise RuntimeError("Recompilation triggered with fail_on_recompile stance")
-        self.compilations[what] += 1
-        self._taken += _GRAPH_BYTES * (what == "graph")
-
-    def _require_lazy(self, call: str) -> None:
-        if not self._lazy:
-            raise RuntimeError(f"{call} needs lazy mode (PT_HPU_LAZY_MODE=1)")
+        self.compilations += 1
 
 
 class _Compiled:
@@ -117,27 +98,6 @@ class _Compiled:
 
     def __call__(self) -> Any:
         if not self._done:
-            self._habana.count("compiled")
+            self._habana.count()
             self._done = True
         return self._step()
-
-
-class _Replayed:
-    """What ``wrap_in_hpu_graph`` gives: captures at its first call, then does the same on the same memory."""
-
-    def __init__(self, habana: FakeHabana, step: StepFn) -> None:
-        self._habana, self._step = habana, step
-        self._recording: Any = None
-        self._result: Any = None
-
-    def __call__(self) -> Any:
-        from lsv.testing.recording import Recording
-
-        if self._recording is None:
-            self._habana.count("graph")
-            self._recording = Recording()
-            with self._recording.capture():
-                self._result = self._step()
-        else:
-            self._recording.replay()
-        return self._result
