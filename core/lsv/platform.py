@@ -257,6 +257,14 @@ class Platform(abc.ABC):
     @abc.abstractmethod
     def capabilities(self, info: DeviceInfo) -> Capabilities: ...
 
+    def environment(self, options: Mapping[str, OptionValue]) -> Mapping[str, str]:
+        """Variables that the hardware's libraries read once, when they are loaded, be it by ``import torch``.
+
+        They are set in the engine's process before anything imports torch there, and its workers inherit them. What the
+        user has set stays. ``options`` as in ``open``.
+        """
+        return {}
+
     @abc.abstractmethod
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Take a device into use. ``options`` are all plugins' settings by full name."""

@@ -46,6 +46,8 @@ from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.processes.lifeline import die_with, dump_stacks_on_request
 from lsv.processes.wire import FrameReader, encode_frame
+from lsv.resolve.hardware import load_platform
+from lsv.settings import export
 from lsv.version import __version__
 
 log = logging.getLogger(__name__)
@@ -342,6 +344,8 @@ def _serve(loop: EngineLoop, config: EngineConfig, loaded: Plugins) -> int:
 def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     """An engine with the executor and the policy its configuration names; nothing is loaded yet."""
     catalog = loaded.catalog
+    # executors import torch, and some libraries of hardware look at their variables when torch is imported
+    export(load_platform(config.platform, catalog, emulate=config.emulate).environment(config.options))
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
     policy = catalog.load(catalog.find(PolicyOffer, config.policy))()
     return Engine(config, executor, policy)

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from lsv_hpu.vendor_ops import VendorOps
 
 _FLOAT16 = "bfloat16 is what Gaudi computes in: give --dtype bfloat16"
+_VARIABLES: Mapping[str, str] = {
+    "PT_HPU_LAZY_MODE": "0",
+    "PT_ENABLE_INT64_SUPPORT": "1",  # sampling adds up 64-bit weights
+    # torch would load the Gaudi software as a side effect of being imported, and fail with it without saying why
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+}
+"""What the Gaudi software reads when it is loaded. Source: gaudi-pytorch-bridge v1.19.0 (5a56187),
+python_packages/habana_frameworks/autoload/__init__.py and scripts/env_flags.yaml."""
 
 
 class HpuPlatform(Platform):
@@ -38,6 +46,9 @@ class HpuPlatform(Platform):
             in_flight=2,
             refuses=(Refusal("dtype=float16", "dtype=float16", _FLOAT16),),
         )
+
+    def environment(self, options: Mapping[str, OptionValue]) -> Mapping[str, str]:
+        return _VARIABLES
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Raises ``ConfigError`` where there is no such device, and for settings that contradict each other."""
@@ -61,7 +72,7 @@ class HpuPlatform(Platform):
     def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
         """Tells the Gaudi software what it reads from its environment, then loads it."""
         export({"PT_HPU_LAZY_MODE": "0", "HLS_MODULE_ID": info.detail["module"]}, replace=True)
-        export({"PT_ENABLE_INT64_SUPPORT": "1"})  # sampling adds up 64-bit weights
+        export(_VARIABLES)
         import torch
 
         from lsv_hpu.vendor import Habana

@@ -9,18 +9,20 @@ fails, ``fake.hang`` one that never ends; ``fake.lose`` 1 for a worker that is l
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
-from lsv.offers import ExecutorOffer
+from lsv.offers import ExecutorOffer, PlatformOffer
+from lsv.platform import Device, Platform
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
@@ -36,6 +38,11 @@ _GROUP = KVGroup(0, "full", (0,), 1)
 @hookimpl
 def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("fake", "lsv.testing.fakes.engine:FakeExecutor")
+
+
+@hookimpl
+def lsv_platforms() -> Iterable[PlatformOffer]:
+    yield PlatformOffer("fake", "lsv.testing.fakes.engine:FakePlatform", lambda: ())
 
 
 def engine_config(**changes: Any) -> EngineConfig:
@@ -66,6 +73,21 @@ def install_plugin(folder: Path) -> None:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lsv-fake-engine\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text("[lsv]\nfake_engine = lsv.testing.fakes.engine\n")
+
+
+class FakePlatform(Platform):
+    """No device: the executor computes nothing."""
+
+    name = "fake"
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        return ()
+
+    def capabilities(self, info: DeviceInfo) -> Capabilities:
+        raise NotImplementedError
+
+    def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
+        raise NotImplementedError
 
 
 class FakeExecutor:
