@@ -25,7 +25,7 @@ _BY_ID: Mapping[str, Gaudi] = {"0x1020": "gaudi2", "0x1021": "gaudi2", "0x1060":
 _BY_PREFIX: Mapping[str, Gaudi] = {"HL-22": "gaudi2", "HL-28": "gaudi2", "HL-3": "gaudi3"}
 _SOFTWARE = "habana_frameworks"
 _INSTALL = (
-    "install Intel's Gaudi software 1.21.3 or later (docs.habana.ai, Installation Guide), in a container with "
+    "install Intel's Gaudi software 1.23 or later (docs.habana.ai, Installation Guide), in a container with "
     "--runtime=habana -e HABANA_VISIBLE_DEVICES=all"
 )
 

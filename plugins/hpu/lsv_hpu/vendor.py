@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 
 from lsv.devices.accelerator import Runtime
-from lsv.errors import ConfigError
 from lsv.platform import StepFn
+from lsv_hpu.software import load
 
 _SHAPES = 8192
 
@@ -41,15 +41,11 @@ class Vendor(Runtime, Protocol):
 
 
 class Habana:
-    """The installed software. Raises ``ConfigError`` where it can't be imported."""
+    """The installed software. Raises ``ConfigError`` where it can't be loaded."""
 
     def __init__(self) -> None:
-        try:
-            import habana_frameworks.torch as habana
-        except (ImportError, OSError) as cause:
-            raise ConfigError(f"habana_frameworks.torch can't be imported: {cause}", param="platform") from cause
-        self._habana: Any = habana
-        self._hpu: Any = torch.hpu  # type: ignore[attr-defined]
+        self._habana = load("habana_frameworks.torch")
+        self._hpu = load("torch:hpu")
         # Every shape is compiled from the same code, far more often than torch expects of one function.
         torch._dynamo.config.recompile_limit = _SHAPES
         torch._dynamo.config.accumulated_recompile_limit = _SHAPES
@@ -93,6 +89,4 @@ class Habana:
         torch.compiler.set_stance("fail_on_recompile")
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        from habana_frameworks.torch.distributed.hccl import ProcessGroupHCCL
-
-        return ProcessGroupHCCL(store, rank, size, "lsv")
+        return load("habana_frameworks.torch.distributed.hccl:ProcessGroupHCCL")(store, rank, size, "lsv")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
+from lsv_hpu.software import load
 
 FP8 = torch.float8_e4m3fn
 
@@ -117,10 +117,7 @@ class VendorOps:
 
 
 def installed(gaudi: Gaudi) -> VendorOps:
-    """The calls of the installed software. Raises ``ConfigError`` where it can't be imported."""
-    try:
-        from habana_frameworks.torch.hpex.kernels import FusedSDPA
-        from habana_frameworks.torch.hpex.normalization import FusedRMSNorm
-    except (ImportError, OSError) as cause:
-        raise ConfigError(f"habana_frameworks.torch.hpex can't be imported: {cause}", param="platform") from cause
-    return VendorOps(gaudi, FusedSDPA, FusedRMSNorm, torch.ops.hpu)
+    """The calls of the installed software. Raises ``ConfigError`` where it can't be loaded."""
+    sdpa = load("habana_frameworks.torch.hpex.kernels:FusedSDPA")
+    norm = load("habana_frameworks.torch.hpex.normalization:FusedRMSNorm")
+    return VendorOps(gaudi, sdpa, norm, torch.ops.hpu)
