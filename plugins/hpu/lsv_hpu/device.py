@@ -12,7 +12,7 @@ from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Budget, Communicator, Group, Memory, Shape, ShapePolicy, StepFn
-from lsv_hpu import selection
+from lsv_hpu import integers, selection
 from lsv_hpu.memory import GIB, written
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config
@@ -46,7 +46,18 @@ class HpuDevice(Accelerator):
         self._before = self._free()
         named = options.quant_config
         self._calibration = Calibration(read_config(Path(named)), ops.gaudi) if named else None
-        selection.select(ops, fused_prompts=options.prompt_use_fusedsdpa, calibration=self._calibration)
+        exact = integers.are_exact(torch_device)
+        if not exact:
+            log.warning(
+                "64-bit integers are not exact on this device (is PT_ENABLE_INT64_SUPPORT=0 set?): tokens are drawn on "
+                "the host, which is right and slower"
+            )
+        selection.select(
+            ops,
+            fused_prompts=options.prompt_use_fusedsdpa,
+            calibration=self._calibration,
+            exact_integers=exact,
+        )
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
         part = share or _SHARE

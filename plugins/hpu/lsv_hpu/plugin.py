@@ -16,6 +16,7 @@ from lsv_hpu.neural_compressor import files as inc
 api = 1
 
 _MIXED = lazy("lsv_hpu.kernels:why_not_mixed")
+_ON_HOST = lazy("lsv_hpu.sampling:why_not_on_host")
 _FP8 = lazy("lsv_hpu.formats.fp8:why_not_fp8")
 _INT4 = lazy("lsv_hpu.formats.int4:why_not_int4")
 
@@ -59,6 +60,8 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:EveryExpert", _any)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.fp8:DynamicFp8", _FP8)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.int4:EvenInt4", _INT4)
+    yield KernelOffer("sample", "hpu", "lsv_hpu.sampling:HostChoose", _ON_HOST, row_invariant=True)
+    yield KernelOffer("logprobs", "hpu", "lsv_hpu.sampling:HostDescribe", _ON_HOST, row_invariant=True)
     yield KernelOffer("linear.fp8_static", "hpu", "lsv_hpu.formats.neural_compressor:StaticFp8Gemm", _any)
 
 

@@ -14,14 +14,22 @@ class _Selected:
     ops: VendorOps | None = None
     fused_prompts: bool = True
     calibration: Calibration | None = None
+    exact_integers: bool = True
 
 
 _selected = _Selected()
 
 
-def select(ops: VendorOps | None, *, fused_prompts: bool = True, calibration: Calibration | None = None) -> None:
+def select(
+    ops: VendorOps | None,
+    *,
+    fused_prompts: bool = True,
+    calibration: Calibration | None = None,
+    exact_integers: bool = True,
+) -> None:
     """Called where a device is opened; ``ops`` None where it is closed."""
     _selected.ops, _selected.fused_prompts, _selected.calibration = ops, fused_prompts, calibration
+    _selected.exact_integers = exact_integers
 
 
 def ops() -> VendorOps:
@@ -39,3 +47,8 @@ def fused_prompts() -> bool:
 def calibration() -> Calibration | None:
     """Measurements of Neural Compressor, where QUANT_CONFIG names a file."""
     return _selected.calibration
+
+
+def exact_integers() -> bool:
+    """Whether the device keeps all 64 bits of integers."""
+    return _selected.exact_integers

@@ -52,10 +52,9 @@ class EvenInt4(Kernel):
 
 def pack_eight(codes: torch.Tensor) -> torch.Tensor:
     """uint8 below 16 [..., N] -> int32 [..., N / 8], the first of eight in the low four bits."""
-    eights = codes.unflatten(-1, (-1, _EIGHT_CODES)).to(torch.int64)
-    shifts = torch.arange(0, 32, 4, device=codes.device)
-    packed = (eights << shifts).sum(-1)
-    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+    eights = codes.unflatten(-1, (-1, _EIGHT_CODES)).to(torch.int32)
+    # no bit is in two of them, so the sum is as wide as they are, and no device has to have 64 bits
+    return (eights << torch.arange(0, 32, 4, dtype=torch.int32, device=codes.device)).sum(-1, dtype=torch.int32)
 
 
 def why_not_int4(spec: OpSpec) -> str | None:

@@ -1,0 +1,38 @@
+"""Sampling on the host, for a device whose 64-bit integers are not exact: right, at the price of copying logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s
+from lsv.offers import OpSpec
+from lsv.ops import Kernel
+from lsv_hpu import selection
+
+
+class HostChoose(Kernel):
+    """``lsv.nn.sampling.Choose``; only rows that draw need the host."""
+
+    def __init__(self, module: Choose, spec: OpSpec) -> None:
+        self._module = module
+
+    def forward(self, logits: torch.Tensor, choices: Choices, edits: Edits) -> torch.Tensor:
+        there = logits.cpu() if choices["rate"].any() else logits
+        return self._module.reference(there, choices, edits).to(logits.device)
+
+
+class HostDescribe(Kernel):
+    """``lsv.nn.sampling.Describe``."""
+
+    def __init__(self, module: Describe, spec: OpSpec) -> None:
+        self._module = module
+
+    def forward(self, logits: torch.Tensor, rows: Int64s, chosen: Int64s, most: int) -> torch.Tensor:
+        picked = logits[torch.from_numpy(rows).to(logits.device)].cpu()
+        return self._module.reference(picked, np.arange(len(rows)), chosen, most)
+
+
+def why_not_on_host(spec: OpSpec) -> str | None:
+    """None where a device is open that does not keep 64 bits."""
+    return "the device is exact with 64-bit integers" if selection.exact_integers() else None
