@@ -36,6 +36,8 @@ class HpuDevice(Accelerator):
         self, info: DeviceInfo, torch_device: torch.device, vendor: Vendor, ops: VendorOps, options: HpuOptions
     ) -> None:
         super().__init__(info, torch_device, vendor)
+        # Gaudi has no pinned memory. Source: vllm-gaudi 091bbad, vllm_gaudi/platform.py, is_pin_memory_available
+        self.pinned = False
         if vendor.is_lazy():
             raise ConfigError(
                 "the Gaudi software was loaded in lazy mode, which lsv does not run in: set PT_HPU_LAZY_MODE=0 before "

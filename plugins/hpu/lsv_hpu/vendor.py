@@ -1,6 +1,7 @@
 """The calls this plugin makes into Intel's Gaudi software, in one object: the real one here, a strict fake in tests.
 
-Signatures: Gaudi documentation, "PyTorch Python Package" (``habana_frameworks.torch``), and ``torch.hpu``.
+Source of signatures: gaudi-pytorch-bridge v1.19.0 (5a56187), python_packages/habana_frameworks/torch: hpu/__init__.py,
+hpu/events.py, hpu/memory.py, utils/internal.py and distributed/hccl/ProcessGroupHCCL.cpp.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Habana:
         return int(self._hpu.memory_allocated())
 
     def memory_reserved(self, index: int, /) -> int:
-        return int(self._hpu.memory_reserved())
+        """What is allocated: the software's own figure is its limit, which is all memory there is."""
+        return self.memory_allocated(index)
 
     def max_memory_allocated(self, index: int, /) -> int:
         return int(self._hpu.max_memory_allocated())

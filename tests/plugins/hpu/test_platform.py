@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,10 +20,13 @@ from lsv.platform import Memory
 from lsv.testing.emulation import StrictFake, UnknownCall
 from lsv.testing.platform import check_platform
 from lsv_hpu import plugin
+from lsv_hpu.device import HpuDevice
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible
+from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
 from lsv_hpu.memory import written
 from lsv_hpu.platform import HpuPlatform
+from lsv_hpu.settings import HpuOptions
 from lsv_hpu.vendor import Habana, Vendor
 
 LINES = ["1, 4, HL-225, 98304", "0, 6, HL-225, 98304", "2, 1, HL-205, 32768", "3, 0, HL-325L, [N/A]"]
@@ -130,30 +135,99 @@ def test_the_software_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (os.environ["PT_HPU_LAZY_MODE"], os.environ["HLS_MODULE_ID"]) == ("0", "1")
 
 
-@torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256)
-def test_the_softwares_calls_have_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a module with what the Gaudi documentation lists, and nothing else."""
-    marks: list[str] = []
-    habana = ModuleType("habana_frameworks.torch")
-    habana.utils = SimpleNamespace(internal=SimpleNamespace(is_lazy=lambda: True))  # type: ignore[attr-defined]
-    package = ModuleType("habana_frameworks")
-    package.torch = habana  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "habana_frameworks", package)
-    monkeypatch.setitem(sys.modules, "habana_frameworks.torch", habana)
-    numbers = {"memory_allocated": 3, "memory_reserved": 4, "max_memory_allocated": 5, "mem_get_info": (1, 2)}
-    calls: dict[str, Any] = {name: lambda device=None, value=value: value for name, value in numbers.items()}
-    calls |= {name: lambda device=None: marks.append("waited") for name in ("synchronize", "reset_peak_memory_stats")}
-    monkeypatch.setattr(torch, "hpu", SimpleNamespace(**calls, Event=object), raising=False)
+class Stats:
+    """``torch.hpu`` as far as it is called: its functions with their parameters, and what they count.
+
+    Source: gaudi-pytorch-bridge v1.19.0 (5a56187), python_packages/habana_frameworks/torch: hpu/__init__.py,
+    hpu/memory.py and hpu/events.py.
+    """
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None: ...
+
+        def record(self, stream: Any = None) -> None: ...
+
+        def synchronize(self) -> None: ...
+
+    def synchronize(self) -> None:
+        self.waited += 1
+
+    def memory_stats(self, device: Any = None) -> dict[str, int]:
+        return {"Limit": 96 * GIB, "InUse": 3 * GIB, "MaxInUse": 5 * GIB}
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        stats = self.memory_stats(device)
+        return stats["Limit"] - stats["InUse"], stats["Limit"]
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return self.memory_stats(device)["InUse"]
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        return self.memory_stats(device)["MaxInUse"]
+
+    def memory_reserved(self, device: Any = None) -> int:
+        return self.memory_stats(device)["Limit"]
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None: ...
+
+
+def make_group(store: Any, rank: int, size: int, group_name: str, /) -> tuple[Any, ...]:
+    """``ProcessGroupHCCL`` of distributed/hccl/ProcessGroupHCCL.cpp, which is bound without names of parameters."""
+    return store, rank, size, group_name
+
+
+@pytest.fixture
+def software(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stats]:
+    """The Gaudi software, as far as it is called."""
+    stats = Stats()
+    modules = {
+        "habana_frameworks": {},
+        "habana_frameworks.torch": {"utils": SimpleNamespace(internal=SimpleNamespace(is_lazy=lambda: False))},
+        "habana_frameworks.torch.distributed": {},
+        "habana_frameworks.torch.distributed.hccl": {"ProcessGroupHCCL": make_group},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(torch, "hpu", stats, raising=False)
+    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256):
+        yield stats
+
+
+def test_the_software_is_called_as_it_is(software: Stats) -> None:
     vendor = Habana()
     vendor.set_device(0)
     vendor.synchronize(0)
     vendor.reset_peak_memory_stats(0)
     vendor.empty_cache()
-    assert marks == ["waited", "waited"]
-    assert (vendor.is_lazy(), vendor.mem_get_info(0)) == (True, (1, 2))
-    assert (vendor.memory_allocated(0), vendor.memory_reserved(0), vendor.max_memory_allocated(0)) == (3, 4, 5)
-    assert type(vendor.Event()) is object
+    assert software.waited == 1
+    assert vendor.is_lazy() is False
+    assert vendor.mem_get_info(0) == (93 * GIB, 96 * GIB)
+    assert (vendor.memory_allocated(0), vendor.max_memory_allocated(0)) == (3 * GIB, 5 * GIB)
+    assert isinstance(vendor.Event(), Stats.Event)
+    assert vendor.make_collectives("store", 1, 2, timedelta(seconds=1)) == ("store", 1, 2, "lsv")
     assert torch._dynamo.config.recompile_limit > 1000
+
+
+def test_what_is_used_is_what_is_allocated(software: Stats) -> None:
+    """The software's figure for what is reserved is its limit: all memory would seem to be in use."""
+    assert software.memory_reserved() == 96 * GIB
+    info = EmulatedHpu().devices()[0]
+    device = HpuDevice(info, torch.device("cpu"), Habana(), fake_ops(), HpuOptions())
+    assert device.memory() == Memory(total=96 * GIB, free=93 * GIB, used=3 * GIB)
+    device.close()
+
+
+def test_no_memory_is_pinned() -> None:
+    """``meta`` stands for a device that is not the host."""
+    info = EmulatedHpu().devices()[0]
+    device = HpuDevice(info, torch.device("meta"), FakeHabana(GIB), fake_ops(), HpuOptions())
+    assert not device.pinned
+    device.close()
 
 
 def test_the_fake_has_all_that_the_software_has_and_no_more() -> None:

@@ -1,51 +1,64 @@
-"""Stand-ins for Intel's compute calls: their signatures and rules, computed in plain torch on the host's tensors."""
+"""Stand-ins for Intel's compute calls: their signatures and rules, computed in plain torch on the host's tensors.
+
+Source of signatures: HabanaAI/gaudi-pytorch-bridge v1.19.0 (5a56187), named with each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from lsv.testing.emulation import StrictFake
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
+from lsv_hpu.emulation.schemas import SCHEMAS
 from lsv_hpu.vendor_ops import FP8, VendorOps
 
 _MODES = ("None", "fast", "fp32")
 
 
 class FakeFusedSDPA(StrictFake):
-    """The class ``FusedSDPA``. Tensors are [B, heads, tokens, dim]; fewer KV heads than heads serve several each."""
+    """The class ``FusedSDPA``. Tensors are [B, heads, tokens, dim]; fewer KV heads than heads serve several each.
+
+    Source: python_packages/habana_frameworks/torch/hpex/kernels/FusedSDPA.py, ``FusedSDPA.forward`` and
+    ``sdpa_fwd_wrapper``. It is an autograd function, whose ``apply`` takes no keywords.
+    """
 
     library = "FusedSDPA"
 
     def apply(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None,
-        softmax_mode: str,
-        recompute_mode: bool,
-        valid_sequence_lengths: torch.Tensor | None,
-        padding_side: str,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        softmax_mode: str = "None",
+        recompute_mode: bool | None = None,
+        valid_seq_len: torch.Tensor | None = None,
+        seq_padding_type: str = "left",
+        return_dropout_mask: bool = False,
+        return_attn_probs: bool = False,
+        /,
     ) -> torch.Tensor:
-        self.record("apply", tuple(query.shape), tuple(key.shape), is_causal, attn_mask is not None)
-        self._check(query, key, value, attn_mask, is_causal, valid_sequence_lengths)
+        self.record("apply", tuple(q.shape), tuple(k.shape), is_causal, attn_mask is not None)
+        self._check(q, k, v, attn_mask, is_causal, valid_seq_len)
         _require(softmax_mode in _MODES, f"softmax_mode {softmax_mode!r} is not one of {_MODES}")
-        _require(padding_side == "right", f"padding_side is {padding_side!r}, and only right is used here")
+        _require(seq_padding_type == "right", f"seq_padding_type is {seq_padding_type!r}, and only right is used here")
         _require(dropout_p == 0.0, "dropout has no place in inference")
+        _require(not (return_dropout_mask or return_attn_probs), "nothing but the result is used here")
         mask = attn_mask
-        if valid_sequence_lengths is not None:
-            there = torch.arange(key.shape[2]) < valid_sequence_lengths[:, None]
-            mask = there[:, None, None] & torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        if valid_seq_len is not None:
+            there = torch.arange(k.shape[2], device=q.device) < valid_seq_len[:, None]
+            before = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+            mask = there[:, None, None] & before
             is_causal = False
-        return functional.scaled_dot_product_attention(
-            query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=True
-        )
+        return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scale, enable_gqa=True)
 
     def _check(
         self,
@@ -65,17 +78,29 @@ class FakeFusedSDPA(StrictFake):
             _require(tuple(mask.shape) == expected, f"the mask is {tuple(mask.shape)}, expected {expected}")
             _require(mask.dtype == query.dtype, f"the mask is {mask.dtype}, the query {query.dtype}")
         if lengths is not None:
-            _require(causal, "valid_sequence_lengths go with is_causal")
-            _require(lengths.dtype == torch.int32, f"valid_sequence_lengths are {lengths.dtype}, expected int32")
-            _require(tuple(lengths.shape) == (len(query),), "valid_sequence_lengths have one number a row")
+            _require(causal and mask is None, "valid_seq_len goes with is_causal, and with no mask")
+            _require(lengths.dtype == torch.int32, f"valid_seq_len is {lengths.dtype}, expected int32")
+            _require(tuple(lengths.shape) == (len(query),), "valid_seq_len has one number a row")
 
 
 class FakeFusedRMSNorm(StrictFake):
-    """The class ``FusedRMSNorm``; it takes three axes and one dtype."""
+    """The class ``FusedRMSNorm``; it takes three axes and one dtype.
+
+    Source: python_packages/habana_frameworks/torch/hpex/normalization/FusedRMSNorm.py, ``FusedRMSNorm.forward``.
+    """
 
     library = "FusedRMSNorm"
 
-    def apply(self, data_in: torch.Tensor, gamma: torch.Tensor, eps: float) -> torch.Tensor:
+    def apply(
+        self,
+        data_in: torch.Tensor,
+        gamma: torch.Tensor,
+        eps: float,
+        use_stages: bool = True,
+        bwd_mode: int = 0,
+        fast_math: bool = False,
+        /,
+    ) -> torch.Tensor:
         self.record("apply", tuple(data_in.shape))
         _require(data_in.dim() == 3, f"FusedRMSNorm takes 3 axes, got {data_in.dim()}")
         _require(data_in.dtype == gamma.dtype, f"input is {data_in.dtype}, weight {gamma.dtype}")
@@ -83,7 +108,7 @@ class FakeFusedRMSNorm(StrictFake):
 
 
 class FakeHpuOps(StrictFake):
-    """The namespace ``torch.ops.hpu``."""
+    """What answers ``torch.ops.hpu``; ``emulation.schemas`` are its signatures."""
 
     library = "torch.ops.hpu"
 
@@ -98,15 +123,22 @@ class FakeHpuOps(StrictFake):
         stochastic_rounding: bool = False,
         is_amax: bool = False,
         dtype: torch.dtype | None = None,
+        scale_shape: Sequence[int] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.record("cast_to_fp8_v2", tuple(input.shape))
         _require(dtype == FP8, f"cast_to_fp8_v2 to {dtype}, expected {FP8}")
         _require(input.dtype in (torch.bfloat16, torch.float32, torch.float16), f"cast_to_fp8_v2 of {input.dtype}")
         scaled = input.float() if scale is None else input.float() * scale
         found = scaled.clamp(-self._largest, self._largest).to(FP8)
-        return found, scaled.abs().amax() if is_amax else torch.empty(0)
+        return found, scaled.abs().amax() if is_amax else scaled.new_empty(0)
 
-    def cast_from_fp8(self, input: torch.Tensor, scale: torch.Tensor | None, out_dtype: torch.dtype) -> torch.Tensor:
+    def cast_from_fp8(
+        self,
+        input: torch.Tensor,
+        scale: torch.Tensor | None,
+        out_dtype: torch.dtype,
+        scale_shape: Sequence[int] | None = None,
+    ) -> torch.Tensor:
         self.record("cast_from_fp8", tuple(input.shape))
         _require(input.dtype == FP8, f"cast_from_fp8 of {input.dtype}, expected {FP8}")
         values = self._values(input)
@@ -124,6 +156,7 @@ class FakeHpuOps(StrictFake):
         B_scale_inv: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         accumulate: bool = False,
+        B_scale_shape: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Despite their names, the scales are what results are multiplied by: of A one or one a row, of B one or one a
         column of the result.
@@ -152,7 +185,8 @@ class FakeHpuOps(StrictFake):
         groups, outputs = scale.shape
         _require(len(input) % groups == 0, f"{len(input)} inputs in {groups} groups")
         _require(input.shape[1] * 8 == zero_point.shape[1] * 8 == outputs, "scales and codes differ in outputs")
-        codes, zeros = (((x[..., None] >> torch.arange(0, 32, 4)) & 15).flatten(-2) for x in (input, zero_point))
+        places = torch.arange(0, 32, 4, device=input.device)
+        codes, zeros = (((x[..., None] >> places) & 15).flatten(-2) for x in (input, zero_point))
         size = len(input) // groups
         spread = (part.repeat_interleave(size, 0) for part in (zeros, scale.float()))
         return ((codes - next(spread)) * next(spread)).to(out_dtype)
@@ -164,7 +198,6 @@ class FakeHpuOps(StrictFake):
 
     def mixture_of_experts(
         self,
-        *,
         hidden_states: torch.Tensor,
         expert_routing_table: torch.Tensor,
         router_weights: torch.Tensor,
@@ -175,7 +208,7 @@ class FakeHpuOps(StrictFake):
         experts_min: int,
         experts_max: int,
     ) -> torch.Tensor:
-        self.record("mixture_of_experts", tuple(hidden_states.shape))
+        self.record("mixture_of_experts", tuple(hidden_states.shape), experts_min, experts_max)
         _require(permuted_weights, "weights are [outputs, inputs]")
         _require(activation in ("silu", "gelu", "relu"), f"activation {activation!r}")
         _require(len(w12) == len(w3) == experts_max - experts_min + 1, "one pair of weights an expert")
@@ -192,7 +225,25 @@ class FakeHpuOps(StrictFake):
 
 def fake_ops(gaudi: Gaudi = "gaudi2") -> VendorOps:
     """A device's calls, each answered by a fake."""
-    return VendorOps(gaudi, FakeFusedSDPA(), FakeFusedRMSNorm(), FakeHpuOps(gaudi))
+    return VendorOps(gaudi, FakeFusedSDPA(), FakeFusedRMSNorm(), _register(gaudi)[0])
+
+
+def answering(gaudi: Gaudi = "gaudi2") -> FakeHpuOps:
+    """What has answered the ops of all of a generation's ``fake_ops`` in this process."""
+    return _register(gaudi)[1]
+
+
+@cache
+def _register(gaudi: Gaudi) -> tuple[Any, FakeHpuOps, torch.library.Library]:
+    """A namespace in ``torch.ops`` with Intel's schemas, which torch keeps as long as the last of the three lives."""
+    name, fake = f"emulated_{gaudi}", FakeHpuOps(gaudi)
+    library = torch.library.Library(name, "DEF")
+    for schema in SCHEMAS:
+        library.define(schema)
+    for op in ("cast_from_fp8", "cast_to_fp8_v2", "convert_from_uint4", "fp8_gemm_v2"):
+        library.impl(op, getattr(fake, op), "CompositeExplicitAutograd")
+    library.impl("mixture_of_experts.fused_weights", fake.mixture_of_experts, "CompositeExplicitAutograd")
+    return getattr(torch.ops, name), fake, library
 
 
 def _require(holds: bool, otherwise: str) -> None:
