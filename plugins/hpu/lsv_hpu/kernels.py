@@ -14,6 +14,9 @@ from lsv.ops import Kernel
 from lsv_hpu import selection
 
 _ACTIVATIONS = ("silu", "gelu", "relu")
+_EXPERTS_A_CALL = 64
+"""More of them in one call make graphs that the compiler can't take.
+Source: vllm-gaudi 091bbad, vllm_gaudi/extension/ops.py on MAX_EXPERTS_PER_SLICE."""
 
 
 class RmsNorm(Kernel):
@@ -28,7 +31,10 @@ class RmsNorm(Kernel):
 
 
 class MixedExperts(Kernel):
-    """``lsv.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are."""
+    """``lsv.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are.
+
+    In a compiled step a call takes some of the experts; op by op it must have all, and no graph is too large.
+    """
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()
@@ -39,7 +45,11 @@ class MixedExperts(Kernel):
         weights, experts = module.router(x)
         plain: Iterable[Any] = module.experts
         gate_up, down = zip(*((one.gate_up.linear.weight, one.down.linear.weight) for one in plain), strict=True)
-        y = self._ops.mix_experts(x, experts, weights, gate_up, down, self._activation)
+        some = _EXPERTS_A_CALL if torch.compiler.is_compiling() else len(down)
+        y = self._ops.mix_experts(x, experts, weights, gate_up[:some], down[:some], self._activation)
+        for first in range(some, len(down), some):
+            part = slice(first, first + some)
+            y = y + self._ops.mix_experts(x, experts, weights, gate_up[part], down[part], self._activation, first)
         return y if module.communicator is None else module.communicator.all_reduce(y)
 
 

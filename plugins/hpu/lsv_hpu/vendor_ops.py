@@ -1,7 +1,7 @@
 """The compute calls this plugin makes into Intel's Gaudi software, under the names and signatures they have there.
 
 Sources: Gaudi documentation, "PyTorch Custom Ops" and "Fused Scaled Dot Product Attention", and the schemas
-that gaudi-pytorch-bridge registers under ``torch.ops.hpu``.
+that gaudi-pytorch-bridge registers under ``torch.ops.hpu`` (``lsv_hpu.emulation.schemas``).
 """
 
 from __future__ import annotations
@@ -97,10 +97,14 @@ class VendorOps:
         gate_up: Sequence[torch.Tensor],
         down: Sequence[torch.Tensor],
         activation: str,
+        first: int = 0,
     ) -> torch.Tensor:
         """x [T, hidden] through the ``experts`` int64 [T, top], weighted with ``weights`` [T, top] -> [T, hidden].
 
-        gate_up are [2 * intermediate, hidden], down [hidden, intermediate] of every expert.
+        gate_up are [2 * intermediate, hidden], down [hidden, intermediate] of the experts from ``first`` on; others
+        count nothing. Op by op the software does not look at ``first``: it takes all experts from 0 on then.
+        Source: gaudi-pytorch-bridge v1.19.0 (5a56187), habana_eager/eager_custom_op_register.cpp,
+        ``mixture_of_experts_common``.
         """
         out: torch.Tensor = self.hpu.mixture_of_experts(
             hidden_states=x,
@@ -110,8 +114,8 @@ class VendorOps:
             w3=list(down),
             permuted_weights=True,
             activation=activation,
-            experts_min=0,
-            experts_max=len(down) - 1,
+            experts_min=first,
+            experts_max=first + len(down) - 1,
         )
         return out
 

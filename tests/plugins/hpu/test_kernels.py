@@ -18,10 +18,10 @@ from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer
 from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
-from lsv_hpu.emulation.ops import fake_ops
+from lsv_hpu.emulation.ops import answering, fake_ops
 from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
 from lsv_hpu.formats.int4 import why_not_int4
-from lsv_hpu.kernels import EveryExpert
+from lsv_hpu.kernels import EveryExpert, MixedExperts
 
 E4M3 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
@@ -56,6 +56,34 @@ def experts(w: Weights) -> MoE:
 def test_experts(dtype: torch.dtype, name: str) -> None:
     inputs = [(torch.randn(rows, 32, dtype=dtype),) for rows in (1, 9)]
     check_kernel(offer("moe", name), experts, inputs, dtype=dtype, tolerance=4 * TOLERANCE[dtype])
+
+
+def test_a_compiled_call_takes_some_of_many_experts(gaudi: Gaudi) -> None:
+    """Op by op the software does not look at where a slice begins, so a call has all experts there."""
+    answered = answering(gaudi)
+
+    def many(w: Weights) -> MoE:
+        return MoE(w, 8, 4, "silu", experts=150, top=3, normalise=True)
+
+    def spans() -> list[tuple[int, int]]:
+        calls = [arguments[1:] for name, arguments in answered.log if name == "mixture_of_experts"]
+        answered.log.clear()
+        return calls
+
+    module = many(place()).to_empty(device="cpu")
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(40, 8)
+    kernel = MixedExperts(module, module.spec())
+    with torch.inference_mode():
+        wanted = module.reference(x)
+        spans()
+        torch.testing.assert_close(kernel.forward(x), wanted, rtol=1e-4, atol=1e-4)
+        assert spans() == [(0, 149)]
+        compiled = torch.compile(kernel.forward, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), wanted, rtol=1e-4, atol=1e-4)
+    assert spans()[-3:] == [(0, 63), (64, 127), (128, 149)]
+    torch._dynamo.reset()
 
 
 def test_experts_can_be_captured() -> None:
