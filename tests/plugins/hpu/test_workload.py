@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
+from lsv.errors import ConfigError
 from lsv.platform import StepFn
 from lsv.testing.emulation import StrictFake
 from lsv.testing.tiny import tiny
@@ -101,6 +102,15 @@ def test_random_requests_stay_inside_the_buckets(
     assert bool(warmed) == ("enforce_eager" not in options)
     differing = sum(one != other for one, other in zip(found, plain[:count], strict=True))
     assert differing <= 0.02 * count, f"{differing} answers differ, more than ties can explain"
+
+
+def test_an_engine_in_lazy_mode_is_refused(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"hpu-lazy-mode must be false.* --enforce-eager"):
+        ask(checkpoint, 1, platform="hpu", emulate=True, **SMALL, **{"hpu.lazy_mode": True})
+    monkeypatch.setenv("PT_HPU_LAZY_MODE", "1")
+    with pytest.raises(ConfigError, match=r"PT_HPU_LAZY_MODE: hpu-lazy-mode must be false"):
+        ask(checkpoint, 1, platform="hpu", emulate=True, **SMALL)
+    ask(checkpoint, 1, platform="cpu", **SMALL)
 
 
 @pytest.fixture
