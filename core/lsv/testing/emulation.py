@@ -54,10 +54,18 @@ class StrictFake:
         raise UnknownCall(f"the fake of {self.library} has no {name}")
 
 
+def emulated_device(index: int) -> torch.device:
+    """Where tensors of emulated device ``index`` lie; the host where they can't be placed."""
+    import torch
+
+    placed = _placement()
+    return torch.device("cpu") if placed is None else placed.torch_device(index)
+
+
 class FakeRuntime(StrictFake):
     """Answers what ``lsv.devices.accelerator.Runtime`` asks, for one process with one current device of ``count``.
 
-    Each has ``total`` bytes, of which tensors of ``torch_device`` take some; a subclass may say what else does, by
+    Each has ``total`` bytes, of which tensors of ``emulated_device`` take some; a subclass may say what else does, by
     ``_taken``. Where tensors can't be placed (``lsv.testing.placement``), that device is the host and they take none.
     """
 
@@ -66,13 +74,6 @@ class FakeRuntime(StrictFake):
         self._count, self._total = count, total
         self._device: int | None = None
         self._taken = 0
-
-    def torch_device(self, index: int) -> torch.device:
-        """Where tensors of device ``index`` lie."""
-        import torch
-
-        placed = _placement()
-        return torch.device("cpu") if placed is None else placed.torch_device(index)
 
     def device_count(self) -> int:
         self.record("device_count")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
 from lsv.platform import Device
-from lsv.testing.emulation import FakeCapturing, FakeGraph
+from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform
 from lsv_cuda.vendor import Vendor
@@ -51,8 +51,7 @@ class EmulatedCudaPlatform(CudaPlatform):
     def _vendor(self) -> Vendor:
         from lsv.testing.placement.launches import EmulatedGloo
 
-        runtime = FakeCuda()
-        return Vendor(runtime, runtime.torch_device(0).type, EmulatedGloo)
+        return Vendor(FakeCuda(), emulated_device(0).type, EmulatedGloo)
 
 
 class FakeCuda(FakeCapturing):

@@ -137,14 +137,16 @@ def test_calls_of_a_library_that_computes_are_kernels(device: torch.device) -> N
     class Library(StrictFake):
         computes = True
 
-        def scale(self, x: torch.Tensor, *, by: float) -> torch.Tensor:
-            self.record("scale", by)
+        def scale(self, x: torch.Tensor, *, by: torch.Tensor) -> torch.Tensor:
+            self.record("scale")
+            assert x.is_cpu
             return x * by
 
-    library = Library()
-    assert library.scale(torch.ones(2, device=device), by=2.0).tolist() == [2.0, 2.0]
+    library, x, by = Library(), torch.ones(2), torch.full((2,), 3.0)
+    assert library.scale(x.to(device), by=by.to(device)).tolist() == [3.0, 3.0]
+    assert library.scale(x, by=by).tolist() == [3.0, 3.0]
     with pytest.raises(RuntimeError, match="tensor of the host"):
-        library.scale(torch.ones(2), by=2.0)
+        library.scale(x.to(device), by=by)
 
 
 def test_memory_is_counted_by_device(placed: Placement) -> None:

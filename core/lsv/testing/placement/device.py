@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lsv.testing.placement.library import DEVICE_TYPE, load
 
@@ -82,13 +82,13 @@ def on_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
 
 def as_kernel(function: Callable[..., Result]) -> Callable[..., Result]:
     """``function`` as a kernel of the emulated devices: it gets their tensors as the memory they are in, and its own
-    tensors are theirs. A tensor of the host is refused, as a kernel can't reach it. Where there is no placement, it is
-    ``function``.
+    tensors are theirs. Beside these a tensor of the host is refused, as a kernel can't reach it; with such tensors
+    alone it is ``function``.
     """
 
     @wraps(function)
     def launch(*args: Any, **kwargs: Any) -> Result:
-        if placement() is None:
+        if not any(_is_placed(leaf) for leaf in tree_leaves((args, kwargs))):
             return function(*args, **kwargs)
         seen: dict[int, torch.Tensor] = {}
         index = -1
@@ -103,7 +103,7 @@ def as_kernel(function: Callable[..., Result]) -> Callable[..., Result]:
             return host
 
         def lift(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.is_cpu:
+            if not isinstance(value, torch.Tensor) or _is_placed(value):
                 return value
             own = seen.get(value.data_ptr())
             return own if own is not None and own.shape == value.shape else on_device(value, index)
@@ -112,6 +112,10 @@ def as_kernel(function: Callable[..., Result]) -> Callable[..., Result]:
         return tree_map(lift, function(*args, **kwargs))  # type: ignore[no-any-return]
 
     return launch
+
+
+def _is_placed(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
 
 
 def _module() -> ModuleType:

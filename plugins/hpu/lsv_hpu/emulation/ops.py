@@ -1,4 +1,4 @@
-"""Stand-ins for Intel's compute calls: their signatures and rules, computed in plain torch on the host's tensors.
+"""Stand-ins for Intel's compute calls: their signatures and rules, computed in plain torch.
 
 Source of signatures: HabanaAI/gaudi-pytorch-bridge v1.19.0 (5a56187), named with each.
 """
@@ -27,7 +27,7 @@ class FakeFusedSDPA(StrictFake):
     ``sdpa_fwd_wrapper``. It is an autograd function, whose ``apply`` takes no keywords.
     """
 
-    library = "FusedSDPA"
+    library, computes = "FusedSDPA", True
 
     def apply(
         self,
@@ -89,7 +89,7 @@ class FakeFusedRMSNorm(StrictFake):
     Source: python_packages/habana_frameworks/torch/hpex/normalization/FusedRMSNorm.py, ``FusedRMSNorm.forward``.
     """
 
-    library = "FusedRMSNorm"
+    library, computes = "FusedRMSNorm", True
 
     def apply(
         self,
@@ -110,7 +110,7 @@ class FakeFusedRMSNorm(StrictFake):
 class FakeHpuOps(StrictFake):
     """What answers ``torch.ops.hpu``; ``emulation.schemas`` are its signatures."""
 
-    library = "torch.ops.hpu"
+    library, computes = "torch.ops.hpu", True
 
     def __init__(self, gaudi: Gaudi) -> None:
         super().__init__()

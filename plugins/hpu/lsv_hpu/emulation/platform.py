@@ -1,4 +1,4 @@
-"""The hpu platform without a Gaudi: its own code on host tensors, with the Gaudi software answered by strict fakes."""
+"""The hpu platform without a Gaudi: its own code on an emulated device, the Gaudi software answered by strict fakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
 from lsv.platform import Device, StepFn
-from lsv.testing.emulation import FakeRuntime
+from lsv.testing.emulation import FakeRuntime, emulated_device
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.settings import HpuOptions
@@ -38,12 +38,9 @@ class EmulatedHpu(HpuPlatform):
         return device
 
     def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
-        import torch
-
         from lsv_hpu.emulation.ops import fake_ops
 
-        total = int(options.emulated_memory * GIB)
-        return torch.device("cpu"), FakeHabana(total), fake_ops()
+        return emulated_device(info.index), FakeHabana(int(options.emulated_memory * GIB)), fake_ops()
 
 
 def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
@@ -54,8 +51,7 @@ def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
 class FakeHabana(FakeRuntime):
     """Answers as the Gaudi software does for one process, with devices of ``total`` bytes.
 
-    Nothing on the host is counted as device memory. ``compilations`` counts what was compiled; compiling once that is
-    forbidden raises ``RuntimeError``.
+    ``compilations`` counts what was compiled; compiling once that is forbidden raises ``RuntimeError``.
     """
 
     library = "habana_frameworks"
@@ -79,9 +75,9 @@ class FakeHabana(FakeRuntime):
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         self.record("make_collectives", rank, size)
-        from lsv.devices.collectives import gloo
+        from lsv.testing.placement.launches import EmulatedGloo
 
-        return gloo(store, rank, size, timeout)
+        return EmulatedGloo(store, rank, size, timeout)
 
     def count(self) -> None:
         """Something is compiled."""
