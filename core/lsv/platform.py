@@ -185,6 +185,8 @@ class Device(abc.ABC):
 
     pinned: bool = False
     """Whether its copies from and to pinned host memory run beside its work."""
+    largest_allocation: int | None = None
+    """The most bytes it gives at a time; None where that is all that is free."""
     info: DeviceInfo
     torch_device: torch.device
 

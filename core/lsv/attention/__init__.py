@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -124,6 +126,32 @@ class CacheSpec:
             begins[group, place] = used[group]
             used[group] += self.block_bytes(layer)
         return begins, max(used.values(), default=0)
+
+    def pieces(self) -> tuple[Mapping[Place, tuple[int, int]], list[int]]:
+        """Such pages, cut wherever that cuts no group's block: the piece of each layer's block and where in it the
+        block begins, and how large each piece is. Both in bytes.
+
+        With a tensor for each piece, a cache is allocated in the smallest parts: one a layer, where all layers are of
+        one size. Some devices give no more than 4 GiB at a time.
+        """
+        begins, _ = self.offsets()
+        sizes: dict[int, list[int]] = {}
+        for (group, _), layer in self.placed().items():
+            sizes.setdefault(group, []).append(self.block_bytes(layer))
+        borders = cut_pages(sizes.values())
+        numbers = {place: bisect(borders, begin) - 1 for place, begin in begins.items()}
+        found = {place: (number, begins[place] - borders[number]) for place, number in numbers.items()}
+        return found, [end - begin for begin, end in pairwise(borders)]
+
+
+def cut_pages(groups: Iterable[Iterable[int]]) -> list[int]:
+    """Where pages can be cut so that no block is, their beginning and end included, ascending; ``groups`` are the sizes
+    of the blocks that each group lays one after another into its pages.
+    """
+    rows = [[0, *accumulate(sizes)] for sizes in groups]
+    blocks = [block for row in rows for block in pairwise(row)]
+    cuts = {border for row in rows for border in row} | {0}
+    return sorted(cut for cut in cuts if not any(begin < cut < end for begin, end in blocks))
 
 
 @dataclass(frozen=True, slots=True)

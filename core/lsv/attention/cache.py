@@ -31,37 +31,43 @@ class PagedCache:
 def make_cache(spec: CacheSpec, device: torch.device, *, heads_first: bool = False) -> PagedCache:
     """A cache of zeros: kernels may multiply what lies behind a row's last token by 0, which NaN would survive.
 
-    If all layers are of one size, the pages of a layer's keys are one contiguous tensor, as libraries expect. Otherwise
-    a page has blocks of all layers of the group that owns it, so that groups of different layers share the pool.
+    A page has blocks of all layers of the group that owns it, and is cut into pieces (``CacheSpec.pieces``). Where all
+    blocks of a piece are of one size, the pages of a layer's keys are one contiguous tensor, as libraries expect, and
+    those of its values another; otherwise the piece is a pool of pages.
     """
     assert spec.dtype.is_floating_point, "there is no room for the scales of integers"
+    begins, sizes = spec.pieces()
     layers = spec.placed()
-    equal = len({spec.block_bytes(layer) for layer in layers.values()}) == 1
-    views = _contiguous_views(spec, device) if equal else _pooled_views(spec, device)
 
     def shaped(memory: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
         shape = (layer.kv_heads, spec.block_size) if heads_first else (spec.block_size, layer.kv_heads)
         return memory.view(spec.dtype).view(spec.pages, *shape, layer.head_dim)
 
-    shapes = {place: (shaped(k, layers[place]), shaped(v, layers[place])) for place, (k, v) in views.items()}
-    return PagedCache(spec.dtype, spec.block_size, shapes)
+    found: dict[Place, Pages] = {}
+    for number, size in enumerate(sizes):
+        sharing = {place: begin for place, (piece, begin) in begins.items() if piece == number}
+        equal = all(spec.block_bytes(layers[place]) == size for place in sharing)
+        make = _contiguous_views if equal else _pooled_views
+        for place, (k, v) in make(spec, sharing, size, device).items():
+            found[place] = (shaped(k, layers[place]), shaped(v, layers[place]))
+    return PagedCache(spec.dtype, spec.block_size, found)
 
 
-def _contiguous_views(spec: CacheSpec, device: torch.device) -> dict[Place, Pages]:
-    """uint8 [pages, bytes] each; layers of different groups that have the same place share their memory."""
-    half = spec.block_bytes(spec.layers[0]) // 2
-    most = max(len(group.layers) for group in spec.groups)
-    memory = torch.zeros(most, 2, spec.pages, half, dtype=torch.uint8, device=device)
-    return {(group, place): (memory[place, 0], memory[place, 1]) for group, place in spec.placed()}
+def _contiguous_views(
+    spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device
+) -> dict[Place, Pages]:
+    """uint8 [pages, bytes] each; layers of different groups share their memory."""
+    keys, values = (torch.zeros(spec.pages, size // 2, dtype=torch.uint8, device=device) for _ in range(2))
+    return dict.fromkeys(sharing, (keys, values))
 
 
-def _pooled_views(spec: CacheSpec, device: torch.device) -> dict[Place, Pages]:
+def _pooled_views(spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device) -> dict[Place, Pages]:
     """uint8 [pages, bytes] each, from pages whose size every layer's token divides, as kernels index by tokens."""
-    begins, largest = spec.offsets()
-    tokens = math.lcm(*(spec.block_bytes(layer) // (2 * spec.block_size) for layer in spec.layers))
-    pool = torch.zeros(spec.pages, -(-largest // tokens) * tokens, dtype=torch.uint8, device=device)
-    views: dict[Place, Pages] = {}
-    for place, layer in spec.placed().items():
-        half, begin = spec.block_bytes(layer) // 2, begins[place]
-        views[place] = (pool[:, begin : begin + half], pool[:, begin + half : begin + 2 * half])
-    return views
+    layers = spec.placed()
+    halves = {place: spec.block_bytes(layers[place]) // 2 for place in sharing}
+    token = math.lcm(*(half // spec.block_size for half in halves.values()))
+    pool = torch.zeros(spec.pages, -(-size // token) * token, dtype=torch.uint8, device=device)
+    return {
+        place: (pool[:, begin : begin + half], pool[:, begin + half : begin + 2 * half])
+        for (place, begin), half in zip(sharing.items(), halves.values(), strict=True)
+    }

@@ -142,6 +142,54 @@ def test_blocks_of_a_group_lie_one_after_another_in_a_page(dtype: torch.dtype, o
     assert spec.offsets() == ({(0, 0): 0, (0, 1): 16 * one, (1, 0): 0}, 32 * one)
 
 
+def test_pages_are_cut_wherever_no_block_is() -> None:
+    """One piece a layer where all are of one size; layers of other sizes share the pieces between common borders."""
+    one = 16 * 1024
+    assert CacheSpec(GROUPS[:1], LAYERS[:2], 4, 16, torch.float32).pieces() == (
+        {(0, 0): (0, 0), (0, 1): (1, 0)},
+        [one, one],
+    )
+    small = tuple(replace(SMALL, index=2 + place, place=place) for place in range(3))
+    groups = (GROUPS[0], KVGroup(1, "window", (2, 3, 4), 512, 32))
+    assert CacheSpec(groups, (*LAYERS[:2], *small), 4, 16, torch.float32).pieces() == (
+        {(0, 0): (0, 0), (0, 1): (1, 0), (1, 0): (0, 0), (1, 1): (0, one // 2), (1, 2): (1, 0)},
+        [one, one],
+    )
+    assert CacheSpec((), (), 4, 16, torch.float32).pieces() == ({}, [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_hold_every_block_whole_and_take_no_more_than_pages(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    layers: list[AttentionLayer] = []
+    groups = []
+    for group in range(draw.integers(1, 4)):
+        made = [
+            replace(LAYER, index=len(layers) + place, kv_heads=int(draw.choice((1, 2, 4))), group=group, place=place)
+            for place in range(draw.integers(1, 6))
+        ]
+        groups.append(KVGroup(group, "full", tuple(layer.index for layer in made), 1024))
+        layers += made
+    spec = CacheSpec(groups, layers, 4, 16, torch.bfloat16)
+    found, sizes = spec.pieces()
+    assert sum(sizes) == spec.offsets()[1]
+    for place, layer in spec.placed().items():
+        number, begin = found[place]
+        assert begin + spec.block_bytes(layer) <= sizes[number]
+        assert sum(sizes[:number]) + begin == spec.offsets()[0][place]
+
+
+def test_a_cache_of_equal_layers_is_two_tensors_a_layer(device: Device) -> None:
+    """No tensor is larger than one layer's keys: some devices give no more than 4 GiB at a time."""
+    window = tuple(replace(SMALL, index=2 + place, kv_heads=2, place=place) for place in range(2))
+    groups = (GROUPS[0], KVGroup(1, "window", (2, 3), 1024, 32))
+    spec = CacheSpec(groups, (*LAYERS[:2], *window), 5, 16, torch.float32)
+    cache = SmallBackend().allocate(spec, device)
+    storages = [part.untyped_storage() for layer in spec.layers for part in cache.of(layer)]
+    assert {storage.nbytes() for storage in storages} == {5 * spec.block_bytes(LAYER) // 2}
+    assert len({storage.data_ptr() for storage in storages}) == 4, "the groups' layers share their pages"
+
+
 def test_integers_have_no_room_in_a_cache_without_scales(device: Device) -> None:
     with pytest.raises(AssertionError, match="scales of integers"):
         SmallBackend().allocate(CacheSpec(GROUPS, LAYERS, 4, 16, torch.int8), device)

@@ -24,7 +24,7 @@ class Declared:
         self.vocab_size = 32
 
 
-def plan(specs: Sequence[KVSpec], kv: int, **changes: Any) -> Fit:
+def plan(specs: Sequence[KVSpec], kv: int, largest: int | None = None, **changes: Any) -> Fit:
     config = EngineConfig(
         **{
             "model": "m", "served_names": ("m",), "tokenizer": "m", "architecture": "a", "model_offer": "a",
@@ -33,7 +33,7 @@ def plan(specs: Sequence[KVSpec], kv: int, **changes: Any) -> Fit:
             **changes,
         }  # type: ignore[arg-type]
     )  # fmt: skip
-    return plan_memory(Declared(specs), DenseAttention(), Budget(kv, why="a rule"), config)
+    return plan_memory(Declared(specs), DenseAttention(), Budget(kv, why="a rule"), config, largest)
 
 
 FULL = [KVSpec(layer, "full", 2048) for layer in range(28)]
@@ -105,3 +105,16 @@ def test_the_largest_group_sets_the_page() -> None:
 def test_a_model_without_a_cache_needs_no_pages(tmp_path: Path) -> None:
     fit = plan([], GIB)
     assert (fit.num_blocks, fit.kv_bytes, fit.groups) == (0, 0, ())
+
+
+def test_no_piece_is_larger_than_what_the_device_gives_at_a_time() -> None:
+    """A piece is the pages of one layer here, of two where another group's layers are half as large."""
+    piece = 2048 * 64
+    fit = plan(FULL, 2900 * PAGE, 1900 * piece + 5)
+    assert (fit.num_blocks, fit.kv_bytes) == (1899, 1900 * PAGE)
+    assert fit.reasons[0].why.endswith("the most that the device gives at a time, instead of a rule")
+    assert plan(FULL, 1900 * PAGE, 1900 * piece).reasons[0].why == "a rule", "nothing is cut short"
+    uneven = [*FULL, *(KVSpec(28 + layer, "window", 1024, window=512) for layer in range(4))]
+    assert plan(uneven, 2900 * PAGE, 1900 * piece, max_model_len=2048).num_blocks == 1899
+    with pytest.raises(ConfigError, match=r"6\.31 GiB KV cache is needed"):
+        plan(FULL, 2900 * PAGE, 1000 * piece)

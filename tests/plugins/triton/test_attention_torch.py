@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import torch
 
-from lsv.attention import AttentionLayer
+from lsv.attention import AttentionLayer, CacheSpec
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_triton import plugin
@@ -48,3 +50,15 @@ def test_tiles_that_do_not_fit_are_computed_one_after_another(host: Device, monk
 
 def test_heads_that_do_not_divide_are_refused() -> None:
     assert "multiple" in (TorchAttention().supports(AttentionLayer(0, 3, 2, 64, 1.0)) or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+def test_a_cache_is_a_tensor_a_layer(dtype: torch.dtype, host: Device) -> None:
+    """Some devices give no more than 4 GiB at a time, and a layer's pages are far from that."""
+    layers = [AttentionLayer(index, 4, 2, 64, 1.0, group=index // 3, place=index % 3) for index in range(5)]
+    groups = [KVGroup(0, "full", (0, 1, 2), 1), KVGroup(1, "window", (3, 4), 1, 32)]
+    spec = CacheSpec(groups, layers, 7, 16, dtype)
+    cache = TorchAttention().allocate(spec, host)
+    storages = {cache.of(layer).keys.untyped_storage().data_ptr() for layer in layers}
+    assert len(storages) == len(cache.pieces) == 3, "layers of both groups share their pages"
+    assert {piece.nbytes for piece in cache.pieces} == {7 * spec.block_bytes(layers[0])}

@@ -41,7 +41,8 @@ def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, we
         width: int = next(declared.model.norm.parameters()).shape[-1]
         taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
     memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
-    fit = plan_memory(declared, bound.backend, device.budget(memory, config.memory_share), config)
+    budget, largest = device.budget(memory, config.memory_share), device.largest_allocation
+    fit = plan_memory(declared, bound.backend, budget, config, largest)
     return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *taken))
 
 

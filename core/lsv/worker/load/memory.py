@@ -6,11 +6,12 @@ Page 0 is the null page: padding and blocks that a window has left point to it, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
 
-from lsv.attention import AttentionBackend
+from lsv.attention import AttentionBackend, cut_pages
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, longest_length
@@ -32,14 +33,20 @@ class Needs(Protocol):
     def vocab_size(self) -> int: ...
 
 
-def plan_memory(declared: Needs, backend: AttentionBackend, budget: Budget, config: EngineConfig) -> Fit:
+def plan_memory(
+    declared: Needs, backend: AttentionBackend, budget: Budget, config: EngineConfig, largest: int | None = None
+) -> Fit:
     """The pages a cache gets and what they hold. Raises ``ConfigError`` when no request of full length fits.
 
-    ``num_blocks`` of the configuration overrides ``kv_bytes``, which overrides the platform's budget.
+    ``num_blocks`` of the configuration overrides ``kv_bytes``, which overrides the platform's budget; a device that
+    gives no more than ``largest`` bytes at a time bounds them all, as a cache is allocated in pieces of its pages.
     """
     groups = declared.groups
-    page = page_bytes(groups, declared.specs, backend, config.block_size)
+    page, piece = page_bytes(groups, declared.specs, backend, config.block_size)
     available, why = _available(config, budget, page)
+    if largest is not None and piece and available // page > largest // piece:
+        available = largest // piece * page
+        why = f"{largest / _GIB:g} GiB a piece, the most that the device gives at a time, instead of {why}"
     usable = max(0, available // page - 1) if page else 0
     if page:
         _check_length(groups, page, usable, available, config)
@@ -62,10 +69,15 @@ def plan_embeddings(width: int, itemsize: int, config: EngineConfig) -> Reason:
     return Reason("encoder_cache_bytes", str(size), why)
 
 
-def page_bytes(groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int) -> int:
-    """Bytes of one page: a block of every layer in the largest group. 0 for a model without a cache."""
+def page_bytes(
+    groups: Sequence[KVGroup], specs: Sequence[KVSpec], backend: AttentionBackend, block_size: int
+) -> tuple[int, int]:
+    """Bytes of one page, a block of every layer in the largest group, and of the largest piece that pages are cut into
+    (``lsv.attention.CacheSpec.pieces``). 0 for a model without a cache.
+    """
     of_layer = {spec.layer: backend.page_bytes(spec, block_size) for spec in specs}
-    return max((sum(of_layer[layer] for layer in group.layers) for group in groups), default=0)
+    borders = cut_pages([of_layer[layer] for layer in group.layers] for group in groups)
+    return borders[-1], max((end - begin for begin, end in pairwise(borders)), default=0)
 
 
 def after_weights(memory: Memory, weight_bytes: int) -> Memory:

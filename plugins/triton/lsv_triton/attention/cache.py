@@ -1,12 +1,13 @@
 """The layout of the KV cache: one pool of pages; each holds a block of every layer of the group that owns it.
 
+Pages are cut into pieces, of which each has a tensor of its own: of a layer, where all groups' layers are of one size.
 A block has the keys of all KV heads, head by head [kv_heads, block, head_dim], then their values likewise, then for
 int8 the scales of both [kv_heads, block]. The keys of a head are contiguous, which is what a program reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +43,8 @@ class LayerCache:
 class KVCache:
     """The pages of all groups, and views of the layers in them."""
 
-    pages: torch.Tensor
-    """uint8 [pages, bytes]"""
+    pieces: Sequence[torch.Tensor]
+    """uint8 [pages, bytes] each"""
 
     dtype: torch.dtype
     block_size: int
@@ -55,13 +56,13 @@ class KVCache:
 
 def make_cache(spec: CacheSpec, device: torch.device) -> KVCache:
     """A cache whose pages are as large as the largest group needs. Their contents are undefined."""
-    begins, largest = spec.offsets()
-    memory = torch.empty(spec.pages, largest, dtype=torch.uint8, device=device)
-    views = {
-        place: _views(memory[:, begins[place] : begins[place] + spec.block_bytes(layer)], layer, spec)
-        for place, layer in spec.placed().items()
-    }
-    return KVCache(memory, spec.dtype, spec.block_size, views)
+    begins, sizes = spec.pieces()
+    pieces = [torch.empty(spec.pages, size, dtype=torch.uint8, device=device) for size in sizes]
+    views: dict[Place, LayerCache] = {}
+    for place, layer in spec.placed().items():
+        number, begin = begins[place]
+        views[place] = _views(pieces[number][:, begin : begin + spec.block_bytes(layer)], layer, spec)
+    return KVCache(pieces, spec.dtype, spec.block_size, views)
 
 
 def _views(memory: torch.Tensor, layer: AttentionLayer, spec: CacheSpec) -> LayerCache:
