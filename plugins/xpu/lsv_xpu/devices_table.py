@@ -1,7 +1,8 @@
-"""What is known of Intel's discrete GPUs: memory, speeds, and what each lacks."""
+"""What is known of Intel's GPUs: the family of each, what it lacks, and memory and speeds of the discrete ones."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 
@@ -19,6 +20,8 @@ class Family(Enum):
     ALCHEMIST = "Alchemist"
     BATTLEMAGE = "Battlemage"
     PONTE_VECCHIO = "Ponte Vecchio"
+    LUNAR_LAKE = "Lunar Lake"
+    PANTHER_LAKE = "Panther Lake"
     UNKNOWN = "unknown"
 
 
@@ -34,9 +37,42 @@ LACKS: Mapping[Family, Mapping[str, str]] = {
     },
     Family.BATTLEMAGE: {"fp8": _FP8, "links": _LINKS},
     Family.PONTE_VECCHIO: {"fp8": _FP8},
+    Family.LUNAR_LAKE: {"fp8": _FP8},
+    Family.PANTHER_LAKE: {"fp8": _FP8},
     Family.UNKNOWN: {"fp8": _FP8},
 }
 """What devices of a family have not, and what that means, by a short name."""
+
+LARGEST_ALLOCATION: Mapping[Family, int] = {Family.ALCHEMIST: 4 * _GIB - (2 << 20)}
+"""The most bytes a device of a family gives at a time, less what torch rounds up to (2 MiB): the driver's own limit,
+however much is free, where the hardware does not address more in one buffer.
+"""
+
+FAMILY_IDS: tuple[tuple[int, int, Family], ...] = (
+    (0x0B69, 0x0B6E, Family.PONTE_VECCHIO),
+    (0x0BD0, 0x0BE5, Family.PONTE_VECCHIO),
+    (0x5690, 0x56BF, Family.ALCHEMIST),
+    (0x56C0, 0x56C2, Family.ALCHEMIST),
+    (0x6420, 0x6420, Family.LUNAR_LAKE),
+    (0x64A0, 0x64B0, Family.LUNAR_LAKE),
+    (0xB080, 0xB0B0, Family.PANTHER_LAKE),
+    (0xE202, 0xE223, Family.BATTLEMAGE),
+)
+"""The first and the last PCI device id of each range, and its family.
+
+Source: ``include/drm/intel/pciids.h`` of Linux (0755a4e), the lists of PVC, DG2 (0x5690 to 0x56BF: Arc A and Arc Pro
+A), ATS-M (0x56C0 to 0x56C2: Flex), LNL, PTL and BMG; ids between those that are listed are taken to be of the family.
+Other lists there are left out, as nothing is known here of what such devices can do: CRI (0x674C to 0x6750), NVL, WCL,
+and whatever came before Alchemist.
+"""
+
+_FAMILY_NAMES: tuple[tuple[str, Family], ...] = (
+    (r"Arc (Pro )?A\d\d", Family.ALCHEMIST),
+    (r"Data Center GPU Flex", Family.ALCHEMIST),
+    (r"Arc (Pro )?B\d\d", Family.BATTLEMAGE),
+    (r"Data Center GPU Max", Family.PONTE_VECCHIO),
+)
+"""Names of drivers, for a torch that tells no id."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +131,20 @@ def by_id(device_id: int) -> Model | None:
 
 def by_product_name(name: str) -> Model | None:
     """The model that a driver's name for it (``"Intel(R) Arc(TM) A770 Graphics"``) contains."""
-    plain = name.replace("(R)", "").replace("(TM)", "")
-    return next((model for model in MODELS if model.name in plain), None)
+    return next((model for model in MODELS if model.name in _plain(name)), None)
+
+
+def family_by_id(device_id: int) -> Family:
+    return next((family for first, last, family in FAMILY_IDS if first <= device_id <= last), Family.UNKNOWN)
+
+
+def family_by_name(name: str) -> Family:
+    """The family of a driver's name for a device."""
+    return next((family for text, family in _FAMILY_NAMES if re.search(text, _plain(name))), Family.UNKNOWN)
+
+
+def _plain(name: str) -> str:
+    return name.replace("(R)", "").replace("(TM)", "")
 
 
 def by_short_name(name: str) -> Model:
@@ -115,5 +163,5 @@ def model_of(info: DeviceInfo) -> Model | None:
 
 
 def family_of(info: DeviceInfo) -> Family:
-    model = model_of(info)
-    return model.family if model else Family.UNKNOWN
+    """The family of a device that was found, by the ``family`` in its detail."""
+    return Family(info.detail.get("family", Family.UNKNOWN.value))

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from lsv.capabilities import DeviceInfo
 from lsv.errors import ConfigError
 from lsv.offers import load_object
 from lsv.testing.emulation import StrictFake
+from lsv_xpu.devices_table import Family, family_of
 
 VLLM = "vllm_xpu_kernels"
 TORCH_INT4 = "torch_int4"
@@ -20,6 +22,11 @@ IPEX = "ipex"
 
 TESTED_IPEX = "2.8"
 """The IPEX release the adapters were run against, and the last one that is published everywhere."""
+
+VLLM_FAMILIES = (Family.BATTLEMAGE, Family.PONTE_VECCHIO)
+"""The families that its published packages can run on: they hold native code for these (``spir64_gen`` alone, in the
+binaries of 0.1.12.1 to 0.1.16.2), and none that a driver could compile for another.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,15 @@ def missing_vllm_kernels() -> str | None:
     if torch is None or "xpu" not in torch:
         return f"a PyTorch built for XPU beside vllm-xpu-kernels {version} (found torch {torch})"
     return None
+
+
+def why_not_family(info: DeviceInfo) -> str | None:
+    """None, or what vllm_xpu_kernels lacks on a device."""
+    family = family_of(info)
+    if family in VLLM_FAMILIES:
+        return None
+    names = " or ".join(one.value for one in VLLM_FAMILIES)
+    return f"a GPU that vllm_xpu_kernels is compiled for, {names} (found {info.name}, {family.value})"
 
 
 def missing_torch_int4() -> str | None:
@@ -129,6 +145,12 @@ def use(name: str, made: Any) -> None:
     """Have ``made`` answer a library's calls from now on in this process."""
     _failed.pop(name, None)
     _chosen[name] = made
+
+
+def refuse(name: str, reason: str) -> None:
+    """Have no calls to a library from now on in this process; ``reason`` is what it lacks."""
+    _chosen.pop(name, None)
+    _failed[name] = reason
 
 
 def forget() -> None:

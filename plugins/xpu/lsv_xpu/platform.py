@@ -11,7 +11,8 @@ from lsv.config import EngineConfig, OptionValue
 from lsv.errors import ConfigError
 from lsv.platform import Advice, Device, Platform, Traffic
 from lsv.settings import export
-from lsv_xpu.devices_table import LACKS, Family, family_of, model_of
+from lsv_xpu import libraries
+from lsv_xpu.devices_table import LACKS, LARGEST_ALLOCATION, Family, family_of, model_of
 from lsv_xpu.probe import Prober, describe
 from lsv_xpu.sysfs import Host
 
@@ -72,7 +73,12 @@ class XpuPlatform(Platform):
         gpu = vendor.runtime.get_device_properties(index)
         info = describe(index, gpu.name, getattr(gpu, "device_id", 0), gpu.total_memory, gpu.driver_version)
         log.info("%s, driver %s%s%s", info.name, gpu.driver_version, _lacks(info), "" if mask else _place(index, count))
-        return XpuDevice(info, vendor, options)
+        why_not = libraries.why_not_family(info)
+        if why_not is not None:
+            libraries.refuse(libraries.VLLM, why_not)
+        device = XpuDevice(info, vendor, options)
+        device.largest_allocation = LARGEST_ALLOCATION.get(family_of(info))
+        return device
 
     def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
         """What is known of the device: its speeds, and what it lacks."""

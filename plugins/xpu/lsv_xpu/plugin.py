@@ -11,7 +11,6 @@ from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, lazy
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
 from lsv_xpu import libraries, oneccl
-from lsv_xpu.devices_table import Family, family_of
 from lsv_xpu.probe import Prober
 
 api = 1
@@ -46,12 +45,11 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
 
 
 def _missing_flash() -> str | None:
-    """What keeps ``xpu-flash`` from being chosen here: its library has no attention for the oldest generation."""
+    """What keeps ``xpu-flash`` from being chosen here."""
     missing = libraries.missing_vllm_kernels()
     if missing is not None:
         return missing
-    old = next((info.name for info in probe() if family_of(info) is Family.ALCHEMIST), None)
-    return None if old is None else f"a GPU that vllm_xpu_kernels has attention for, such as Battlemage (found {old})"
+    return next((why for info in probe() if (why := libraries.why_not_family(info)) is not None), None)
 
 
 @hookimpl

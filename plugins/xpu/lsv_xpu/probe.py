@@ -7,7 +7,7 @@ from typing import Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.devices.probing import ask_child
-from lsv_xpu.devices_table import by_id, by_product_name
+from lsv_xpu.devices_table import by_id, by_product_name, family_by_id, family_by_name
 from lsv_xpu.sysfs import Card, Host
 
 _GIB = 1 << 30
@@ -77,11 +77,12 @@ class Prober:
 def describe(index: int, name: str, device_id: int, total: int, driver: str, card: Card | None = None) -> DeviceInfo:
     """A device by what torch tells about it (``total`` in bytes), and the place of its card where that is known.
 
-    torch before 2.9 tells no ``device_id`` (0): its model goes by the name.
+    torch before 2.9 tells no ``device_id`` (0): its model and family go by the name.
     """
     model = by_id(device_id) or by_product_name(name)
     known = device_id or (model.ids[0] if model else 0)
-    detail = {"device_id": f"{known:#06x}", "driver": driver}
+    family = family_by_id(known) if known else family_by_name(name)
+    detail = {"device_id": f"{known:#06x}", "driver": driver, "family": family.value}
     if card is not None:
         detail |= {"pci": card.pci, "numa": str(card.numa), "cpus": card.cpus}
     return DeviceInfo(index, f"Intel {model.name}" if model else name, total, detail)

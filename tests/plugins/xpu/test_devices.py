@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lsv.testing.fakes.engine import engine_config
-from lsv_xpu import platform, sysfs
-from lsv_xpu.devices_table import MODELS, Family, by_id, by_short_name, family_of, model_of
+from lsv_xpu import libraries, platform, plugin, sysfs
+from lsv_xpu.devices_table import MODELS, Family, by_id, by_short_name, family_by_id, family_of, model_of
 from lsv_xpu.platform import XpuPlatform
 from lsv_xpu.probe import ASK_TORCH, Prober, describe
 from lsv_xpu.sysfs import Host
@@ -202,6 +202,63 @@ def test_every_id_belongs_to_one_model() -> None:
             by_short_name(name)
 
 
+@pytest.mark.parametrize(
+    ("family", "ids"),
+    [
+        (Family.ALCHEMIST, (0x5690, 0x5697, 0x56A0, 0x56A1, 0x56A2, 0x56A5, 0x56B1, 0x56BF, 0x56C0, 0x56C1, 0x56C2)),
+        (Family.BATTLEMAGE, (0xE202, 0xE20B, 0xE20C, 0xE210, 0xE211, 0xE212, 0xE216, 0xE220, 0xE223)),
+        (Family.PONTE_VECCHIO, (0x0B69, 0x0B6E, 0x0BD4, 0x0BD5, 0x0BDB, 0x0BE0, 0x0BE5)),
+        (Family.LUNAR_LAKE, (0x6420, 0x64A0, 0x64B0)),
+        (Family.PANTHER_LAKE, (0xB080, 0xB08F, 0xB0B0)),
+        (Family.UNKNOWN, (0x4905, 0x568F, 0x56C3, 0x674C, 0x7D55, 0xA780, 0xB640, 0xD740, 0xE2FF, 0xFD80)),
+    ],
+    ids=lambda value: value.value if isinstance(value, Family) else "",
+)
+def test_families_go_by_ranges_of_ids(family: Family, ids: tuple[int, ...]) -> None:
+    assert {family_of(describe(0, "Intel(R) Graphics", number, GIB, "1")) for number in ids} == {family}
+
+
+def test_models_are_of_the_family_their_ids_are_in() -> None:
+    assert all(family_by_id(number) is model.family for model in MODELS for number in model.ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("Intel(R) Arc(TM) A750 Graphics", Family.ALCHEMIST),
+        ("Intel(R) Arc(TM) Pro A60 Graphics", Family.ALCHEMIST),
+        ("Intel(R) Data Center GPU Flex 140", Family.ALCHEMIST),
+        ("Intel(R) Arc(TM) B570 Graphics", Family.BATTLEMAGE),
+        ("Intel(R) Data Center GPU Max 1450", Family.PONTE_VECCHIO),
+        ("Intel(R) Arc(TM) Graphics", Family.UNKNOWN),
+    ],
+)
+def test_without_an_id_a_family_goes_by_its_name(name: str, family: Family) -> None:
+    assert family_of(describe(0, name, 0, GIB, "1")) is family
+
+
+@pytest.mark.parametrize(
+    ("device_id", "word"),
+    [
+        (0xE20B, None),
+        (0x0BDA, None),
+        (A770, "Alchemist"),
+        (0x56A1, "Alchemist"),
+        (0x64A0, "Lunar"),
+        (0xE2FF, "unknown"),
+    ],
+)
+def test_flash_attention_is_chosen_on_gpus_it_is_compiled_for(
+    device_id: int, word: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "missing_vllm_kernels", lambda: None)
+    monkeypatch.setattr(plugin, "probe", lambda: (describe(0, "a GPU", device_id, GIB, "1"),))
+    (flash,) = (one for one in plugin.lsv_attention() if one.name == "xpu-flash")
+    assert flash.missing is not None
+    missing = flash.missing()
+    assert missing is None if word is None else word in (missing or "")
+
+
 def test_every_model_lacks_something_and_says_what_it_means() -> None:
     for model in MODELS:
         assert "fp8" in model.lacks
@@ -216,6 +273,8 @@ def test_every_model_lacks_something_and_says_what_it_means() -> None:
         (0x0BDA, ("float16", "bfloat16", "float32"), False),
         (0xE2FF, ("float16", "bfloat16", "float32"), False),
         (A770, ("float16", "float32", "bfloat16"), True),
+        (0x56A1, ("float16", "float32", "bfloat16"), True),
+        (0x56C1, ("float16", "float32", "bfloat16"), True),
     ],
 )
 def test_the_first_dtype_is_float16_and_bfloat16_is_refused_where_it_is_inaccurate(

@@ -12,7 +12,7 @@ from lsv.offers import load_object
 from lsv.testing.emulation import StrictFake
 from lsv_xpu import libraries, plugin
 from lsv_xpu.devices_table import by_short_name
-from lsv_xpu.emulation.platform import emulated_info
+from lsv_xpu.emulation.platform import EmulatedXpuPlatform, emulated_info
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +132,19 @@ def test_a_fake_with_other_arguments_is_caught() -> None:
 
     assert list(differences(Real, Fake)) == ["add", "mul", "norm"]
     assert differences(Real, Real) == {}
+
+
+def test_a_gpu_the_package_is_not_compiled_for_gets_none_of_its_ops() -> None:
+    """Its binaries are native code for some families, so on others no kernel of it starts."""
+    for model, word in (
+        ("B60", None),
+        ("Max 1100", None),
+        ("A770", "Battlemage or Ponte Vecchio (found Intel Arc A770"),
+    ):
+        options = {"xpu.emulated_kernels": "vllm", "xpu.emulated_model": model}
+        device = EmulatedXpuPlatform().open(0, options)
+        reason = libraries.why_not(libraries.VLLM)
+        assert reason is None if word is None else word in (reason or "")
+        assert libraries.why_not(libraries.TORCH_INT4) is None
+        assert device.largest_allocation == (None if word is None else (4 << 30) - (2 << 20))
+        device.close()
