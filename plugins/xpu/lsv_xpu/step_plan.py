@@ -83,6 +83,13 @@ def make_plan(
     return StepPlan(memory, *split(memory, parts), tables, send(slots, device), int(batch.query.max()), longest)
 
 
+def plan_pages(batch: BatchLayout, page: int, device: Device | None) -> StepPlan:
+    """A plan for a step without a cache, whose rows get consecutive pages of ``page`` tokens."""
+    width = -(-int(batch.context.max()) // page)
+    table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
+    return make_plan(BatchLayout(batch.query, batch.context, ()), table, page, device)
+
+
 def _refill(
     plan: StepPlan,
     batch: BatchLayout,

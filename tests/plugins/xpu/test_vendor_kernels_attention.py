@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from lsv_cpu.platform import CpuPlatform
 from lsv_xpu import plugin
 from lsv_xpu.emulation.checks import BadCall
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
+from lsv_xpu.step_plan import make_plan
 from lsv_xpu.vllm.attention import FlashAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
@@ -46,12 +48,57 @@ def library() -> FakeVllmKernels:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention(case: AttentionCase, library: FakeVllmKernels, device: Device) -> None:
-    check_attention(FlashAttention(library), device, case)  # type: ignore[arg-type]
-    assert library.calls["flash_attn_varlen_func"] > 0, "the case was refused"
+    check_attention(FlashAttention(library), device, case)
+    lacking = {"96": ("sinks", "window+sinks"), "128": ("window+sinks",)}
+    refused = case.feature in lacking.get(str(case.head_dim), ())
+    assert (library.calls["flash_attn_varlen_func"] == 0) == refused, "the package has or lacks kernels for the case"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"window": 64}, None),
+        ({"causal": False}, None),
+        ({"sinks": torch.zeros(4), "window": 64}, None),
+        ({"head_dim": 128, "sinks": torch.zeros(4)}, None),
+        ({"head_dim": 128, "sinks": torch.zeros(4), "window": 64}, "Paged decode"),
+        ({"head_dim": 96}, None),
+        ({"head_dim": 96, "sinks": torch.zeros(4)}, "Chunk prefill"),
+        ({"head_dim": 192}, None),
+        ({"head_dim": 192, "window": 64}, "Chunk prefill"),
+        ({"head_dim": 256, "window": 64}, None),
+        ({"head_dim": 256, "causal": False}, "Chunk prefill"),
+        ({"head_dim": 512}, None),
+        ({"heads": 71, "kv_heads": 1}, None),
+        ({"heads": 71, "kv_heads": 1, "window": 64}, "Paged decode"),
+    ],
+    ids=str,
+)
+def test_the_package_is_asked_for_its_kernels(
+    changes: dict[str, Any], why: str | None, library: FakeVllmKernels
+) -> None:
+    """What is not compiled into it runs in plain torch there, over copies on the host; asked once for like layers."""
+    backend, layer = FlashAttention(library), replace(LAYER, **changes)
+    for _ in range(2):
+        found = backend.supports(layer)
+        assert found is None if why is None else f"{why} kernel not compiled for this configuration" in (found or "")
+    assert library.calls["varlen_fwd"] == 1
+
+
+def test_a_step_without_a_cache_takes_kernels_for_pages(library: FakeVllmKernels) -> None:
+    """Those for other keys are compiled without windows and sinks, and not for every head size."""
+    backend, layer = FlashAttention(library), replace(LAYER, head_dim=96, window=64)
+    assert backend.supports(layer) is None
+    batch = BatchLayout(np.array([70, 1], np.int32), np.array([70, 1], np.int32), ())
+    q, k = torch.randn(71, 4, 96).half(), torch.randn(71, 2, 96).half()
+    out = backend.attend(q, k, k, layer, None, backend.plan(batch, KVGroup(0, "window", (0,), 1, 64)))
+    torch.testing.assert_close(out[70:], k[70:].repeat_interleave(2, 1), rtol=0, atol=0)
+    assert library.calls["reshape_and_cache_flash"] == library.calls["flash_attn_varlen_func"] == 1
 
 
 def test_what_it_refuses(library: FakeVllmKernels) -> None:
-    backend = FlashAttention(library)  # type: ignore[arg-type]
+    backend = FlashAttention(library)
     assert backend.supports(LAYER) is None
     for layer, word in (
         (replace(LAYER, head_dim=80), "head size 80"),
@@ -66,7 +113,7 @@ def test_what_it_refuses(library: FakeVllmKernels) -> None:
 def test_a_cache_it_has_no_kernels_for_is_refused(dtype: torch.dtype, library: FakeVllmKernels, device: Device) -> None:
     group = KVGroup(0, "full", (0,), 512)
     with pytest.raises(ConfigError, match="no KV cache of torch"):
-        FlashAttention(library).allocate(CacheSpec([group], [LAYER], 4, 16, dtype), device)  # type: ignore[arg-type]
+        FlashAttention(library).allocate(CacheSpec([group], [LAYER], 4, 16, dtype), device)
 
 
 def test_a_plan_is_written_in_place(library: FakeVllmKernels, device: Device) -> None:
@@ -101,7 +148,7 @@ def test_groups_of_different_layers_share_pages(library: FakeVllmKernels, device
     """A page of one group has no bytes of another page, whichever group that belongs to."""
     small = replace(LAYER, index=1, kv_heads=1, group=1, place=0)
     groups = [KVGroup(0, "full", (0,), 512), KVGroup(1, "window", (1,), 256, 32)]
-    cache = FlashAttention(library).allocate(CacheSpec(groups, [LAYER, small], 4, 16, torch.bfloat16), device)  # type: ignore[arg-type]
+    cache = FlashAttention(library).allocate(CacheSpec(groups, [LAYER, small], 4, 16, torch.bfloat16), device)
     for tensor in cache.of(LAYER):
         tensor[1] = 1.0
     for tensor in cache.of(small):
@@ -113,7 +160,7 @@ def test_groups_of_different_layers_share_pages(library: FakeVllmKernels, device
 def test_the_pages_of_equal_layers_lie_in_one_piece(library: FakeVllmKernels, device: Device) -> None:
     layers = [LAYER, replace(LAYER, index=1, place=1)]
     group = KVGroup(0, "full", (0, 1), 512)
-    cache = FlashAttention(library).allocate(CacheSpec([group], layers, 4, 16, torch.bfloat16), device)  # type: ignore[arg-type]
+    cache = FlashAttention(library).allocate(CacheSpec([group], layers, 4, 16, torch.bfloat16), device)
     assert all(tensor.is_contiguous() for layer in layers for tensor in cache.of(layer))
 
 
@@ -130,7 +177,7 @@ def test_the_fake_refuses_what_the_library_would(library: FakeVllmKernels) -> No
         "causal": True,
         "window_size": (-1, -1),
     }
-    library.flash_attn_varlen_func(q, kv, kv, cu_seqlens_k=borders, **right)  # type: ignore[arg-type]
+    library.flash_attn_varlen_func(q, kv, kv, cu_seqlens_k=borders, **right)
     for wrong, word in (
         ({"cu_seqlens_k": borders, "seqused_k": borders}, "exactly one"),
         ({}, "exactly one"),
@@ -139,6 +186,36 @@ def test_the_fake_refuses_what_the_library_would(library: FakeVllmKernels) -> No
         ({"cu_seqlens_k": borders, "s_aux": torch.zeros(4)}, "s_aux"),
     ):
         with pytest.raises(BadCall, match=word):
-            library.flash_attn_varlen_func(q, kv, kv, **{**right, **wrong})  # type: ignore[arg-type]
+            library.flash_attn_varlen_func(q, kv, kv, **{**right, **wrong})
     with pytest.raises(BadCall, match="float32"):
-        library.flash_attn_varlen_func(q.float(), kv, kv, cu_seqlens_k=borders, **right)  # type: ignore[arg-type]
+        library.flash_attn_varlen_func(q.float(), kv, kv, cu_seqlens_k=borders, **right)
+
+
+def test_every_part_of_a_plan_is_copied_from_pinned_memory(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from other memory waits for the device, whatever it is asked."""
+    pinned: list[int] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.data_ptr())
+        return tensor
+
+    copies: list[int] = []
+    to, copy = torch.Tensor.to, torch.Tensor.copy_
+
+    def watched_to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        copies.append(tensor.data_ptr())
+        return to(tensor, *args, **kwargs)
+
+    def watched_copy(tensor: torch.Tensor, other: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        copies.append(other.data_ptr())
+        return copy(tensor, other, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", watched_to)
+    monkeypatch.setattr(torch.Tensor, "copy_", watched_copy)
+    monkeypatch.setattr(device, "pinned", True)
+    ones, tables = np.ones(2, np.int32), np.array([[4, 2], [1, 0]], np.int32)
+    plan = make_plan(BatchLayout(ones, np.array([17, 1], np.int32), (tables,)), tables, 16, device)
+    make_plan(BatchLayout(ones, np.array([16, 2], np.int32), (tables,)), tables, 16, device, into=plan)
+    assert len(copies) == 2 * 3, "numbers, slots and tables, of a plan and of the one in its place"
+    assert set(copies) <= set(pinned)

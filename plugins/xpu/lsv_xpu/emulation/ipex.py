@@ -1,4 +1,7 @@
-"""A strict fake of intel-extension-for-pytorch 2.8: what its functions were seen to do, in plain torch."""
+"""A strict fake of intel-extension-for-pytorch 2.8: what its functions were seen to do, in plain torch.
+
+What ``Ipex`` itself calls is held against the package's own signatures, which ``ipex.json`` has.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from torch.nn import functional
 from lsv.testing.emulation import StrictFake
 from lsv_xpu.emulation.attention import attend_row, read_pages, write_pages
 from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
+from lsv_xpu.emulation.schemas import fake_functions, read_package
+from lsv_xpu.ipex.calls import Ipex
 
+PACKAGE = read_package("ipex")
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _CODES = (torch.float8_e5m2,)
 
 
-class FakeIpex(StrictFake):
-    """Answers what ``Ipex`` calls, as its CPU build does, or with ``tokens_first`` as the XPU build."""
+class FakeIpex(Ipex, StrictFake):
+    """The adapter over functions that answer as those of the CPU build, or with ``tokens_first`` of the XPU build."""
 
     library = "intel-extension-for-pytorch"
     opaque: ClassVar[tuple[str, ...]] = (
@@ -28,8 +34,18 @@ class FakeIpex(StrictFake):
     )
 
     def __init__(self, *, tokens_first: bool = False) -> None:
+        StrictFake.__init__(self)
+        answers = IpexFunctions(self, tokens_first=tokens_first)
+        paged, functions = (fake_functions(PACKAGE, space, answers) for space in ("PagedAttention", "functional"))
+        Ipex.__init__(self, paged, functions, tokens_first=tokens_first)
+
+
+class IpexFunctions(StrictFake):
+    """Each method is a function, with its parameters; its calls are those of ``fake``."""
+
+    def __init__(self, fake: StrictFake, *, tokens_first: bool) -> None:
         super().__init__()
-        self.tokens_first = tokens_first
+        self.calls, self.log, self._tokens_first = fake.calls, fake.log, tokens_first
 
     def reshape_and_cache(
         self,
@@ -37,11 +53,13 @@ class FakeIpex(StrictFake):
         value: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
-        slots: torch.Tensor,
+        slot_mapping: torch.Tensor,
         kv_cache_dtype: str,
+        **scales: float,
     ) -> None:
+        _check_unread(**scales)
         self.record("reshape_and_cache", tuple(key.shape))
-        self._write(key, value, key_cache.transpose(1, 2), value_cache.transpose(1, 2), slots, kv_cache_dtype)
+        self._write(key, value, key_cache.transpose(1, 2), value_cache.transpose(1, 2), slot_mapping, kv_cache_dtype)
 
     def reshape_and_cache_flash(
         self,
@@ -49,12 +67,14 @@ class FakeIpex(StrictFake):
         value: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
-        slots: torch.Tensor,
+        slot_mapping: torch.Tensor,
         kv_cache_dtype: str,
+        **scales: float,
     ) -> None:
+        _check_unread(**scales)
         self.record("reshape_and_cache_flash", tuple(key.shape))
-        require(self.tokens_first, "the CPU build has no layout of its own for flash attention")
-        self._write(key, value, key_cache, value_cache, slots, kv_cache_dtype)
+        require(self._tokens_first, "the CPU build has no layout of its own for flash attention")
+        self._write(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype)
 
     def _write(
         self,
@@ -75,23 +95,25 @@ class FakeIpex(StrictFake):
 
     def single_query_cached_kv_attention(
         self,
-        out: torch.Tensor,
+        output: torch.Tensor,
         query: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         head_mapping: torch.Tensor,
         scale: float,
-        tables: torch.Tensor,
-        lengths: torch.Tensor,
+        block_tables: torch.Tensor,
+        context_lens: torch.Tensor,
         block_size: int,
-        longest: int,
-        alibi: torch.Tensor | None,
-        *,
+        max_context_len: int,
+        alibi_slopes: torch.Tensor | None,
         window_size: int,
         softcap: float,
+        **scales: float,
     ) -> None:
+        _check_unread(**scales)
+        out, tables, lengths, longest, alibi = output, block_tables, context_lens, max_context_len, alibi_slopes
         self.record("single_query_cached_kv_attention", tuple(query.shape))
-        require(not self.tokens_first, "single queries read caches with heads first")
+        require(not self._tokens_first, "single queries read caches with heads first")
         require(not (window_size > 0 and softcap > 0), "a window and a soft cap together are refused")
         rows, heads, dim = query.shape
         check_tensor("query", query, _FLOATS, [rows, heads, dim], dense=False)
@@ -117,29 +139,33 @@ class FakeIpex(StrictFake):
 
     def flash_attn_varlen_func(
         self,
-        out: torch.Tensor,
+        output: torch.Tensor,
         query: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         cu_seqlens_q: torch.Tensor,
         cu_seqlens_kv: torch.Tensor,
-        longest_query: int,
-        longest_context: int,
+        max_seqlen_q: int,
+        max_seqlen_kv: int,
         scale: float,
         is_cusal: bool,
-        tables: torch.Tensor,
-        alibi: torch.Tensor | None,
-        *,
+        block_tables: torch.Tensor,
+        alibi_slopes: torch.Tensor | None,
         window_size_left: int,
         window_size_right: int,
         kv_cache_dtype: str,
         softcap: float,
+        **scales: float,
     ) -> None:
+        _check_unread(**scales)
+        out, tables, alibi, longest_query, longest_context = (
+            output, block_tables, alibi_slopes, max_seqlen_q, max_seqlen_kv
+        )  # fmt: skip
         self.record("flash_attn_varlen_func", tuple(query.shape))
         require(alibi is None, "alibi_slopes is not supported for flash_attn_varlen yet")
-        if not self.tokens_first:
+        if not self._tokens_first:
             key_cache, value_cache = key_cache.transpose(1, 2), value_cache.transpose(1, 2)
-        check_tensor("query", query, _FLOATS, [None, None, key_cache.shape[-1]], dense=self.tokens_first)
+        check_tensor("query", query, _FLOATS, [None, None, key_cache.shape[-1]], dense=self._tokens_first)
         check_tensor("output", out, [query.dtype], query.shape)
         self._check_codes(query.dtype, key_cache, kv_cache_dtype)
         rows = len(cu_seqlens_q) - 1
@@ -169,28 +195,39 @@ class FakeIpex(StrictFake):
             require(cache.dtype in _CODES, "only float8_e5m2 supported")
             require(dtype == torch.bfloat16, f"a cache of 8-bit floats for {dtype}: there is one for bfloat16")
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def rms_norm(self, hidden_states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        x = hidden_states
         self.record("rms_norm", tuple(x.shape))
         check_tensor("weight", weight, [x.dtype], [x.shape[-1]])
         check_devices(x=x, weight=weight)
         return functional.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
 
-    def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        self.record("silu_mul", tuple(gate.shape))
-        check_tensor("y", up, [gate.dtype], gate.shape, dense=False)
-        return functional.silu(gate) * up
+    def silu_mul(self, x: torch.Tensor, y: torch.Tensor, out: None) -> torch.Tensor:
+        self.record("silu_mul", tuple(x.shape))
+        require(out is None, "the fake makes its results")
+        check_tensor("y", y, [x.dtype], x.shape, dense=False)
+        return functional.silu(x) * y
 
-    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor, approximate: str) -> torch.Tensor:
-        self.record("gelu_mul", tuple(gate.shape))
-        check_tensor("y", up, [gate.dtype], gate.shape, dense=False)
-        return functional.gelu(gate, approximate=approximate) * up
+    def gelu_mul(self, x: torch.Tensor, y: torch.Tensor, out: None, approximate: str) -> torch.Tensor:
+        self.record("gelu_mul", tuple(x.shape))
+        require(out is None, "the fake makes its results")
+        check_tensor("y", y, [x.dtype], x.shape, dense=False)
+        return functional.gelu(x, approximate=approximate) * y
 
     def rotary_embedding(
-        self, query: torch.Tensor, key: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, rotary_dim: int
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        sin: torch.Tensor,
+        cos: torch.Tensor,
+        rotary_dim: int,
+        rotary_half: bool,
+        position_ids: None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.record("rotary_embedding", tuple(query.shape))
         tokens, _, dim = query.shape
         require(rotary_dim == dim, "only whole heads turn")
+        require(rotary_half and position_ids is None, "the fake turns halves, by angles of each token")
         for name, part in (("sin", sin), ("cos", cos)):
             check_tensor(name, part, [torch.float32], [tokens, dim // 2])
         for name, x in (("query", query), ("key", key)):
@@ -198,3 +235,7 @@ class FakeIpex(StrictFake):
             a, b = x.float().chunk(2, dim=-1)
             x.copy_(torch.cat((a * cos[:, None] - b * sin[:, None], b * cos[:, None] + a * sin[:, None]), dim=-1))
         return query, key
+
+
+def _check_unread(k_scale: float, v_scale: float) -> None:
+    require(k_scale == v_scale == 1.0, "2.8.0 reads no scales")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
@@ -13,7 +12,7 @@ from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
-from lsv_xpu.step_plan import StepPlan, make_plan
+from lsv_xpu.step_plan import StepPlan, make_plan, plan_pages
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _PAGE = 16
@@ -51,14 +50,8 @@ class IpexAttention(PagedBackend):
     def plan(self, batch: BatchLayout, group: KVGroup, into: StepPlan | None = None) -> StepPlan:
         table = self.rows_of(batch, group)
         if not table.shape[1]:
-            return self._plan_pages(batch)
+            return plan_pages(batch, _PAGE, self.device)
         return make_plan(batch, table, self.block_size, self.device, group.window, into)
-
-    def _plan_pages(self, batch: BatchLayout) -> StepPlan:
-        """A plan for a step without a cache: its rows get consecutive pages."""
-        width = -(-int(batch.context.max()) // _PAGE)
-        table = np.arange(len(batch.query) * width, dtype=np.int32).reshape(-1, width)
-        return make_plan(BatchLayout(batch.query, batch.context, ()), table, _PAGE, self.device)
 
     def attend(
         self,

@@ -7,6 +7,7 @@ Signatures are those of 2.8.0, ``llm/modules/mha_fusion.py`` and ``llm/functiona
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import torch
 
@@ -18,10 +19,15 @@ class Ipex:
     the CPU build reads [pages, kv_heads, block, dim].
     """
 
-    def __init__(self) -> None:
-        ipex = importlib.import_module("intel_extension_for_pytorch")
-        self._paged, self._functional = ipex.llm.modules.PagedAttention, ipex.llm.functional
-        self.tokens_first = "xpu" in ipex.__version__
+    def __init__(self, paged: Any = None, functional: Any = None, *, tokens_first: bool = False) -> None:
+        """``paged`` stands for ``PagedAttention`` and ``functional`` for the module of functions; without them they are
+        the installed ones.
+        """
+        if paged is None:
+            ipex = importlib.import_module("intel_extension_for_pytorch")
+            paged, functional = ipex.llm.modules.PagedAttention, ipex.llm.functional
+            tokens_first = "xpu" in ipex.__version__
+        self._paged, self._functional, self.tokens_first = paged, functional, tokens_first
 
     def reshape_and_cache(
         self,

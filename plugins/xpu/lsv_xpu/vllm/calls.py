@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import torch
 
@@ -15,11 +16,20 @@ class VllmKernels:
     Tensors are float16 or bfloat16 on the device, dense in their last axis, unless it is said otherwise.
     """
 
-    def __init__(self) -> None:
-        for name in ("_C", "_xpu_C"):
-            importlib.import_module(f"vllm_xpu_kernels.{name}")
-        self._flash = importlib.import_module("vllm_xpu_kernels.flash_attn_interface")
-        self._ops, self._cache, self._xpu = torch.ops._C, torch.ops._C_cache_ops, torch.ops._xpu_C
+    def __init__(self, ops: Any = None, flash: Any = None) -> None:
+        """``ops`` stands for ``torch.ops``, and ``flash`` for the package's module of attention; without them they are
+        the installed ones.
+        """
+        if ops is None:
+            for name in ("_C", "_xpu_C"):
+                importlib.import_module(f"vllm_xpu_kernels.{name}")
+            ops, flash = torch.ops, importlib.import_module("vllm_xpu_kernels.flash_attn_interface")
+        self._ops, self._cache, self._xpu = ops._C, ops._C_cache_ops, ops._xpu_C
+        self._flash, self._attention = flash, ops._vllm_fa2_C
+
+    def _here(self) -> torch.device:
+        """The device that ops run on which are not given a tensor of the caller's."""
+        return torch.device("xpu")
 
     def rms_norm(self, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """x [..., size] and weight [size] -> out, dense, of x's shape."""
@@ -114,6 +124,44 @@ class VllmKernels:
             v_descale=v_descale,
             s_aux=s_aux,
         )
+
+    def why_not_attention(
+        self, heads: int, kv_heads: int, head_dim: int, block_size: int, *, causal: bool, window: bool, sinks: bool
+    ) -> str | None:
+        """None, or the first words of why the package has no kernels for a paged cache and such heads.
+
+        What is not compiled into it ``flash_attn_varlen_func`` computes in plain torch, over copies on the host. So the
+        op below is asked, with a row of two queries, for which it takes its kernels for several queries and for one.
+        """
+
+        here = self._here()
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=here)
+
+        q = zeros(2, heads, head_dim, dtype=torch.float16)
+        pages = zeros(1, block_size, kv_heads, head_dim, dtype=torch.float16)
+        reach = block_size if window else -1
+        known: dict[str, Any] = {
+            "q": q, "k": pages, "v": pages.clone(), "out": torch.empty_like(q),
+            "cu_seqlens_q": torch.tensor([0, 2], dtype=torch.int32, device=here), "cu_seqlens_k": zeros(2),
+            "seqused_k": zeros(1).fill_(2), "block_table": zeros(1, 1), "max_seqlen_q": 2, "max_seqlen_k": 2,
+            "p_dropout": 0.0, "softmax_scale": 1.0, "softcap": 0.0, "is_causal": causal, "mix_batch": True,
+            "window_size_left": reach, "window_size_right": 0 if window and causal else reach,
+            "softmax_sink": zeros(heads, dtype=torch.float16) if sinks else None,
+            "zero_tensors": False, "return_softmax": False,
+            **dict.fromkeys(("leftpad_k", "alibi_slopes", "q_scale", "k_scale", "v_scale", "gen", "num_splits")),
+            **dict.fromkeys(("splits_per_seq", "work_list")),
+        }  # fmt: skip
+        op = self._attention.varlen_fwd
+        given = {argument.name: known.get(argument.name) for argument in op.default._schema.arguments}
+        if unknown := given.keys() - known.keys():
+            return f"its attention has arguments that are not known here: {', '.join(sorted(unknown))}"
+        try:
+            op(**given)
+        except RuntimeError as refused:
+            return str(refused).partition("\n")[0]
+        return None
 
     def int4_gemm_w4a16(
         self,
