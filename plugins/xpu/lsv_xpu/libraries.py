@@ -20,6 +20,11 @@ VLLM = "vllm_xpu_kernels"
 TORCH_INT4 = "torch_int4"
 IPEX = "ipex"
 
+TESTED_VLLM: Mapping[str, str] = {"2.13": "0.1.15.1", "2.14": "0.1.16.2"}
+"""The last release of vllm-xpu-kernels for each release of torch, as the packages' own README says: up to 0.1.15.1 they
+are built for 2.13, and from 0.1.15.3 on for 2.14. All of these have the ops that are called, with the same arguments.
+"""
+
 TESTED_IPEX = "2.8"
 """The IPEX release the adapters were run against, and the last one that is published everywhere."""
 
@@ -47,11 +52,18 @@ def installed(package: str) -> str | None:
 
 
 def missing_vllm_kernels() -> str | None:
+    """Its libraries are built against one release of torch, whose C++ interface is not that of another."""
     version, torch = installed("vllm-xpu-kernels"), installed("torch")
     if version is None:
-        return "the package vllm-xpu-kernels: pip install vllm-xpu-kernels, beside a PyTorch built for XPU"
+        pairs = ", ".join(f"{kernels} beside torch {release}" for release, kernels in TESTED_VLLM.items())
+        return f"the package vllm-xpu-kernels: pip install --no-deps vllm-xpu-kernels=={pairs}, built for XPU"
     if torch is None or "xpu" not in torch:
         return f"a PyTorch built for XPU beside vllm-xpu-kernels {version} (found torch {torch})"
+    wanted = "2.14" if _numbers(version) >= (0, 1, 15, 2) else "2.13"
+    if _release(torch) != wanted:
+        kernels = TESTED_VLLM.get(_release(torch))
+        instead = f", or vllm-xpu-kernels {kernels}, which is built for the torch that is there" if kernels else ""
+        return f"PyTorch {wanted} for XPU, which vllm-xpu-kernels {version} is built for (found torch {torch}){instead}"
     return None
 
 
@@ -86,6 +98,10 @@ def missing_ipex() -> str | None:
 
 def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
 LIBRARIES: Mapping[str, Library] = {

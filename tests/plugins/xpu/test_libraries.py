@@ -47,12 +47,28 @@ def test_ipex_wants_its_own_torch(
     assert missing is None if word is None else word in (missing or "")
 
 
-def test_vllm_kernels_want_a_torch_for_xpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, torch="2.13.0+cpu", vllm_xpu_kernels="0.1.16.2")
-    assert "found torch 2.13.0+cpu" in (libraries.missing_vllm_kernels() or "")
-    install(monkeypatch, torch="2.14.0+xpu", vllm_xpu_kernels="0.1.16.2")
-    assert libraries.missing_vllm_kernels() is None
-    assert libraries.missing_torch_int4() is None
+@pytest.mark.parametrize(
+    ("kernels", "torch", "word"),
+    [
+        (None, "2.13.0+xpu", "vllm-xpu-kernels==0.1.15.1 beside torch 2.13"),
+        ("0.1.16.2", "2.13.0+cpu", "found torch 2.13.0+cpu"),
+        ("0.1.16.2", "2.14.0+xpu", None),
+        ("0.1.15.3", "2.14.1+xpu", None),
+        ("0.1.15.1", "2.13.0+xpu", None),
+        ("0.1.14.1", "2.13.0+xpu", None),
+        ("0.1.16.2", "2.13.0+xpu", "PyTorch 2.14 for XPU"),
+        ("0.1.16.2", "2.13.0+xpu", "or vllm-xpu-kernels 0.1.15.1, which"),
+        ("0.1.12.1", "2.14.0+xpu", "PyTorch 2.13 for XPU"),
+        ("0.1.14.1", "2.12.0+xpu", "(found torch 2.12.0+xpu)"),
+    ],
+)
+def test_vllm_kernels_want_the_torch_they_are_built_for(
+    kernels: str | None, torch: str, word: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, torch=torch, **({} if kernels is None else {"vllm_xpu_kernels": kernels}))
+    missing = libraries.missing_vllm_kernels()
+    assert missing is None if word is None else word in (missing or "")
+    assert (libraries.missing_torch_int4() is None) == ("xpu" in torch)
 
 
 def test_flash_attention_is_not_for_alchemist(monkeypatch: pytest.MonkeyPatch) -> None:
