@@ -86,10 +86,11 @@ def test_the_package_is_asked_for_its_kernels(
     assert library.calls["varlen_fwd"] == 1
 
 
-def test_a_step_without_a_cache_takes_kernels_for_pages(library: FakeVllmKernels) -> None:
+def test_a_step_without_a_cache_takes_kernels_for_pages(library: FakeVllmKernels, device: Device) -> None:
     """Those for other keys are compiled without windows and sinks, and not for every head size."""
     backend, layer = FlashAttention(library), replace(LAYER, head_dim=96, window=64)
     assert backend.supports(layer) is None
+    backend.allocate(CacheSpec([KVGroup(0, "window", (0,), 1, 64)], [layer], 2, 64, torch.float16), device)
     batch = BatchLayout(np.array([70, 1], np.int32), np.array([70, 1], np.int32), ())
     q, k = torch.randn(71, 4, 96).half(), torch.randn(71, 2, 96).half()
     out = backend.attend(q, k, k, layer, None, backend.plan(batch, KVGroup(0, "window", (0,), 1, 64)))
