@@ -14,12 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lsv.devices.collectives import gloo
 from lsv.errors import ConfigError
 from lsv.platform import Group
 from lsv.processes.folder import PrivateFolder
 from lsv.settings import Declared, gather, neutral
 from lsv.testing.fakes.engine import engine_config
+from lsv.testing.placement.launches import EmulatedGloo
 from lsv_xpu import checks, oneccl, plugin, trial
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation.platform import FakeVendor
@@ -174,7 +174,7 @@ class LyingVendor(FakeVendor):
             self.trying = False
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        backend = gloo(store, rank, size, timeout)
+        backend = EmulatedGloo(store, rank, size, timeout)
         return Lying(backend) if self.trying else backend
 
 

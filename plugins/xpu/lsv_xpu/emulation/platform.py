@@ -1,9 +1,8 @@
-"""The xpu platform without a GPU: its own code on host tensors, with ``torch.xpu`` answered by a strict fake."""
+"""The xpu platform without a GPU: its own code on an emulated device, with ``torch.xpu`` answered by a strict fake."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
 from lsv.platform import Device, Group
-from lsv.testing.emulation import FakeCapturing, FakeGraph
+from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name
 from lsv_xpu.platform import XpuPlatform
@@ -48,6 +47,9 @@ class EmulatedXpuPlatform(XpuPlatform):
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Graphs have at most ``GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
+        from lsv.testing.placement.launches import watch_interpreter
+
+        watch_interpreter()
         libraries.emulate(str(options.get("xpu.emulated_kernels") or "none"))
         asked = options.get("xpu.graph_rows")
         rows = GRAPH_ROWS if asked is None else min(int(asked), GRAPH_ROWS)
@@ -79,14 +81,12 @@ class FakeVendor:
         self.make_graph: Callable[[], Any] | None = self.runtime.XPUGraph
 
     def torch_device(self, index: int) -> torch.device:
-        import torch
-
-        return torch.device("cpu")
+        return emulated_device(index)
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        from lsv.devices.collectives import gloo
+        from lsv.testing.placement.launches import EmulatedGloo
 
-        return gloo(store, rank, size, timeout)
+        return EmulatedGloo(store, rank, size, timeout)
 
     def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
         """The trial that a child process runs on devices, in this one."""
@@ -128,10 +128,6 @@ class FakeXpu(FakeCapturing):
         return FakeGraph(self)
 
     def _outside(self) -> Sequence[Method]:
-        return [*_interpreted_launches(), *libraries.opaque_calls()]
+        from lsv.testing.placement.launches import watch_interpreter
 
-
-def _interpreted_launches() -> list[Method]:
-    """How Triton's interpreter runs a kernel; nothing where it has not been loaded."""
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    return [] if interpreter is None else [(interpreter.GridExecutor, "__call__")]
+        return [*watch_interpreter(), *libraries.opaque_calls()]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
+from lsv.testing.placement.device import as_kernel
 from lsv_xpu.emulation.checks import BadCall, require
 
 
@@ -52,12 +53,12 @@ class Op:
 
 
 def fake_ops(package: Package, answers: object) -> SimpleNamespace:
-    """What stands for ``torch.ops``: the package's ops, answered by the methods of ``answers`` of their names."""
+    """What stands for ``torch.ops``: the package's ops, as kernels; methods of ``answers`` of their names answer."""
     spaces: dict[str, SimpleNamespace] = {}
     for text in package.schemas:
         schema = torch._C.parse_schema(text)
         space, _, name = schema.name.partition("::")
-        setattr(spaces.setdefault(space, SimpleNamespace()), name, Op(schema, getattr(answers, name)))
+        setattr(spaces.setdefault(space, SimpleNamespace()), name, Op(schema, as_kernel(getattr(answers, name))))
     return SimpleNamespace(**spaces)
 
 
@@ -102,7 +103,7 @@ def fake_functions(package: Package, space: str, answers: object) -> SimpleNames
     for name in package.functions:
         owner, _, function = name.rpartition(".")
         if owner == space:
-            setattr(made, function, _answered(package, name, getattr(answers, function)))
+            setattr(made, function, _answered(package, name, as_kernel(getattr(answers, function))))
     return made
 
 

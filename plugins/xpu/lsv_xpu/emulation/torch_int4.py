@@ -14,7 +14,7 @@ from lsv_xpu.emulation.checks import check_devices, check_tensor, require
 class FakeTorchInt4(StrictFake):
     """Answers what ``TorchInt4`` calls, as torch 2.13 does on XPU."""
 
-    library = "torch's int4 product for XPU"
+    library, computes = "torch's int4 product for XPU", True
     opaque: ClassVar[tuple[str, ...]] = ()
 
     def convert_weight(self, nibbles: torch.Tensor) -> torch.Tensor:

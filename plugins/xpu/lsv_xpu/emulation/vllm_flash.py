@@ -20,6 +20,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 class VllmFlash(StrictFake):
     """Stands for the module ``flash_attn_interface``; its calls are those of ``fake``."""
 
+    computes = True
+
     def __init__(self, fake: StrictFake) -> None:
         super().__init__()
         self.calls, self.log = fake.calls, fake.log
