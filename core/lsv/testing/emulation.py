@@ -150,7 +150,7 @@ class FakeCapturing(FakeRuntime):
     @contextmanager
     def graph(self, graph: FakeGraph, /, *, pool: int | None = None) -> Iterator[None]:
         """Captures what is computed inside; a graph holds one capture."""
-        self.record("graph", graph, pool)
+        self.record("graph", pool)  # the log must not hold what was captured
         if self._device is None:
             raise RuntimeError("a graph is captured before set_device has chosen a device")
         if self._capturing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
@@ -195,7 +196,9 @@ class Worker:
     def close(self) -> None:
         """Release the model, the cache, the connection to the other ranks and the device."""
         self._runner = self._slots = None
+        self._media, self._sampling = MediaEncoder(None, torch.device("cpu")), Sampling()
         self._in_flight.clear()
+        gc.collect()  # models are full of cycles, and another engine may want the memory now
         for held in (self._communicator, self._device):
             if held is not None:
                 held.close()

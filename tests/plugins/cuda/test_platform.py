@@ -145,7 +145,7 @@ def test_graphs_share_one_pool_and_eager_captures_none() -> None:
     x = torch.zeros(1)
     for rows in (4, 2, 1):
         device.compile(lambda: x + 1, Shape("decode", rows, 1, 8), eager=False)
-    pools = [arguments[1] for name, arguments in fake.log if name == "graph"]
+    pools = [arguments[0] for name, arguments in fake.log if name == "graph"]
     assert [pool is None for pool in pools] == [True, False, False]
     assert pools[1] == pools[2]
 

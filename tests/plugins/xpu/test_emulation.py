@@ -95,7 +95,7 @@ def test_each_shape_is_captured_once_and_replays_what_is_in_its_buffers() -> Non
     compiled = warm_up(device)
     assert sorted(shape.rows for shape in compiled) == [1, 2, 4, 8, 16, 20]
     assert fake.calls["XPUGraph"] == fake.calls["graph"] == 6
-    pools = {arguments[1] for name, arguments in fake.log if name == "graph"}
+    pools = {arguments[0] for name, arguments in fake.log if name == "graph"}
     assert len(pools - {None}) == 1, "all graphs share the first one's memory"
     replays = fake.calls["Graph.replay"]
     for buffer, step in compiled.values():
