@@ -56,6 +56,7 @@ def check_attention(
     if backend.supports(layer) is not None:
         return
     requests = make_requests(case, layer, device, lengths)
+    _check_null_page(backend, device, case, layer, requests, layout)
     _check_cached(backend, device, case, layer, requests, layout)
     _check_reading(backend, device, case, layer, requests, layout)
     _check_without_cache(backend, case, layer, requests, layout)
@@ -159,6 +160,28 @@ class _Cached:
         q = torch.zeros(shape[0], layer.heads, layer.head_dim, dtype=dtype, device=device.torch_device)
         tensors = (q, nothing, nothing.clone())
         attend_batch(self.backend, layer, self.cache, self.group, tensors, batch, self.layout)
+
+
+def _check_null_page(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    layer: AttentionLayer,
+    requests: Sequence[Request],
+    layout: Padded | None,
+) -> None:
+    """Memory is measured on the null page alone, before it is known how large the cache may be: prompts must run there,
+    whatever they find. A larger cache is allocated after it.
+    """
+    group = KVGroup(0, layer.kind, (0,), token_bytes(layer, case.cache_dtype), layer.window, layer.source)
+    only = replace(layer, index=0, place=0)
+    cache = backend.allocate(CacheSpec([group], [only], 1, case.block_size, case.cache_dtype), device)
+    lengths = np.array([request.length for request in requests], np.int32)
+    table = np.zeros((len(requests), -(-int(lengths.max()) // case.block_size)), np.int32)
+    q, k, v = (torch.cat([getattr(request, name) for request in requests]) for name in ("q", "k", "v"))
+    found = attend_batch(backend, only, cache, group, (q, k, v), BatchLayout(lengths, lengths, (table,)), layout)
+    shapes = [(request.length, layer.heads, layer.head_dim) for request in requests]
+    assert [tuple(out.shape) for out in found] == shapes, f"{case}: on the null page"
 
 
 def _check_cached(
