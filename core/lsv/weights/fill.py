@@ -20,6 +20,7 @@ from lsv.ops import Bindable, dtype_name
 from lsv.weights.checkpoint import CheckpointSource, TensorInfo
 from lsv.weights.finite import check_finite
 from lsv.weights.place import Piece, TensorSlot
+from lsv.weights.staging import Staging
 
 _CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to its place
 _READERS = 4  # one core copies a good deal slower than memory and disks deliver
@@ -30,6 +31,8 @@ Holder = tuple[nn.Module, str]
 """A module and the name under which it has a parameter."""
 Report = Callable[[int, int], None]
 """Called with (slots done, slots in all)."""
+Copy = Callable[[torch.Tensor, torch.Tensor], object]
+"""Into a place, values of the host."""
 
 
 class Filler:
@@ -43,8 +46,16 @@ class Filler:
         self.holders = _find_holders(model)
 
     @torch.no_grad()
-    def fill(self, source: CheckpointSource, device: torch.device, report: Report = lambda done, total: None) -> None:
+    def fill(
+        self,
+        source: CheckpointSource,
+        device: torch.device,
+        report: Report = lambda done, total: None,
+        staging: Staging | None = None,
+    ) -> None:
         """Check all tensors, then stream them to ``device``; filling again writes into the same storage.
+
+        They go through ``staging`` where there is one.
 
         Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit, and on the way for
         weights that are not finite.
@@ -60,17 +71,25 @@ class Filler:
         with ThreadPoolExecutor(_READERS) as readers:
             for module in _children_first(self.model):
                 for slot in waiting.pop(id(module), ()):
-                    self._fill_slot(slot, source, device, readers)
+                    self._fill_slot(slot, source, device, readers, staging)
                     done += 1
                     report(done, len(self.slots))
                 if isinstance(module, Bindable):
                     module.filled()
                     module.pack()
 
-    def _fill_slot(self, slot: TensorSlot, source: CheckpointSource, device: torch.device, readers: Executor) -> None:
+    def _fill_slot(
+        self,
+        slot: TensorSlot,
+        source: CheckpointSource,
+        device: torch.device,
+        readers: Executor,
+        staging: Staging | None,
+    ) -> None:
         into, tensors = self._storage(slot, device), source.tensors()
+        copy = torch.Tensor.copy_ if staging is None else staging.copy_to
         chunks = (chunk for piece in slot.pieces for chunk in chunks_of(piece, tensors[piece.name]))
-        for _ in readers.map(lambda chunk: chunk.copy(source, into), chunks):
+        for _ in readers.map(lambda chunk: chunk.copy(source, into, copy), chunks):
             pass  # raises the error of a reader that failed
 
     def _storage(self, slot: TensorSlot, device: torch.device) -> torch.Tensor:
@@ -121,7 +140,7 @@ class Chunk:
     target: tuple[int | slice, ...]
 
     @torch.inference_mode()
-    def copy(self, source: CheckpointSource, into: torch.Tensor) -> None:
+    def copy(self, source: CheckpointSource, into: torch.Tensor, copy: Copy) -> None:
         """Read, check, slice, cast and place it; a single number fills its whole place.
 
         Inference mode belongs to a thread, so each reader has to enter it.
@@ -130,7 +149,7 @@ class Chunk:
         check_finite(self.name, rows, into.dtype)
         if self.columns:
             rows = rows[(slice(None), *self.columns)]
-        place.copy_(rows.reshape(place.shape if rows.numel() > 1 else ()))
+        copy(place, rows.reshape(place.shape if rows.numel() > 1 else ()))
 
 
 def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:

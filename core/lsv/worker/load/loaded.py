@@ -19,6 +19,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.weights import kv_scales
 from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.weights.fill import Report
+from lsv.weights.staging import Staging
 from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.fit import measure_fit, plan_fit
@@ -51,7 +52,8 @@ def load(
     bound = bind(declared, config, catalog)
     fit = plan_fit(bound, config, device, communicator)
     with closing(open_source(config, declared, catalog)) as source:
-        fill(declared, source, lambda done, total: report("weights", done, total))
+        staging = Staging(device) if device.pinned else None
+        fill(declared, source, lambda done, total: report("weights", done, total), staging)
     device.release_cache()  # filling has left memory reserved for the largest tensors
     fit = measure_fit(fit, bound, config, device, communicator)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
@@ -76,7 +78,12 @@ def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> C
     return catalog.load(offer)(config.model)  # type: ignore[no-any-return]
 
 
-def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda done, total: None) -> None:
+def fill(
+    declared: Declared,
+    source: CheckpointSource,
+    progress: Report = lambda done, total: None,
+    staging: Staging | None = None,
+) -> None:
     """Check all tensors, then stream them in; ``progress`` is told (tensors done, tensors in all).
 
     Filling again reloads into the same storage. Raises ``CheckpointError`` before a byte of data is read when
@@ -84,7 +91,7 @@ def fill(declared: Declared, source: CheckpointSource, progress: Report = lambda
     """
     declared.model.eval()
     source = RenamedSource(source, declared.model.rename)
-    declared.filler.fill(source, declared.device, progress)
+    declared.filler.fill(source, declared.device, progress, staging)
     declared.layers = tuple(kv_scales.with_scales(declared.layers, source))
     declared.model.place_layers(declared.layers)
     declared.filled = True
