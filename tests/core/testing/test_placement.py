@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -35,6 +37,18 @@ def test_tensors_are_computed_on_where_they_are(device: torch.device) -> None:
     ]:
         assert found.device == device
         assert found.tolist() == expected
+
+
+def test_large_zeros_take_nothing_of_the_host(placed: Placement, device: torch.device) -> None:
+    before, held = _resident(), placed.held(0)
+    x = torch.zeros(1 << 28, dtype=torch.uint8, device=device)
+    assert placed.held(0) - held == 1 << 28
+    assert _resident() - before < 1 << 26
+    assert x[:: 1 << 20].sum().item() == 0
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def test_views_share_memory(device: torch.device) -> None:

@@ -11,6 +11,7 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -42,6 +43,9 @@ thread_local c10::DeviceIndex current = 0;
 
 // ---- memory of the device, and pinned memory of the host ----
 
+// Large blocks are mapped: they are zero, and pages that nobody writes to take nothing of the host.
+constexpr size_t kMapped = 1 << 20;
+
 struct Block {
   void* data;
   int64_t bytes;
@@ -51,14 +55,23 @@ struct Block {
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   memories[block->index].held -= block->bytes;
-  std::free(block->data);
+  if (static_cast<size_t>(block->bytes) >= kMapped) {
+    munmap(block->data, block->bytes);
+  } else {
+    std::free(block->data);
+  }
   delete block;
 }
 
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = nullptr;
-    TORCH_CHECK(posix_memalign(&data, 64, bytes ? bytes : 1) == 0, "out of memory");
+    if (bytes >= kMapped) {
+      data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      TORCH_CHECK(data != MAP_FAILED, "out of memory");
+    } else {
+      TORCH_CHECK(posix_memalign(&data, 64, bytes ? bytes : 1) == 0, "out of memory");
+    }
     memories[current].add(static_cast<int64_t>(bytes));
     auto* block = new Block{data, static_cast<int64_t>(bytes), current};
     return {data, block, free_block, c10::Device(kDevice, current)};
@@ -242,6 +255,14 @@ at::Tensor empty(
       dtype.value_or(at::typeMetaToScalarType(at::get_default_dtype())), format);
 }
 
+at::Tensor zeros(
+    c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+    std::optional<at::Device> device, std::optional<bool> pinned) {
+  const auto made = empty(size, dtype, layout, device, pinned, std::nullopt);
+  if (made.nbytes() < kMapped && made.nbytes()) std::memset(made.mutable_data_ptr(), 0, made.nbytes());
+  return made;
+}
+
 at::Tensor empty_strided(
     c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> dtype,
     std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
@@ -398,6 +419,7 @@ at::Tensor keep_on_device(const at::Tensor& tensor, int64_t index) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
+  m.impl("zeros", zeros);
   m.impl("empty_strided", empty_strided);
   m.impl("resize_", resize);
   m.impl("set_.source_Storage_storage_offset", set_storage);
