@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 StepFn = Callable[[], Any]
 """Computes a step over buffers that keep their places in memory."""
 
+Fill = Callable[[], None]
+"""Writes values into the buffers of a step."""
+
 
 class Memory(msgspec.Struct, frozen=True):
     """Bytes of one device."""
@@ -190,6 +193,11 @@ class Device(abc.ABC):
     info: DeviceInfo
     torch_device: torch.device
 
+    @property
+    def captures(self) -> bool:
+        """Whether ``compile`` makes graphs, which hold memory of their own: room for it is kept beside the cache."""
+        return False
+
     @abc.abstractmethod
     def memory(self) -> Memory: ...
 
@@ -212,11 +220,12 @@ class Device(abc.ABC):
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         return ShapePolicy(limits)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
         """A faster form of ``step`` for one shape: a graph, a compiled function, or ``step`` itself.
 
-        ``step`` reads and writes tensors that stay where they are, and may be called here as often as needed. ``eager``
-        asks for no more than the device can't do without.
+        ``step`` reads and writes tensors that stay where they are, and may be called here as often as needed. Each of
+        ``fillings`` writes other values into them, so that what was made can be compared with the step. ``eager`` asks
+        for no more than the device can't do without.
         """
         return step
 

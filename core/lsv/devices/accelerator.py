@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from lsv.capabilities import DeviceInfo
-from lsv.platform import BatchLimits, Budget, Device, Event, Memory, Shape, ShapePolicy, StepFn
+from lsv.devices.graphs import Graphs, find_difference
+from lsv.platform import BatchLimits, Budget, Communicator, Device, Event, Fill, Memory, Shape, ShapePolicy, StepFn
+
+log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 _SHARE = 0.9
@@ -61,18 +63,6 @@ class Runtime(Protocol):
     def synchronize(self, index: int, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Graphs:
-    """Recordings of a device's work, which it replays at the cost of one launch.
-
-    ``make`` gives an empty one; what runs inside ``capture(graph, pool=…)`` is recorded in it, with memory from the
-    pool of an earlier one, or of its own where that is None.
-    """
-
-    make: Callable[[], Any]
-    capture: Callable[..., AbstractContextManager[Any]]
-
-
 class Accelerator(Device):
     """A device behind a torch ``runtime``. Work given to it runs beside the host, in the order it was given.
 
@@ -93,7 +83,11 @@ class Accelerator(Device):
         self.info, self.torch_device = info, torch_device
         self.pinned = not torch.empty(0, device=torch_device).is_cpu
         self._runtime, self._graphs, self._graph_rows = runtime, graphs, graph_rows
-        self._graph_pool: Any = None
+        self._ranks: Communicator | None = None
+
+    @property
+    def captures(self) -> bool:
+        return self._graphs is not None and self._graph_rows > 0
 
     def memory(self) -> Memory:
         free, total = self._runtime.mem_get_info(self.info.index)
@@ -112,26 +106,46 @@ class Accelerator(Device):
         self._runtime.empty_cache()
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        if self._graphs is None or not self._graph_rows:
-            return ShapePolicy(limits)
-        return DecodePolicy(limits, self._graph_rows)
+        return DecodePolicy(limits, self._graph_rows) if self.captures else ShapePolicy(limits)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
-        """A captured graph of the step; all graphs share one pool of memory, since only one runs at a time."""
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
+        """A captured graph whose replay has given the same values as the step, or the step itself."""
         if eager or self._graphs is None:
             return step
         step()  # libraries set themselves up on their first call, which must not be captured
         self.synchronize()
-        graph = self._graphs.make()
-        with self._graphs.capture(graph, pool=self._graph_pool):
-            result = step()
-        self._graph_pool = self._graph_pool or graph.pool()
+        replay, why = self._capture(self._graphs, step)
+        why = self._agree(why and f"the step of {shape.rows} rows can't be captured ({why})")
+        if why is None:
+            why = find_difference(step, replay, fillings)
+            why = self._agree(why and f"replaying the step of {shape.rows} rows gives other values ({why})")
+        if why is None:
+            return replay
+        self._drop_graphs(why)
+        return step
 
-        def replay() -> Any:
-            graph.replay()
-            return result
+    def _capture(self, graphs: Graphs, step: StepFn) -> tuple[StepFn, str | None]:
+        """A graph of the step, or the step itself and why it has none."""
+        try:
+            return graphs.capture(step), None
+        except Exception as cause:  # whatever it is, the step has just run without
+            why = first_line(cause)
+        self.synchronize()
+        self._runtime.empty_cache()
+        return step, why
 
-        return replay
+    def _agree(self, why: str | None) -> str | None:
+        """Why there is to be no graph on any rank: one that replays would wait for one that launches op by op."""
+        if self._ranks is None:
+            return why
+        refusing = torch.tensor([int(why is not None)], device=self.torch_device)
+        found = self._ranks.all_gather(refusing).tolist()
+        return why or (f"there is none on rank {found.index(1)}" if any(found) else None)
+
+    def _drop_graphs(self, why: str) -> None:
+        """No graphs from here on; those that are there have been verified and stay."""
+        log.warning("no graphs on %s: %s", self.info.name, why)
+        self._graphs = None
 
     def event(self) -> Event | None:
         mark = self._runtime.Event()
@@ -149,3 +163,8 @@ class Accelerator(Device):
     def close(self) -> None:
         self.synchronize()
         self.release_cache()
+
+
+def first_line(cause: Exception) -> str:
+    """An error in one line, for the log."""
+    return str(cause).partition("\n")[0] or type(cause).__name__

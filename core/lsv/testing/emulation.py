@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lsv.testing.streams import FakeStreams
+
 if TYPE_CHECKING:
     import torch
 
@@ -135,7 +137,7 @@ class FakeRuntime(StrictFake):
         self.record(call)
 
 
-class FakeCapturing(FakeRuntime):
+class FakeCapturing(FakeStreams, FakeRuntime):
     """A runtime that captures graphs.
 
     While a graph is captured, calls that wait for the device raise ``RuntimeError``, and so does work that can't be
@@ -164,7 +166,7 @@ class FakeCapturing(FakeRuntime):
         recording = Recording(outside=self._outside())
         self._capturing = True
         try:
-            with recording.capture():
+            with self._side_stream(), recording.capture():
                 yield
         finally:
             self._capturing = False

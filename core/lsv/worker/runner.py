@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from lsv.nn import model as nn_model
 from lsv.nn.model import Model
 from lsv.nn.step import Embeddings, Step
 from lsv.ops import find_uncapturable
-from lsv.platform import Device, Shape, ShapePolicy, StepFn
+from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
+from lsv.worker.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class ModelRunner:
         self._ready: dict[Shape, Buffers] = {}
         self._warm_kinds: set[str] = set()
         self._missed: set[Shape] = set()
+        self._rehearsed = False
 
     def run(
         self, kind: str, batch: Batch, places: Callable[[Batch], Int64s], media: Gather = no_media
@@ -123,14 +126,31 @@ class ModelRunner:
             log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
             eager = True
         for done, shape in enumerate(self.policy.warmup(), start=1):
-            batch = self._dummy(shape)
-            buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
-            buffers.run = self.device.compile(buffers.run, shape, eager=eager)
+            buffers = self._ready[shape] = self.prepare(shape, eager=eager)
             self.model.head(buffers.run(), buffers.step)
-            self._ready[shape] = buffers
             self._warm_kinds.add(shape.kind)
             report(done, max(done, expected))
         self.device.synchronize()
+
+    def prepare(self, shape: Shape, *, eager: bool) -> Buffers:
+        """The buffers of a shape and its compiled step, which has run."""
+        batch = self._dummy(shape)
+        buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
+        fillings = () if eager else self._fillings(buffers, batch, shape)
+        buffers.run = self.device.compile(buffers.run, shape, eager=eager, fillings=fillings)
+        return buffers
+
+    def _fillings(self, buffers: Buffers, dummy: Batch, shape: Shape) -> tuple[Fill, ...]:
+        """Steps of other lengths, tokens and blocks to compare a graph's replay by: rehearsed ones, then the dummy."""
+        if not self.device.captures or self._padded or shape.query > 1:
+            return ()
+        limits, places = self.policy.limits, np.arange(shape.rows)
+        rehearsal = Rehearsal(self.groups, limits, self.model.vocab_size, self.axes)
+        if rehearsal.prompt_blocks and not self._rehearsed:
+            self._rehearsed = True
+            nn_model.run(self.model, self._make_step(rehearsal.prompt(), np.zeros(1, np.int64)))
+        batches = (rehearsal.decoding(dummy, shape), dummy)
+        return tuple(partial(self._fill, buffers, batch, places) for batch in batches)
 
     def _dummy(self, shape: Shape) -> Batch:
         size, blocks = self.policy.limits.block_size, self._cross_blocks(shape)

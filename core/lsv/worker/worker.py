@@ -23,6 +23,7 @@ from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.device import batch_limits, connect, open_device
+from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.loaded import load
 from lsv.worker.processing import Processors
 from lsv.worker.results import ResultBuilder, select_outputs
@@ -108,7 +109,8 @@ class Worker:
             padded=config.layout == "padded",
             slots=limits.max_rows,
         )
-        self._runner.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
+        with report_graphs(device, loaded.fit):
+            self._runner.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
         self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
         return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)

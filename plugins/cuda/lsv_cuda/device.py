@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.accelerator import Accelerator, Graphs
+from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group
 from lsv_cuda.vendor import Vendor
@@ -22,12 +23,15 @@ class CudaDevice(Accelerator):
     def __init__(self, info: DeviceInfo, vendor: Vendor, *, graph_rows: int) -> None:
         kind = vendor.device_type
         where = torch.device(kind) if kind == "cpu" else torch.device(kind, info.index)
-        graphs = Graphs(vendor.runtime.CUDAGraph, vendor.runtime.graph)
+        graphs = Graphs(vendor.runtime.CUDAGraph, vendor.runtime)
         super().__init__(info, where, vendor.runtime, graphs=graphs, graph_rows=graph_rows)
         self._connect = vendor.connect
 
     def communicator(self, group: Group) -> Communicator | None:
-        return None if group.size == 1 else BackendCommunicator(group, self._connect, self.torch_device)
+        if group.size == 1:
+            return None
+        self._ranks = BackendCommunicator(group, self._connect, self.torch_device)
+        return self._ranks
 
 
 def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

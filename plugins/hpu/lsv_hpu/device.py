@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
-from lsv.platform import BatchLimits, Budget, Communicator, Group, Memory, Shape, ShapePolicy, StepFn
+from lsv.platform import BatchLimits, Budget, Communicator, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import integers, selection
 from lsv_hpu.memory import GIB, written
 from lsv_hpu.neural_compressor.calibration import Calibration
@@ -78,7 +79,7 @@ class HpuDevice(Accelerator):
         )  # fmt: skip
         return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
         """What torch compiles of the step, or the step itself."""
         if eager:
             return step

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.accelerator import Accelerator, Graphs
+from lsv.devices.accelerator import Accelerator, first_line
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Group, Memory, Shape, StepFn
+from lsv.platform import Communicator, Group, Memory
 from lsv_xpu.links import Links
 from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)
-
-_TOLERANCE = 1e-2
-"""How far a replayed step may be off the same step launched op by op, relative to the largest value."""
 
 
 class XpuDevice(Accelerator):
@@ -40,7 +37,7 @@ class XpuDevice(Accelerator):
             info,
             vendor.torch_device(info.index),
             vendor.runtime,
-            graphs=None if make is None else Graphs(make, vendor.runtime.graph),
+            graphs=None if make is None else Graphs(make, vendor.runtime),
             graph_rows=64 if rows is None else int(rows),
         )
         self._counts_free = True
@@ -51,7 +48,7 @@ class XpuDevice(Accelerator):
             return super().memory()
         except RuntimeError as cause:
             if self._counts_free:
-                log.warning("%s: other programs on this device are not counted (%s)", self.info.name, _line(cause))
+                log.warning("%s: other programs on this device are not counted (%s)", self.info.name, first_line(cause))
             self._counts_free = False
             used = min(self.info.total_bytes, self._runtime.memory_reserved(self.info.index))
             return Memory(total=self.info.total_bytes, free=self.info.total_bytes - used, used=used)
@@ -71,41 +68,8 @@ class XpuDevice(Accelerator):
         links = Links(self._vendor, self.info.index, group, self._options)
         return BackendCommunicator(group, links.connect, self.torch_device)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
-        """A captured graph whose replay has given the same values as the step, or the step itself."""
-        try:
-            replay = super().compile(step, shape, eager=eager)
-        except RuntimeError as cause:
-            self._drop_graphs(f"the step of {shape.rows} rows can't be captured ({_line(cause)})")
-            return step
-        if replay is step:
-            return step
-        expected = [leaf.clone() for leaf in tree_leaves(step())]  # the replay may write to the same tensors
-        off = _difference(expected, tree_leaves(replay()))
-        if not off <= _TOLERANCE:
-            self._drop_graphs(f"replaying the step of {shape.rows} rows gives other values (off by {off:.2g})")
-            return step
-        return replay
-
     def _drop_graphs(self, why: str) -> None:
         """No graphs from here on. Raises ``ConfigError`` where they were asked for."""
         if self._graph == "1":
             raise ConfigError(f"xpu.graph=1, but {why}: leave xpu.graph at auto", param="xpu.graph")
-        log.warning("no graphs on %s: %s", self.info.name, why)
-        self._graphs = None
-
-
-def _difference(right: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
-    """The largest difference between two results, relative to the largest value; NaN where one has NaN alone."""
-    worst = 0.0
-    for one, two in zip(right, other, strict=True):
-        one, two = one.float(), two.float()
-        if not torch.equal(one.isnan(), two.isnan()):
-            return float("nan")
-        size = one.nan_to_num().abs().amax().clamp(min=1e-6)
-        worst = max(worst, float((one - two).nan_to_num().abs().amax() / size))
-    return worst
-
-
-def _line(cause: Exception) -> str:
-    return str(cause).partition("\n")[0]
+        super()._drop_graphs(why)

@@ -11,7 +11,7 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.kv.spec import KVGroup
 from lsv.offers import AttentionOffer, ModelOffer, PlatformOffer, load_object
-from lsv.platform import BatchLimits, Budget, Device, Memory, Platform, Shape, ShapePolicy, StepFn
+from lsv.platform import BatchLimits, Budget, Device, Fill, Memory, Platform, Shape, ShapePolicy, StepFn
 from lsv.request.media import Media, Positions
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan, StepResult
@@ -80,7 +80,7 @@ class BareDevice(Device):
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         return WarmShapes(limits)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool) -> StepFn:
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
         def run() -> Any:
             self.compiled_runs.append(shape)
             return step()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,15 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
+from lsv.attention.plan import PagedPlan
 from lsv.scheduler.plan import Kind, StepPlan
+from lsv.testing.emulation import FakeCapturing, FakeGraph
 from lsv.testing.placement.device import placement
 from lsv.testing.recording import without_waiting
 from lsv.testing.tiny import tiny
 from lsv.worker.worker import Worker
 from lsv_cuda.emulation import FakeCuda
+from lsv_triton.attention.torch_backend import TorchAttention
 
 LENGTHS = (1, 15, 16, 17, 33)
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -95,7 +101,7 @@ def test_graphs_and_steps_in_flight(
     assert emulated(checkpoint) == expected
     (fake,) = fakes
     assert fake.calls["graph"] == len(SIZES)
-    decoding = fake.calls["Graph.replay"] - len(SIZES)  # each was replayed once to warm up
+    decoding = fake.calls["Graph.replay"] - 3 * len(SIZES)  # each was replayed to be verified, twice, and to warm up
     assert decoding == launched.count(Kind.DECODE) >= SAMPLING.max_tokens - 2
     assert fake.calls["Event.synchronize"] > 0
 
@@ -118,6 +124,60 @@ def test_an_engine_that_is_closed_holds_no_memory(checkpoint: Path) -> None:
 def test_a_step_larger_than_all_graphs_runs_without(checkpoint: Path, expected: Tokens, fakes: list[FakeCuda]) -> None:
     assert emulated(checkpoint, cuda_graph_rows=2) == expected
     assert fakes[0].calls["graph"] == 2
+
+
+def test_a_length_frozen_on_the_host_is_found(
+    checkpoint: Path, expected: Tokens, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kernel that is told the longest context by the host, as one captured over contexts of one token would be."""
+    attend = TorchAttention.attend
+
+    def frozen(self: TorchAttention, q: Any, k: Any, v: Any, layer: Any, cache: Any, plan: PagedPlan) -> torch.Tensor:
+        if plan.decoding:
+            plan = replace(plan, tables=plan.tables[:, : -(-int(plan.host_context.max()) // self.block_size)])
+        return attend(self, q, k, v, layer, cache, plan)
+
+    monkeypatch.setattr(TorchAttention, "attend", frozen)
+    assert emulated(checkpoint, block_size=16) == expected
+    assert "no graphs on emulated GPU: replaying the step of 5 rows gives other values" in caplog.text
+
+
+MIB = 1 << 20
+
+
+class Heavy(FakeGraph):
+    """Takes memory when it is captured, more for a pool of its own, and gives it back when it goes."""
+
+    def finish(self, recording: Any, pool: int | None) -> None:
+        super().finish(recording, pool)
+        taken = 64 * MIB if pool is None else 3 * MIB
+        self.take(self._runtime, taken)
+        weakref.finalize(self, self.take, self._runtime, -taken)
+
+    @staticmethod
+    def take(runtime: FakeCapturing, taken: int) -> None:
+        runtime._taken += taken
+
+
+def test_what_graphs_take_is_kept_out_of_the_plan(
+    checkpoint: Path, fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lsv.worker.load.graphs")
+    record = FakeCuda.record
+    monkeypatch.setattr(FakeCuda, "record", lambda fake, name, *rest: record(fake, name))  # graphs would stay alive
+    common = {"max_model_len": 64, "max_num_seqs": 5, "dtype": "float32", "platform": "cuda", "emulate": True}
+    fits = {}
+    for eager in (True, False):
+        monkeypatch.setattr(FakeCuda, "CUDAGraph", lambda fake: Heavy(fake))
+        with LLM(str(checkpoint), **common, enforce_eager=eager, gpu_memory_utilization=0.1) as llm:
+            fits[eager], taken = llm.fit, fakes[-1]._taken
+    reasons = {reason.name: reason for reason in fits[False].reasons}
+    planned = (64 + 3 * (len(SIZES) - 1)) * MIB
+    assert reasons["graphs"].value == str(planned)
+    assert reasons["graphs"].why == f"measured with the largest 2 of {len(SIZES)} graphs"
+    assert fits[True].kv_bytes - fits[False].kv_bytes == pytest.approx(planned, abs=MIB)
+    assert "graphs took 0.07 GiB, 0.07 GiB were kept" in caplog.text
+    assert taken == planned, "the graphs that were tried are gone"
 
 
 @pytest.mark.skipif(os.environ["TRITON_INTERPRET"] != "1", reason="kernels are compiled for a GPU in this process")

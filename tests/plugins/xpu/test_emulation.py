@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.devices.accelerator import Graphs
+from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Group, Shape
 from lsv.testing.attention import cover_pairs
@@ -57,8 +57,8 @@ def test_the_fake_has_only_what_torch_has() -> None:
 
 def test_an_unknown_call_is_refused() -> None:
     _, fake = open_device()
-    with pytest.raises(UnknownCall, match=r"fake of torch\.xpu has no current_stream"):
-        fake.current_stream()
+    with pytest.raises(UnknownCall, match=r"fake of torch\.xpu has no memory_snapshot"):
+        fake.memory_snapshot()
     with pytest.raises(RuntimeError, match="no device 2 of 2"):
         fake.synchronize(2)
 
@@ -133,7 +133,7 @@ def test_a_graph_that_replays_other_values_is_dropped(
 ) -> None:
     for graph in ("auto", "1"):
         device, fake = open_device(graph=graph)
-        monkeypatch.setattr(device, "_graphs", Graphs(lambda fake=fake: Garbled(fake), fake.graph))
+        monkeypatch.setattr(device, "_graphs", Graphs(lambda fake=fake: Garbled(fake), fake))
         Garbled.buffer = out = torch.ones(3)
 
         def step(out: torch.Tensor = out) -> torch.Tensor:

@@ -6,7 +6,7 @@ Everything is decided before a weight is read, so a configuration that can't be 
 ``device``    the device of a rank, and its connection to the other ranks
 ``declared``  the model on meta, from config.json alone, with the groups of its KV cache
 ``bound``     a kernel for each of its ops, and the attention backend
-``fit``       how the device's memory is split: with numbers alone (``memory``), then as measured (``peaks``)
+``fit``       how memory is split: with numbers alone (``memory``), then as measured (``peaks``, ``graphs``)
 ``loaded``    the weights in place, and the cache
 
 ``survey`` stops before the weights: it is what ``lsv plan`` and ``lsv kernels`` show.

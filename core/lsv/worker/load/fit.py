@@ -9,6 +9,7 @@ from lsv.config import EngineConfig, Fit, Reason
 from lsv.nn.dtypes import model_dtype
 from lsv.platform import Communicator, Device
 from lsv.worker.load.bound import Bound
+from lsv.worker.load.graphs import measure_graphs
 from lsv.worker.load.memory import after_weights, plan_embeddings, plan_memory
 from lsv.worker.load.peaks import measure_peaks
 
@@ -25,12 +26,12 @@ def plan_fit(bound: Bound, config: EngineConfig, device: Device, communicator: C
 def measure_fit(
     fit: Fit, bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None
 ) -> Fit:
-    """The plan with the weights in place and the activations as measured; ``fit`` where a device does not measure.
+    """The plan with the weights in place and what steps take as measured; ``fit`` where a device does not measure.
 
     Raises ``ConfigError`` when no request of full length fits after all, or not the largest item of media.
     """
-    peaks = measure_peaks(bound, config, device)
-    measured = _plan(bound, config, device, *peaks) if peaks else fit
+    taken = [*measure_peaks(bound, config, device), *measure_graphs(bound, config, device)]
+    measured = _plan(bound, config, device, *taken) if taken else fit
     return _smallest(measured, device, communicator)
 
 

@@ -1,0 +1,71 @@
+"""What captured graphs hold: kept out of the cache's plan before they are there, and counted when they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, pairwise
+
+from lsv.config import EngineConfig, Fit, Reason
+from lsv.ops import find_uncapturable
+from lsv.platform import Device
+from lsv.worker.load.bound import Bound
+from lsv.worker.load.device import batch_limits
+from lsv.worker.runner import ModelRunner
+
+_log = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+
+
+def measure_graphs(bound: Bound, config: EngineConfig, device: Device) -> list[Reason]:
+    """The bytes that the graphs of all shapes will hold; empty where nothing is captured or the cache's size is given.
+
+    The two largest are captured over a cache of the null page, and let go again: the first takes the pool of memory
+    that all share, the second what each further one takes.
+    """
+    given = config.num_blocks is not None or config.kv_bytes is not None
+    if config.enforce_eager or given or not device.captures or find_uncapturable(bound.declared.model):
+        return []
+    policy, cache = device.shapes(batch_limits(config, 0)), bound.allocate(1, config, device)
+    runner = ModelRunner(bound.declared.model, bound.backend, bound.declared.groups, cache, device, policy)
+    shapes = list(islice(policy.warmup(), 2))
+    for shape in shapes[:1]:
+        runner.prepare(shape, eager=True).run()  # what libraries set up for themselves is none of the graphs'
+    prepared, free = [], [_free(device)]
+    for shape in shapes:
+        prepared.append(runner.prepare(shape, eager=False))
+        free.append(_free(device))
+    first, *more = (max(0, before - after) for before, after in pairwise(free)) if shapes else (0,)
+    taken = first + sum(more) * (policy.expected() - 1)
+    del prepared
+    device.release_cache()
+    why = f"measured with the largest {len(shapes)} of {policy.expected()} graphs"
+    return [Reason("graphs", str(taken), why)] if device.captures and taken else []
+
+
+@contextmanager
+def report_graphs(device: Device, fit: Fit) -> Iterator[None]:
+    """Logs what graphs captured inside take, and warns where they leave too little for the largest step."""
+    before = _free(device) if device.captures else 0
+    yield
+    if not device.captures:
+        return
+    after = _free(device)
+    planned = {reason.name: int(reason.value) for reason in fit.reasons if reason.name in ("graphs", "activations")}
+    if after < before:
+        kept = planned.get("graphs", 0)
+        _log.info("graphs took %.2f GiB, %.2f GiB were kept", (before - after) / _GIB, kept / _GIB)
+    if after < planned.get("activations", 0):
+        _log.warning(
+            "%.2f GiB are free after warming up, and the largest step takes %.2f GiB: it may find no memory; "
+            "lower gpu_memory_utilization",
+            after / _GIB, planned["activations"] / _GIB,
+        )  # fmt: skip
+
+
+def _free(device: Device) -> int:
+    device.synchronize()
+    device.release_cache()
+    return device.memory().free

@@ -1,0 +1,85 @@
+"""Rehearsed steps: made-up requests with long contexts, for comparing two ways to compute a step while nobody waits.
+
+A step on the null page alone, as it is warmed up on, has contexts of one token: a number that was taken from it for
+good, such as the longest context, would go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.attention import BatchLayout, Int32s
+from lsv.kv.spec import KVGroup
+from lsv.platform import BatchLimits, Shape
+from lsv.worker.inputs import Batch, dummy_batch, pad_batch
+
+Int64s = npt.NDArray[np.int64]
+
+_MOST_TOKENS = 2048
+"""Contexts are no longer; kernels work on a few hundred tokens at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Requests that share a prompt, which must be computed first, and go on with different tokens after as much of it.
+
+    Blocks are taken from the beginning of a cache that holds nothing yet: the prompt's, then one for every request.
+    """
+
+    groups: Sequence[KVGroup]
+    limits: BatchLimits
+    vocab_size: int
+    axes: int = 1
+
+    @property
+    def prompt_blocks(self) -> int:
+        """Whole blocks of the shared prompt; 0 where there is no room for one."""
+        size, limits = self.limits.block_size, self.limits
+        return max(0, min(_MOST_TOKENS // size, limits.max_tokens // size, limits.max_blocks - 1, self._blocks // 2))
+
+    def prompt(self) -> Batch:
+        """The shared prompt, of at least one block."""
+        shape = Shape("prefill", 1, self.prompt_blocks * self.limits.block_size, self.prompt_blocks)
+        dummy = dummy_batch(shape, self.groups, self.limits.block_size, padded=False, axes=self.axes)
+        tables = tuple(self._table(group, 1) for group in self.groups)
+        return replace(dummy, ids=self._ids(shape.query), layout=replace(dummy.layout, tables=tables))
+
+    def decoding(self, dummy: Batch, shape: Shape) -> Batch:
+        """A step of decoding in ``shape``; ``dummy`` is one that attends to as much of media.
+
+        Rows for which there are no blocks compute their one token on the null page.
+        """
+        shared = self.prompt_blocks
+        rows = np.arange(min(shape.rows, self._blocks - shared))
+        parts = shared - rows % (shared + 1)  # of the prompt, in blocks; the longest comes first
+        tables = []
+        for group in self.groups:
+            table = np.pad(self._table(group, len(rows)), ((0, 0), (0, 1)))
+            table[rows, parts] = self._first(group) + shared + rows
+            tables.append(table)
+        start = parts * self.limits.block_size
+        query, context = np.ones(len(rows), np.int32), (start + 1).astype(np.int32)
+        positions, layout = np.tile(start, (self.axes, 1)), BatchLayout(query, context, tuple(tables))
+        return replace(
+            pad_batch(Batch(self._ids(len(rows)), positions, layout, last=rows), shape, padded=False), cross=dummy.cross
+        )
+
+    def _ids(self, count: int) -> Int64s:
+        """The same on all ranks."""
+        return np.random.default_rng(count).integers(self.vocab_size, size=count)
+
+    def _table(self, group: KVGroup, rows: int) -> Int32s:
+        """The prompt's blocks [rows, prompt_blocks]."""
+        return np.tile(self._first(group) + np.arange(self.prompt_blocks, dtype=np.int32), (rows, 1))
+
+    def _first(self, group: KVGroup) -> int:
+        return 1 + self._blocks * group.index
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of the cache for each group."""
+        return self.limits.num_blocks // max(1, len(self.groups))
