@@ -45,12 +45,16 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 	$(BIN)/python -m pip install -q -e .
 	@touch $@
 
+# Triton's interpreter, for a torch that brings no Triton of its own.
+EXTRAS = dev$(shell $(BIN)/python -c "import importlib.metadata as m, re; \
+	print('' if any(re.match('(pytorch-)?triton', one) for one in m.requires('torch') or ()) else ',interpreter')")
+
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install -q -e ".[dev]"
+	$(BIN)/python -m pip install -q -e ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-fuzz: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install -q -e ".[dev,fuzz]"
+	$(BIN)/python -m pip install -q -e ".[$(EXTRAS),fuzz]"
 	@touch $@
 
 lint: install-dev

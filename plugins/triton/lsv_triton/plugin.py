@@ -21,10 +21,11 @@ _BLOCK_SIZES = (64, 16, 32, 128)
 
 def _missing() -> str | None:
     """None, or what Triton lacks to run here; torch is not asked, for it may not be imported yet."""
-    from importlib.util import find_spec
+    from lsv_triton.availability import find_missing
 
-    if find_spec("triton") is None:
-        return "Triton, which comes with PyTorch's builds for GPUs"
+    missing = find_missing()
+    if missing is not None:
+        return missing
     import triton
 
     nodes = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev/dri").glob("renderD*"), Path("/dev/dxg"))

@@ -9,12 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import triton
 
-from lsv.offers import OpSpec
-from lsv_triton import availability, plugin
-
-OPS = ("layer", "rms_norm", "rope", "silu_mul", "relu_mul", "sample", "logprobs")
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 
@@ -35,15 +30,3 @@ def test_kernels_compile_and_the_sampler_rounds_every_product(architecture: str,
     kernels = json.loads(done.stdout)
     assert {name for name, inexact, fused, _ in kernels if inexact or fused} == set()
     assert {name for name, _, _, products in kernels if products} == {"list_candidates", "describe"}
-
-
-def test_without_a_gpu_and_the_interpreter_kernels_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton.backends, "backends", {})
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
-    refusals = {one.supports(OpSpec(one.op, "float32")) for one in plugin.lsv_kernels() if one.op in OPS}
-    assert refusals == {"Triton finds no GPU driver, and its interpreter (TRITON_INTERPRET=1) is not on"}
-
-
-def test_without_triton_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "find_spec", lambda name: None)
-    assert "not installed" in (availability.why_not_triton() or "")
