@@ -15,8 +15,10 @@ INTERPRETER = "interpreter"
 
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"\b(H100|H200|H800|GH200|B100|B200|GB200)\b", "hopper"),
-    (r"\b(A100|A30|A10|A40|L4|L40S?|RTX)\b", "ampere"),
+    (r"\b(A100|A800|A30)\b", "ampere"),
+    (r"\b(A10G?|A16|A2|A40|L4|L20|L40S?|RTX)\b", "ada"),
     (r"\bMax \d{4}\b|\bPonte Vecchio\b", "ponte_vecchio"),
+    (r"\b(Instinct|Radeon|T4)\b", "small"),
     (r"\b(Arc|Battlemage|B50|B60|B70|B580|Flex)\b", "arc"),
 )
 
@@ -40,6 +42,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
         "default": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 512}),
         "hopper": Launch({"rows": 64, "keys": 64, "segment": 512, "split": 512}, stages=3),
         "ampere": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 432}),
+        "ada": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 432}),
         "ponte_vecchio": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 1024}, warps=8),
         "arc": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 320}, warps=8),
         INTERPRETER: Launch({"rows": 128, "keys": 64, "segment": 128, "split": 64}),
@@ -68,16 +71,20 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "product.few": {
         "default": Launch({"rows": 16, "outputs": 64}, warps=4, stages=3),
         "hopper": Launch({"rows": 16, "outputs": 64}, warps=4, stages=4),
+        "small": Launch({"rows": 16, "outputs": 64}, warps=4, stages=2),  # a program has 64 KiB of shared memory
         INTERPRETER: Launch({"rows": 16, "outputs": 64}),
     },
     "product.some": {
         "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
+        "small": Launch({"rows": 64, "outputs": 64}, warps=4, stages=2),
         INTERPRETER: Launch({"rows": 32, "outputs": 64}),
     },
     "product.many": {
         "default": Launch({"rows": 128, "outputs": 64}, warps=4, stages=2),
         "hopper": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
         "ampere": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
+        "ada": Launch({"rows": 128, "outputs": 64}, warps=8, stages=3),  # a program has 99 KiB of shared memory
+        "small": Launch({"rows": 64, "outputs": 64}, warps=4, stages=2),
         INTERPRETER: Launch({"rows": 64, "outputs": 64}),
     },
     "int8": {"default": Launch({"span": 128}), INTERPRETER: Launch({"span": 32})},

@@ -64,10 +64,15 @@ def compile_case(place: Any, launches: str, dtype: str, head_dim: str, ratio: st
         backend.attend(q, k, k, replace(layer, causal=False), None, plan)
 
 
+def make_target(architecture: str) -> GPUTarget:
+    """AMD's gfx9 have waves of 64 threads, all others 32."""
+    if architecture.isdecimal():
+        return GPUTarget("cuda", int(architecture), 32)
+    return GPUTarget("hip", architecture, 64 if architecture.startswith("gfx9") else 32)
+
+
 def main(architecture: str, kind: str, launches: str, *words: str) -> None:
-    cuda = architecture.isdecimal()
-    target = GPUTarget("cuda", int(architecture), 32) if cuda else GPUTarget("hip", architecture, 64)
-    place = Place(target)
+    place = Place(make_target(architecture))
     driver.set_active(place)
     device_table.INTERPRETER = kind
     made: dict[Any, list[Any]] = {}

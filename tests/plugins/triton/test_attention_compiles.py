@@ -15,7 +15,7 @@ from lsv.testing.attention import cover_pairs
 
 SHARED = {"90": 232448, "80": 166912, "86": 101376, "75": 65536, "gfx942": 65536}
 """Bytes of shared memory that a program may have."""
-KINDS = {"90": "hopper", "80": "ampere", "86": "ampere"}
+KINDS = {"90": "hopper", "80": "ampere", "86": "ada", "75": "small", "gfx942": "small"}
 ONE = [("bfloat16", "128", "4", "bfloat16", "plain")]
 MANY = [
     (dtype, dim, ratio, dtype if stored == "auto" else stored, feature)

@@ -40,7 +40,7 @@ def test_one_instruction_for_every_number_of_rows() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arch", "kind"), [("80", "ampere"), ("90", "hopper"), ("100", "hopper"), ("120", "default")])
+@pytest.mark.parametrize(("arch", "kind"), [("80", "ampere"), ("90", "hopper"), ("100", "hopper"), ("120", "ada")])
 def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
     found = compiled(arch, kind)
     check({key: value for key, value in found.items() if key[0] != "fp8 both" or arch in ("90", "100")})

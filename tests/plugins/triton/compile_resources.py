@@ -1,0 +1,154 @@
+"""Compiles every kernel for a GPU that need not be there, and prints what a program of each takes.
+
+    python compile_resources.py ARCHITECTURE KIND
+
+ARCHITECTURE and KIND are those of ``compile_attention.py``. Prints an object a line: the kernel, what it is launched
+for, the registers of a thread, the bytes of them that lie in memory, and the program's bytes of shared memory.
+``TRITON_INTERPRET`` must not be set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import compile_attention
+import compile_gemm
+import compile_kernels
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import driver, jit
+
+from lsv_triton import device_table
+
+_ATTENTION = (("bfloat16", "plain"), ("float8_e4m3fn", "plain"), ("int8", "plain"), ("bfloat16", "all"))
+_ROWS = (1, 32, 2048)
+_FP8 = ("89", "90", "100", "120")
+"""Architectures whose matrix unit takes e4m3."""
+
+
+class Resources(NamedTuple):
+    registers: int
+    spilled: int
+    shared: int
+
+
+def measure(code: Any) -> Resources:
+    """What a compiled kernel takes, by its machine code."""
+    if "amdgcn" in code.asm:
+        found = {name: int(count) for name, count in re.findall(r"\.(\w+):\s+(\d+)", code.asm["amdgcn"])}
+        spilled = found["private_segment_fixed_size"]
+        return Resources(found["vgpr_count"], spilled, code.metadata.shared)
+    tool = Path(triton.__file__).with_name("backends") / "nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code.asm["cubin"])
+        file.flush()
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = {name: int(count) for name, count in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said)}
+    return Resources(found["REG"], found["STACK"] + found["LOCAL"], code.metadata.shared)
+
+
+class Compiler:
+    """Takes the place of Triton's launches: compiles each kernel once for its arguments, and remembers it."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.place, self.purpose = compile_attention.Place(target), ""
+        self.made: dict[str, tuple[str, str, Any]] = {}
+        driver.set_active(self.place)
+        run = jit.JITFunction.run
+
+        def compile_only(kernel: Any, *arguments: Any, warmup: bool, **options: Any) -> Any:
+            return self.keep(run(kernel, *arguments, warmup=True, **options), _variant(options))
+
+        jit.JITFunction.run = compile_only
+
+    def keep(self, code: Any, variant: str = "") -> Any:
+        self.made.setdefault(code.hash, (code.metadata.name, self.purpose + variant, code))
+        return code
+
+    def attention(self) -> None:
+        for stored, feature in _ATTENTION:
+            self.purpose = f"{stored} cache" + (", all features" if feature == "all" else "")
+            compile_attention.compile_case(self.place, "all", "bfloat16", "128", "4", stored, feature)
+
+    def products(self, *, fp8: bool) -> None:
+        from lsv_triton.gemm import moe
+        from lsv_triton.gemm import product as gemm
+        from lsv_triton.gemm.fp8 import fp8_gemm
+        from lsv_triton.gemm.linear import TritonLinear
+
+        for name, linear in (*compile_gemm.layers(), *compile_gemm.integer_layers()):
+            kernel = TritonLinear(linear, linear.spec())
+            kernel.pack()
+            for rows in _ROWS:
+                self.purpose = f"{name}, {rows} rows"
+                kernel.forward(_meta(rows, 4096))
+            for tokens in (2, 2048):
+                self.purpose = f"experts of {name}, {tokens} tokens"
+                route = moe.route_rows(_meta(tokens, 8, dtype=torch.int64), 1, kernel._stack.op)
+                gemm.product(_meta(tokens, 4096), kernel._stack, route, top=8)
+        self.purpose = "experts"
+        moe.add_experts(_meta(16, 4096, dtype=torch.float32), _meta(2, 8, dtype=torch.float32))
+        if fp8:
+            for rows in _ROWS:
+                self.purpose = f"fp8 both, {rows} rows"
+                fp8_gemm(
+                    _meta(rows, 4096), _meta(4096, 4096, dtype=torch.float8_e4m3fn), _meta(4096, dtype=torch.float32)
+                )
+
+    def others(self, target: GPUTarget) -> None:
+        known = compile_kernels.types("bf16")
+        for kernel, constants, own in compile_kernels.kernels():
+            self.purpose = ", ".join(f"{name}={value}" for name, value in constants.items())
+            signature = {name: own.get(name, known.get(name, "i32")) for name in kernel.arg_names}
+            places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+            source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), places)
+            warps = _warps(kernel.__name__)
+            self.keep(triton.compile(source, target=target, options={"num_warps": warps}))
+
+    def lines(self) -> Iterator[str]:
+        for kernel, purpose, code in self.made.values():
+            yield json.dumps({"kernel": kernel.strip("_"), "purpose": purpose, **measure(code)._asdict()})
+
+
+def _variant(options: Any) -> str:
+    """What distinguishes the launches of attention."""
+    if "DECODING" not in options:
+        return ""
+    kind = ", decoding" if options["DECODING"] else ", prompts"
+    return kind + (", split" if options.get("SPLIT") else "") + ("" if options.get("PAGED") else ", no cache")
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def _warps(kernel: str) -> int:
+    """As many as the device table gives the op behind a kernel."""
+    op = {"list_candidates": "sample", "describe": "sample", "rank": "draw"}.get(kernel, kernel)
+    table = device_table._TABLE.get(op, {})
+    return table["default"].warps if "default" in table else 4
+
+
+def main(architecture: str, kind: str) -> None:
+    target = compile_attention.make_target(architecture)
+    device_table.INTERPRETER = kind
+    device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
+    compiler = Compiler(target)
+    compiler.attention()
+    compiler.products(fp8=architecture in _FP8)
+    compiler.others(target)
+    for line in compiler.lines():
+        print(line)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

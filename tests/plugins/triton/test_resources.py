@@ -1,0 +1,100 @@
+"""Every kernel compiles ahead of time for every kind of GPU, in what memory and registers a program has there.
+
+Nothing is launched. ``tools/gpu_code.py`` shows the figures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lsv_triton.device_table import device_kind
+
+ROOT = Path(__file__).parents[3]
+SHARED = {
+    "80": 166912, "86": 101376, "89": 101376, "90": 232448, "100": 232448, "120": 101376,
+    "gfx942": 65536, "gfx1100": 65536,
+}  # fmt: skip
+"""Bytes of shared memory that a program may have."""
+
+SPILLED = {"attend_tiles": 256, "multiply": 320, "multiply_integers": 16}
+"""Bytes of a thread's registers, of which it has 1020, that may lie in memory; in other kernels there are none."""
+
+RADEON = {"attend_tiles": 640, "multiply": 128, "multiply_integers": 640}
+"""The same for gfx1100, whose waves of 32 threads each hold twice as much of a tile as those of gfx942."""
+
+HOT = ("bfloat16 cache, decoding, split", "plain, 1 rows", "fp8, 1 rows", "int8, 1 rows", "int4, 1 rows")
+"""What most steps launch: of these at most ``_FEW`` bytes."""
+
+_FEW = 16
+
+
+@pytest.fixture(scope="module")
+def gpu_code() -> ModuleType:
+    """The program in tools."""
+    spec = importlib.util.spec_from_file_location("gpu_code", ROOT / "tools/gpu_code.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def launched() -> set[str]:
+    """The names of all kernels that the package launches."""
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "plugins/triton/lsv_triton").rglob("*.py"))
+    kernels = set(re.findall(r"@triton\.jit.*\ndef (\w+)\(", code))
+    return {name.strip("_") for name in kernels if re.search(rf"(?<!\w){name}\[", code)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("architecture", SHARED)
+def test_every_kernel_fits(architecture: str, gpu_code: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[dict[str, Any]] = gpu_code.compile_for(architecture)
+    assert {one["kernel"] for one in used} == launched()
+    assert [one for one in used if one["shared"] > SHARED[architecture]] == []
+    most = RADEON if architecture == "gfx1100" else SPILLED
+    assert [one for one in used if one["spilled"] > most.get(one["kernel"], 0)] == []
+    assert [one for one in used if one["spilled"] > _FEW and one["purpose"] in HOT] == []
+    assert {one["purpose"] for one in used} >= set(HOT)
+
+
+def test_the_table_has_the_most_of_every_kernel(gpu_code: ModuleType) -> None:
+    one = {"kernel": "rope", "purpose": "", "registers": 40, "spilled": 0, "shared": 2048}
+    two = {**one, "registers": 30, "spilled": 8}
+    table = gpu_code.make_table({"90": [one, two], "gfx942": [{**one, "kernel": "norm"}]})
+    assert table.splitlines() == [
+        "| kernel | sm_90 | gfx942 |",
+        "|---|---|---|",
+        "| `norm` | – | 40 · 2 |",
+        "| `rope` | 40 · 2 · **8** | – |",
+    ]
+
+
+def test_the_targets_are_those_of_the_table(gpu_code: ModuleType) -> None:
+    assert set(gpu_code.GPUS) == set(SHARED)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H200", "hopper"),
+        ("NVIDIA A100-SXM4-80GB", "ampere"),
+        ("NVIDIA A10G", "ada"),
+        ("NVIDIA L40S", "ada"),
+        ("NVIDIA GeForce RTX 4090", "ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "ada"),
+        ("Tesla T4", "small"),
+        ("AMD Instinct MI300X", "small"),
+        ("AMD Radeon RX 7900 XTX", "small"),
+        ("Intel(R) Arc(TM) B580 Graphics", "arc"),
+    ],
+)
+def test_a_kind_has_the_same_shared_memory(name: str, kind: str) -> None:
+    assert device_kind(name) == kind
