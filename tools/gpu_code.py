@@ -7,13 +7,14 @@ python tools/gpu_code.py --write    writes it into the README
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from lsv.settings import environment_with
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "plugins/triton/README.md"
@@ -35,9 +36,10 @@ Usage = dict[str, Any]
 
 def compile_for(architecture: str) -> list[Usage]:
     """What every kernel takes. Raises ``RuntimeError`` with what the compiler said where one does not compile."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, str(SCRIPT), architecture, GPUS[architecture][1]]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment_with({"TRITON_INTERPRET": "0"}), capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{architecture}: {done.stderr[-4000:]}")
     return [json.loads(line) for line in done.stdout.splitlines()]

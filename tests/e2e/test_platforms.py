@@ -18,6 +18,7 @@ TIE = 1e-4
 
 PLATFORMS: dict[str, dict[str, Any]] = {
     "cuda": {"cuda.graph_rows": 8},
+    "rocm": {"cuda.graph_rows": 8},
     "xpu": {},
     "hpu": {},
 }

@@ -27,6 +27,10 @@ _SHEETS: Mapping[str, tuple[float, float, bool]] = {
     "RTX 3090": (936, 71, True),
     "Tesla T4": (320, 65, False),
     "Tesla V100": (900, 125, False),
+    "MI325X": (6000, 1307, True),
+    "MI300X": (5300, 1307, True),
+    "MI210": (1638, 181, True),
+    "RX 7900 XTX": (960, 123, True),
 }
 """Part of the name -> GB/s of memory, TFLOP/s of dense 16-bit products with float32 sums, whether bfloat16 is one of
 them. Longer names stand before those that begin them.

@@ -1,4 +1,4 @@
-"""The cuda platform without a GPU: its own code on an emulated device, ``torch.cuda`` answered by a strict fake."""
+"""The cuda and rocm platforms without a GPU: their own code on an emulated device, a strict fake for ``torch.cuda``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lsv.config import OptionValue
 from lsv.platform import Device
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_cuda.machine import describe
-from lsv_cuda.platform import CudaPlatform
+from lsv_cuda.platform import CudaPlatform, RocmPlatform
 from lsv_cuda.vendor import Vendor
 
 if TYPE_CHECKING:
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GPUS, _GRAPH_ROWS = 8, 32
+_GPUS, _GRAPH_ROWS = 8, 16
 _GIB = 1 << 30
 _PROPERTIES = SimpleNamespace(
     name="emulated GPU", total_memory=2 * _GIB, major=9, minor=0, multi_processor_count=132
+)  # fmt: skip
+
+
+_AMD_PROPERTIES = SimpleNamespace(
+    name="emulated AMD GPU", total_memory=2 * _GIB, major=9, minor=4, multi_processor_count=304,
+    gcnArchName="gfx942:sramecc+:xnack-",
 )  # fmt: skip
 
 
@@ -33,9 +39,10 @@ class EmulatedCudaPlatform(CudaPlatform):
     attention: Sequence[str] = ("torch-paged", "triton-paged")
 
     def devices(self) -> Sequence[DeviceInfo]:
-        gpu = _PROPERTIES
+        gpu = self._properties()
         known = (gpu.name, gpu.total_memory, gpu.major, gpu.minor, gpu.multi_processor_count)
-        return tuple(describe(index, *known) for index in range(_GPUS))
+        target = getattr(gpu, "gcnArchName", "").partition(":")[0]
+        return tuple(describe(index, *known, target) for index in range(_GPUS))
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Graphs have at most ``_GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
@@ -48,23 +55,34 @@ class EmulatedCudaPlatform(CudaPlatform):
         log.warning("EMULATED: there is no GPU; this process's CPU computes, and speeds mean nothing")
         return device
 
+    def _properties(self) -> SimpleNamespace:
+        return _PROPERTIES
+
     def _vendor(self) -> Vendor:
         from lsv.testing.placement.launches import EmulatedGloo
 
-        return Vendor(FakeCuda(), emulated_device(0).type, EmulatedGloo)
+        return Vendor(FakeCuda(self._properties()), emulated_device(0).type, EmulatedGloo)
+
+
+class EmulatedRocmPlatform(EmulatedCudaPlatform, RocmPlatform):
+    """The same for AMD's GPUs."""
+
+    def _properties(self) -> SimpleNamespace:
+        return _AMD_PROPERTIES
 
 
 class FakeCuda(FakeCapturing):
-    """Answers as ``torch.cuda`` of torch 2.13 does."""
+    """Answers as ``torch.cuda`` of torch 2.13 does, of GPUs with these ``properties``."""
 
     library = "torch.cuda"
 
-    def __init__(self) -> None:
-        super().__init__(_GPUS, _PROPERTIES.total_memory)
+    def __init__(self, properties: SimpleNamespace = _PROPERTIES) -> None:
+        super().__init__(_GPUS, properties.total_memory)
+        self._properties = properties
 
     def get_device_properties(self, index: int, /) -> SimpleNamespace:
         self._check("get_device_properties", index)
-        return _PROPERTIES
+        return self._properties
 
     def CUDAGraph(self) -> FakeGraph:
         self.record("CUDAGraph")

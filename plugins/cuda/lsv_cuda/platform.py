@@ -1,4 +1,4 @@
-"""The cuda platform: torch's CUDA devices, graphs of decoding steps, NCCL between them."""
+"""The cuda and rocm platforms: torch's CUDA devices, graphs of decoding steps, NCCL between them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from lsv.errors import ConfigError
 from lsv.platform import Device, Platform
 from lsv_cuda import datasheet
 from lsv_cuda.machine import Machine, capability, describe
+from lsv_cuda.makers import AMD, NVIDIA, Maker
 from lsv_cuda.vendor import Vendor
 
 _BFLOAT16 = (8, 0)
+_WITHOUT_BFLOAT16 = ("gfx900", "gfx906", "gfx10")
+"""Beginnings of AMD's targets that have no instructions for it."""
+
 _EXPORTED = {
     "cuda.nccl_debug": "NCCL_DEBUG",
     "cuda.nccl_socket_ifname": "NCCL_SOCKET_IFNAME",
@@ -23,13 +27,14 @@ _EXPORTED = {
 
 class CudaPlatform(Platform):
     name = "cuda"
+    maker: Maker = NVIDIA
     attention: Sequence[str] = ("triton-paged", "torch-paged")
 
     def devices(self) -> Sequence[DeviceInfo]:
-        return Machine().gpus()
+        return Machine(maker=self.maker).gpus()
 
     def capabilities(self, info: DeviceInfo) -> Capabilities:
-        bfloat16 = ("bfloat16",) if capability(info) >= _BFLOAT16 else ()
+        bfloat16 = ("bfloat16",) if self._has_bfloat16(info) else ()
         return Capabilities(
             dtypes=(*bfloat16, "float16", "float32"),
             kv_dtypes=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"),
@@ -45,18 +50,23 @@ class CudaPlatform(Platform):
         if index >= count:
             raise ConfigError(
                 f"there is no GPU {index}: {count} can be seen; lower tensor_parallel_size or widen "
-                "CUDA_VISIBLE_DEVICES",
+                f"{self.maker.visible}",
                 param="tensor_parallel_size",
             )
         from lsv_cuda.device import CudaDevice
 
         gpu = vendor.runtime.get_device_properties(index)
-        info = describe(index, gpu.name, gpu.total_memory, gpu.major, gpu.minor, gpu.multi_processor_count)
+        known = (gpu.name, gpu.total_memory, gpu.major, gpu.minor, gpu.multi_processor_count)
+        info = describe(index, *known, getattr(gpu, "gcnArchName", "").partition(":")[0])
         blocking = bool(options.get("cuda.launch_blocking"))
-        return CudaDevice(info, vendor, graph_rows=0 if blocking else int(options.get("cuda.graph_rows", 256) or 0))
+        rows = int(options.get("cuda.graph_rows", 256) or 0)
+        return CudaDevice(info, vendor, graph_rows=0 if blocking else rows)
 
     def references(self, info: DeviceInfo) -> Mapping[str, float]:
         return datasheet.attainable(info.name)
+
+    def _has_bfloat16(self, info: DeviceInfo) -> bool:
+        return capability(info) >= _BFLOAT16
 
     def _vendor(self) -> Vendor:
         import torch
@@ -64,6 +74,16 @@ class CudaPlatform(Platform):
         from lsv_cuda.device import nccl
 
         return Vendor(torch.cuda, "cuda", nccl)
+
+
+class RocmPlatform(CudaPlatform):
+    """AMD's GPUs, by a torch that is built for HIP: it has the names of CUDA, and RCCL by that of NCCL."""
+
+    name = "rocm"
+    maker: Maker = AMD
+
+    def _has_bfloat16(self, info: DeviceInfo) -> bool:
+        return not info.detail.get("target", "").startswith(_WITHOUT_BFLOAT16)
 
 
 def _hand_over(options: Mapping[str, OptionValue]) -> None:

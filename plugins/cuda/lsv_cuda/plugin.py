@@ -1,37 +1,39 @@
-"""``cuda``: NVIDIA GPUs."""
+"""``cuda`` and ``rocm``: NVIDIA's and AMD's GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.capabilities import DeviceInfo
 from lsv.offers import PlatformOffer
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
 from lsv_cuda.machine import Machine
+from lsv_cuda.makers import AMD, NVIDIA
 
 api = 1
 
 
-def probe() -> tuple[DeviceInfo, ...]:
-    return Machine().gpus()
-
-
-def explain() -> str:
-    return Machine().explain()
-
-
 @hookimpl
 def lsv_platforms() -> Iterable[PlatformOffer]:
+    nvidia, amd = Machine(maker=NVIDIA), Machine(maker=AMD)
     yield PlatformOffer(
         "cuda",
         "lsv_cuda.platform:CudaPlatform",
-        probe,
+        nvidia.gpus,
         rank=100,
-        explain=explain,
+        explain=nvidia.explain,
         emulation="lsv_cuda.emulation:EmulatedCudaPlatform",
         tools=(("nvidia-smi",), ("nvidia-smi", "topo", "-m")),
+    )
+    yield PlatformOffer(
+        "rocm",
+        "lsv_cuda.platform:RocmPlatform",
+        amd.gpus,
+        rank=95,
+        explain=amd.explain,
+        emulation="lsv_cuda.emulation:EmulatedRocmPlatform",
+        tools=(("amd-smi", "static"), ("amd-smi", "topology")),
     )
 
 

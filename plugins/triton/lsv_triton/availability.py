@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
 from lsv.offers import OpSpec
+from lsv.settings import environment_with
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -57,7 +57,7 @@ def why_not_floats(spec: OpSpec) -> str | None:
 
 
 def _missing_compiler() -> str | None:
-    named = os.environ.get("CC")
+    named = environment_with({}).get("CC")
     if named is not None:
         return None if shutil.which(named) else f"a C compiler, and there is none at CC={named}: correct or unset it"
     if any(map(shutil.which, _COMPILERS)):

@@ -15,7 +15,7 @@ api = 1
 _FLOATS = lazy("lsv_triton.availability:why_not_floats")
 _WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")
 
-PLATFORMS = ("cuda", "xpu")
+PLATFORMS = ("cuda", "rocm", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128)
 
 
@@ -28,7 +28,7 @@ def _missing() -> str | None:
         return missing
     import triton
 
-    nodes = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev/dri").glob("renderD*"), Path("/dev/dxg"))
+    nodes = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev/dri").glob("renderD*"), Path("/dev/dxg"), Path("/dev/kfd"))
     if triton.knobs.runtime.interpret or any(node.exists() for node in nodes):
         return None
     return "a GPU, and Triton's interpreter (TRITON_INTERPRET=1) is not on"

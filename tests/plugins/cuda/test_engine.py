@@ -47,8 +47,8 @@ def generate(checkpoint: Path, lengths: tuple[int, ...] = LENGTHS, **options: An
         return [tuple(answer.outputs[0].token_ids) for answer in llm.generate(prompts, SAMPLING)]
 
 
-def emulated(checkpoint: Path, lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Tokens:
-    return generate(checkpoint, lengths, platform="cuda", emulate=True, **options)
+def emulated(checkpoint: Path, lengths: tuple[int, ...] = LENGTHS, *, on: str = "cuda", **options: Any) -> Tokens:
+    return generate(checkpoint, lengths, platform=on, emulate=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeCuda]:
     made: list[FakeCuda] = []
     plain = FakeCuda.__init__
 
-    def remember(fake: FakeCuda) -> None:
-        plain(fake)
+    def remember(fake: FakeCuda, *properties: Any) -> None:
+        plain(fake, *properties)
         made.append(fake)
 
     monkeypatch.setattr(FakeCuda, "__init__", remember)
@@ -126,6 +126,12 @@ def test_a_step_larger_than_all_graphs_runs_without(checkpoint: Path, expected: 
     assert fakes[0].calls["graph"] == 2
 
 
+def test_rocm_is_the_same_under_another_name(checkpoint: Path, expected: Tokens, fakes: list[FakeCuda]) -> None:
+    assert emulated(checkpoint, on="rocm", cuda_graph_rows=2) == expected
+    assert fakes[0].calls["graph"] == 2
+    assert emulated(checkpoint, on="rocm", cuda_graph_rows=0, tensor_parallel_size=2) == expected
+
+
 def test_a_length_frozen_on_the_host_is_found(
     checkpoint: Path, expected: Tokens, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +171,7 @@ def test_what_graphs_take_is_kept_out_of_the_plan(
     caplog.set_level(logging.INFO, "lsv.worker.load.graphs")
     record = FakeCuda.record
     monkeypatch.setattr(FakeCuda, "record", lambda fake, name, *rest: record(fake, name))  # graphs would stay alive
+    monkeypatch.setattr(FakeCuda, "max_memory_allocated", lambda fake, index: MIB)  # a device that measures
     common = {"max_model_len": 64, "max_num_seqs": 5, "dtype": "float32", "platform": "cuda", "emulate": True}
     fits = {}
     for eager in (True, False):

@@ -12,6 +12,7 @@ import pytest
 
 from lsv_cuda import machine
 from lsv_cuda.machine import ASK, Machine, capability
+from lsv_cuda.makers import AMD
 
 GIB = 1 << 30
 H200 = ["NVIDIA H200", 140 * GIB, 9, 0, 132]
@@ -38,7 +39,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
-    known = {"torch": "2.13.0", "cuda": "13.0", "visible": None, "gpus": []}
+    known = {"torch": "2.13.0", "cuda": "13.0", "hip": None, "visible": {}, "gpus": []}
     monkeypatch.setattr(machine, "ask_child", lambda script: {**known, **found})
 
 
@@ -69,7 +70,10 @@ def test_an_old_gpu_ends_the_list(driven: Machine, monkeypatch: pytest.MonkeyPat
     ("found", "said"),
     [
         ({"cuda": None}, "found the NVIDIA driver 580.95.05, but torch 2.13.0 is built without CUDA: reinstall it"),
-        ({"visible": ""}, "sees no GPU within CUDA_VISIBLE_DEVICES='': name GPUs that are there, or unset"),
+        (
+            {"visible": {"CUDA_VISIBLE_DEVICES": ""}},
+            "sees no GPU within CUDA_VISIBLE_DEVICES='': name GPUs that are there, or unset",
+        ),
         (
             {"error": "RuntimeError: The NVIDIA driver on your system is too old"},
             "(CUDA 13.0) sees no GPU: RuntimeError: The NVIDIA driver on your system is too old; a driver older than",
@@ -89,7 +93,7 @@ def test_a_torch_that_can_not_be_asked(driven: Machine, monkeypatch: pytest.Monk
     monkeypatch.setattr(machine, "ask_child", lambda script: None)
     assert driven.gpus() == ()
     assert "torch can't be asked about GPUs (the process that was to ask it failed)" in driven.explain()
-    broken = {"visible": None, "gpus": [], "error": "ModuleNotFoundError: No module named 'torch'"}
+    broken = {"visible": {}, "gpus": [], "error": "ModuleNotFoundError: No module named 'torch'"}
     monkeypatch.setattr(machine, "ask_child", lambda script: broken)
     assert "(ModuleNotFoundError: No module named 'torch')" in driven.explain()
 
@@ -107,7 +111,7 @@ def test_other_signs_of_a_driver(bare: Machine, tmp_path: Path, monkeypatch: pyt
 FAKE_TORCH = """
 from types import SimpleNamespace
 __version__ = "9.9"
-version = SimpleNamespace(cuda="13.0")
+version = SimpleNamespace(cuda="13.0", hip=None)
 class cuda:
     device_count = lambda: 1
     def get_device_properties(index):
@@ -120,8 +124,46 @@ def test_the_question_itself(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=environment, check=True)
     assert json.loads(done.stdout) == {
-        "visible": "0", "gpus": [["GPU", 5, 8, 9, 3]], "torch": "9.9", "cuda": "13.0",
+        "visible": {"CUDA_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": None}, "gpus": [["GPU", 5, 8, 9, 3, ""]],
+        "torch": "9.9", "cuda": "13.0", "hip": None,
     }  # fmt: skip
     (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: not found')")
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=environment, check=True)
     assert json.loads(done.stdout)["error"] == "OSError: libcudart.so.13: not found"
+
+
+MI300 = ["AMD Instinct MI300X", 192 * GIB, 9, 4, 304, "gfx942"]
+
+
+@pytest.fixture
+def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with AMD's driver."""
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    file = tmp_path / "sys/module/amdgpu/version"
+    file.parent.mkdir(parents=True)
+    file.write_text("6.14.14\n")
+    return Machine(tmp_path, AMD)
+
+
+def test_gpus_of_amd(amd: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, cuda=None, hip="7.1", gpus=[MI300])
+    (gpu,) = amd.gpus()
+    assert (gpu.name, gpu.detail["target"], gpu.detail["multiprocessors"]) == ("AMD Instinct MI300X", "gfx942", "304")
+    assert Machine(amd._root).gpus() == (), "they are none of NVIDIA's"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({}, "found the AMD driver 6.14.14, but torch 2.13.0 is built without ROCm: reinstall it from"),
+        (
+            {"hip": "7.1", "visible": {"HIP_VISIBLE_DEVICES": "7"}},
+            "(ROCm 7.1) sees no GPU within HIP_VISIBLE_DEVICES='7': name GPUs that are there",
+        ),
+        ({"hip": "7.1"}, "amd-smi must list one; install the driver, or start the container with --device /dev/kfd"),
+    ],
+)
+def test_no_gpu_of_amd(amd: Machine, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], said: str) -> None:
+    answer(monkeypatch, **found)
+    assert amd.gpus() == ()
+    assert said in amd.explain()

@@ -24,9 +24,9 @@ from lsv.testing.emulation import UnknownCall
 from lsv.testing.platform import check_platform
 from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl
-from lsv_cuda.emulation import EmulatedCudaPlatform, FakeCuda
+from lsv_cuda.emulation import EmulatedCudaPlatform, EmulatedRocmPlatform, FakeCuda
 from lsv_cuda.machine import describe
-from lsv_cuda.platform import CudaPlatform
+from lsv_cuda.platform import CudaPlatform, RocmPlatform
 from lsv_cuda.vendor import Vendor
 
 LIMITS = BatchLimits(max_rows=64, max_tokens=256, max_blocks=8)
@@ -37,6 +37,10 @@ def gpu(major: int, minor: int, name: str = "GPU") -> DeviceInfo:
     return describe(0, name, 24 * GIB, major, minor, 80)
 
 
+def find_offer(name: str) -> PlatformOffer:
+    return next(offer for offer in plugin.lsv_platforms() if offer.name == name)
+
+
 def open_device(**options: object) -> tuple[CudaDevice, FakeCuda]:
     device = EmulatedCudaPlatform().open(0, {f"cuda.{name}": value for name, value in options.items()})  # type: ignore[misc]
     assert isinstance(device, CudaDevice)
@@ -45,17 +49,33 @@ def open_device(**options: object) -> tuple[CudaDevice, FakeCuda]:
     return device, fake
 
 
-def test_conforms_in_emulation() -> None:
-    (offer,) = plugin.lsv_platforms()
-    assert isinstance(offer, PlatformOffer)
-    check_platform(offer, emulate=True)
+@pytest.mark.parametrize("name", ["cuda", "rocm"])
+def test_conforms_in_emulation(name: str) -> None:
+    check_platform(find_offer(name), emulate=True)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_conforms() -> None:
-    (offer,) = plugin.lsv_platforms()
-    check_platform(offer)
+    check_platform(find_offer("rocm" if torch.version.hip else "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("target", "bfloat16"), [("gfx942", True), ("gfx90a", True), ("gfx1100", True), ("gfx906", False)]
+)
+def test_bfloat16_by_target(target: str, bfloat16: bool) -> None:
+    info = describe(0, "AMD GPU", GIB, 9, 4, 304, target)
+    assert ("bfloat16" in RocmPlatform().capabilities(info).dtypes) == bfloat16
+
+
+def test_an_emulated_gpu_of_amd_has_its_target() -> None:
+    platform = EmulatedRocmPlatform()
+    device = platform.open(1, {"cuda.graph_rows": 4})
+    assert platform.devices()[1] == device.info
+    assert device.info.detail["target"] == "gfx942"
+    assert [shape.rows for shape in device.shapes(LIMITS).warmup()] == [4, 2, 1]
+    with pytest.raises(ConfigError, match="widen HIP_VISIBLE_DEVICES"):
+        platform.open(8, {})
 
 
 @pytest.mark.parametrize(
@@ -115,9 +135,9 @@ def test_settings_reach_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_graphs_are_captured_for_as_many_rows_as_asked() -> None:
-    device, _ = open_device(graph_rows=20)
+    device, _ = open_device(graph_rows=12)
     sizes = [shape.rows for shape in device.shapes(LIMITS).warmup()]
-    assert sizes == [20, 16, 8, 4, 2, 1]
+    assert sizes == [12, 8, 4, 2, 1]
     assert [shape.rows for shape in open_device(graph_rows=0)[0].shapes(LIMITS).warmup()] == []
 
 

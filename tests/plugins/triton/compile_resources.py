@@ -4,7 +4,7 @@
 
 ARCHITECTURE and KIND are those of ``compile_attention.py``. Prints an object a line: the kernel, what it is launched
 for, the registers of a thread, the bytes of them that lie in memory, and the program's bytes of shared memory.
-``TRITON_INTERPRET`` must not be set.
+``TRITON_INTERPRET`` must not be on.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ def measure_fit(
 
     Raises ``ConfigError`` when no request of full length fits after all, or not the largest item of media.
     """
-    taken = [*measure_peaks(bound, config, device), *measure_graphs(bound, config, device)]
+    taken = measure_peaks(bound, config, device)
+    if taken:
+        taken += measure_graphs(bound, config, device)
     measured = _plan(bound, config, device, *taken) if taken else fit
     return _smallest(measured, device, communicator)
 

@@ -32,7 +32,7 @@ def measure_graphs(bound: Bound, config: EngineConfig, device: Device) -> list[R
     runner = ModelRunner(bound.declared.model, bound.backend, bound.declared.groups, cache, device, policy)
     shapes = list(islice(policy.warmup(), 2))
     for shape in shapes[:1]:
-        runner.prepare(shape, eager=True).run()  # what libraries set up for themselves is none of the graphs'
+        runner.prepare(shape, eager=True).run()  # what libraries set up for themselves is not the graphs'
     prepared, free = [], [_free(device)]
     for shape in shapes:
         prepared.append(runner.prepare(shape, eager=False))

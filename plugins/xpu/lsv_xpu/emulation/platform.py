@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 DEVICES, MODEL, MEMORY = 2, "B60", 2.0
 """What is emulated unless settings say otherwise: how many devices, which, and the GiB of host memory of each."""
 
-GRAPH_ROWS = 32
+GRAPH_ROWS = 16
 
 _DRIVER = "emulated"
 _GIB = 1 << 30
