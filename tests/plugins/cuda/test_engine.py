@@ -169,8 +169,6 @@ def test_what_graphs_take_is_kept_out_of_the_plan(
     checkpoint: Path, fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "lsv.worker.load.graphs")
-    record = FakeCuda.record
-    monkeypatch.setattr(FakeCuda, "record", lambda fake, name, *rest: record(fake, name))  # graphs would stay alive
     monkeypatch.setattr(FakeCuda, "max_memory_allocated", lambda fake, index: MIB)  # a device that measures
     common = {"max_model_len": 64, "max_num_seqs": 5, "dtype": "float32", "platform": "cuda", "emulate": True}
     fits = {}
@@ -180,9 +178,9 @@ def test_what_graphs_take_is_kept_out_of_the_plan(
             fits[eager], taken = llm.fit, fakes[-1]._taken
     reasons = {reason.name: reason for reason in fits[False].reasons}
     planned = (64 + 3 * (len(SIZES) - 1)) * MIB
-    assert reasons["graphs"].value == str(planned)
+    assert int(reasons["graphs"].value) == pytest.approx(planned, abs=2 * MIB), "and the buffers of their steps"
     assert reasons["graphs"].why == f"measured with the largest 2 of {len(SIZES)} graphs"
-    assert fits[True].kv_bytes - fits[False].kv_bytes == pytest.approx(planned, abs=MIB)
+    assert fits[True].kv_bytes - fits[False].kv_bytes == pytest.approx(planned, abs=2 * MIB)
     assert "graphs took 0.07 GiB, 0.07 GiB were kept" in caplog.text
     assert taken == planned, "the graphs that were tried are gone"
 
