@@ -83,12 +83,12 @@ def on_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
 def as_kernel(function: Callable[..., Result]) -> Callable[..., Result]:
     """``function`` as a kernel of the emulated devices: it gets their tensors as the memory they are in, and its own
     tensors are theirs. Beside these a tensor of the host is refused, as a kernel can't reach it; with such tensors
-    alone it is ``function``.
+    alone, or where torch compiles it, it is ``function``.
     """
 
     @wraps(function)
     def launch(*args: Any, **kwargs: Any) -> Result:
-        if not any(_is_placed(leaf) for leaf in tree_leaves((args, kwargs))):
+        if torch.compiler.is_compiling() or not any(map(_is_placed, tree_leaves((args, kwargs)))):
             return function(*args, **kwargs)
         seen: dict[int, torch.Tensor] = {}
         index = -1
