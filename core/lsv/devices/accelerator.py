@@ -18,8 +18,11 @@ log = logging.getLogger(__name__)
 _GIB = 1 << 30
 _SHARE = 0.9
 _DECODE = "decode"
-_SMALL_SIZES = (1, 2, 4)
-_SIZE_STEP = 8
+_LARGE, _LARGE_STEP = 128, 32
+_SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, _LARGE, 16))
+"""Sizes below ``_LARGE``. Steps grow: what filling rows cost shrinks beside the others, and each graph takes time and
+memory at the start.
+"""
 
 
 class DecodePolicy(ShapePolicy):
@@ -32,8 +35,8 @@ class DecodePolicy(ShapePolicy):
     def __init__(self, limits: BatchLimits, most: int) -> None:
         super().__init__(limits)
         top = min(most, limits.max_rows)
-        steps = range(_SIZE_STEP, top, _SIZE_STEP)
-        self._sizes = sorted({*(size for size in _SMALL_SIZES if size < top), *steps, top})
+        sizes = (*_SIZES, *range(_LARGE, top, _LARGE_STEP))
+        self._sizes = [*(size for size in sizes if size < top), top]
 
     def pad(self, shape: Shape) -> Shape:
         if shape.kind != _DECODE or shape.rows > self._sizes[-1]:

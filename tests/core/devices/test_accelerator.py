@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lsv.config import EngineConfig
 from lsv.devices.accelerator import DecodePolicy
 from lsv.offers import KernelOffer, OpSpec
@@ -27,3 +29,20 @@ def test_a_kernel_may_not_be_wanted() -> None:
     offer = KernelOffer("rms_norm", "x", "y:z", lambda spec: None, unwanted=lambda config: f"not for {config.dtype}")
     assert _as_wanted(offer, config).supports(OpSpec("rms_norm", "float32")) == "not for float32"
     assert offer.supports(OpSpec("rms_norm", "float32")) is None
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [
+        (1, [1]),
+        (12, [1, 2, 4, 8, 12]),
+        (256, [1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256]),
+    ],
+)
+def test_steps_are_padded_to_a_few_sizes(most: int, sizes: list[int]) -> None:
+    limits = BatchLimits(max_rows=512, max_tokens=512, max_blocks=8, block_size=16, num_blocks=64)
+    policy = DecodePolicy(limits, most)
+    assert [shape.rows for shape in policy.warmup()] == sizes[::-1], "the largest comes first"
+    assert policy.expected() == len(sizes)
+    rows = [policy.pad(Shape("decode", rows, 1, 3)).rows for rows in range(1, most + 1)]
+    assert rows == [min(size for size in sizes if size >= row) for row in range(1, most + 1)]
