@@ -39,6 +39,13 @@ def test_tensors_are_computed_on_where_they_are(device: torch.device) -> None:
         assert found.tolist() == expected
 
 
+def test_convolutions(device: torch.device) -> None:
+    x, weight, bias = torch.randn(1, 3, 9), torch.randn(4, 3, 3), torch.randn(4)
+    found = torch.nn.functional.conv1d(x.to(device), weight.to(device), bias.to(device), stride=2)
+    assert found.device == device
+    assert torch.equal(found.cpu(), torch.nn.functional.conv1d(x, weight, bias, stride=2))
+
+
 def test_large_zeros_take_nothing_of_the_host(placed: Placement, device: torch.device) -> None:
     before, held = _resident(), placed.held(0)
     x = torch.zeros(1 << 28, dtype=torch.uint8, device=device)

@@ -300,6 +300,18 @@ at::Scalar read_scalar(const at::Tensor& self) {
   return as_host(self).item();
 }
 
+// Torch asks devices of other makers for this one alone.
+at::Tensor convolve(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
+    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  TORCH_CHECK(is_device(input) && is_device(weight), "convolution: expected all tensors to be on the same device");
+  const auto added = bias && bias->defined() ? std::optional<at::Tensor>(as_host(*bias)) : std::nullopt;
+  const auto made = at::convolution_symint(
+      as_host(input), as_host(weight), added, stride, padding, dilation, transposed, output_padding, groups);
+  return as_device(made, input.device().index());
+}
+
 bool takes_host_indices(const std::string& name) {
   return name == "aten::index" || name.find("index_put") != std::string::npos;
 }
@@ -428,6 +440,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("_copy_from", copy_from);
   m.impl("_local_scalar_dense", read_scalar);
+  m.impl("convolution_overrideable", convolve);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&call_on_host>()); }
