@@ -22,7 +22,8 @@ from lsv_triton.attention.backend import TritonAttention
 from lsv_triton.attention.torch_backend import TorchAttention
 from lsv_triton.device_table import Launch
 
-TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+TOLERANCE = {"float32": 4e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""Both add up to 256 products, in different orders: some thirty units in the last place of a float32."""
 FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks")
 KV_DTYPES = ("auto", "float8_e4m3fn", "float8_e5m2", "int8")
 DTYPES = ("float32", "float16", "bfloat16")
