@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 _GPUS, _GRAPH_ROWS = 8, 16
 _GIB = 1 << 30
 _PROPERTIES = SimpleNamespace(
-    name="emulated GPU", total_memory=2 * _GIB, major=9, minor=0, multi_processor_count=132
+    name="emulated GPU", total_memory=8 * _GIB, major=9, minor=0, multi_processor_count=132
 )  # fmt: skip
 
 
 _AMD_PROPERTIES = SimpleNamespace(
-    name="emulated AMD GPU", total_memory=2 * _GIB, major=9, minor=4, multi_processor_count=304,
+    name="emulated AMD GPU", total_memory=8 * _GIB, major=9, minor=4, multi_processor_count=304,
     gcnArchName="gfx942:sramecc+:xnack-",
 )  # fmt: skip
 

@@ -119,7 +119,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="xpu.emulated_memory",
         type="float",
-        default=2.0,
+        default=8.0,
         low=0.01,
         help="GiB of host memory that each device of --emulate has",
     )

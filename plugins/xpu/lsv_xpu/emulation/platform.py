@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEVICES, MODEL, MEMORY = 2, "B60", 2.0
+DEVICES, MODEL, MEMORY = 2, "B60", 8.0
 """What is emulated unless settings say otherwise: how many devices, which, and the GiB of host memory of each."""
 
 GRAPH_ROWS = 16
