@@ -119,7 +119,7 @@ def test_the_engine_is_restarted_under_all_of_them(own_server):
     server = started(own_server, "--restart-engine")
     before = complete(server)
     os.kill(server.engine_pid(), signal.SIGKILL)
-    until(lambda: complete(server)[0] == 200, 30)
+    until(lambda: complete(server)[0] == 200, 120)
     assert [complete(server)[1]["choices"][0]["text"] for _ in range(4)] == [before[1]["choices"][0]["text"]] * 4
     assert len(members(server)) == 2
 
