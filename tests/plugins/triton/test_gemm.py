@@ -162,7 +162,9 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "not awq" in (supports(OpSpec(op, "float32", "awq+plain")) or "")
             assert supports(OpSpec(op, "bfloat16", "coded+plain")) is None
     monkeypatch.setattr(availability, "find_spec", lambda name: None)
-    assert "Triton, which is not installed" in (supports(OpSpec("moe", "float32")) or "")
+    assert "Triton, which comes with PyTorch's builds for GPUs and is not installed" in (
+        supports(OpSpec("moe", "float32")) or ""
+    )
 
 
 def test_filling_again_writes_to_the_same_storage(device: torch.device) -> None:

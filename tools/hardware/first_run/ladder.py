@@ -46,11 +46,12 @@ class Outcome:
 
 
 def rungs(platform: Platform, catalog: Catalog, common: Mapping[str, Any]) -> Iterator[Rung]:
-    """Of the platform's attention backends the last one is the plainest."""
+    """Of the platform's attention backends the plainest is the last one that needs no library."""
     base = {**common, "platform": platform.name, "dtype": "float32"}
     offers = [catalog.find(AttentionOffer, name) for name in platform.attention]
-    there = [offer.name for offer in offers if not (offer.missing and offer.missing())]
-    *better, plain = there or list(platform.attention)
+    there = [offer for offer in offers if not (offer.missing and offer.missing())]
+    plain = next((offer.name for offer in reversed(there) if offer.missing is None), offers[-1].name)
+    better = [offer.name for offer in there if offer.name != plain]
     eager = {"enforce_eager": True, "async_scheduling": False}
     yield Rung(f"the device, {plain} attention, every op in torch",
                {**base, **eager, "attention_backend": plain, "reference_ops": True})  # fmt: skip
