@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -23,13 +22,3 @@ def same_numbers() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def same_environment() -> Iterator[None]:
-    """What a platform exports for its libraries in one test is no setting of a user's in the next one."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
