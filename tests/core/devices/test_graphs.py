@@ -23,10 +23,6 @@ class Runtime(FakeCapturing):
     def __init__(self) -> None:
         super().__init__(1, 1 << 30)
 
-    def record(self, name: str, *arguments: Any) -> None:
-        """Without keeping graphs alive."""
-        super().record(name, *(one for one in arguments if not isinstance(one, FakeGraph)))
-
     def set_stream(self, stream: object, /) -> None:
         self.record("set_stream", stream)
         super().set_stream(stream)
