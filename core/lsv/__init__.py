@@ -15,17 +15,33 @@ if TYPE_CHECKING:
     from lsv.errors import LsvError as LsvError
     from lsv.llm import LLM as LLM
     from lsv.llm import CompletionOutput as CompletionOutput
+    from lsv.llm import LLMEngine as LLMEngine
     from lsv.llm import RequestOutput as RequestOutput
+    from lsv.offline.async_llm_engine import AsyncLLMEngine as AsyncLLMEngine
+    from lsv.offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from lsv.offline.engine_args import EngineArgs as EngineArgs
+    from lsv.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
+    from lsv.text.prompts import ExplicitEncoderDecoderPrompt as ExplicitEncoderDecoderPrompt
+    from lsv.text.prompts import TextPrompt as TextPrompt
+    from lsv.text.prompts import TokensPrompt as TokensPrompt
 
 _HOMES = {
+    "AsyncEngineArgs": "lsv.offline.engine_args",
+    "AsyncLLMEngine": "lsv.offline.async_llm_engine",
+    "EngineArgs": "lsv.offline.engine_args",
+    "FlexibleArgumentParser": "lsv.offline.engine_args",
     "LLM": "lsv.llm",
+    "LLMEngine": "lsv.llm",
     "CompletionOutput": "lsv.llm",
     "RequestOutput": "lsv.llm",
     "LsvError": "lsv.errors",
     "PoolingParams": "lsv.request.params",
     "SamplingParams": "lsv.request.params",
+    "ExplicitEncoderDecoderPrompt": "lsv.text.prompts",
+    "TextPrompt": "lsv.text.prompts",
+    "TokensPrompt": "lsv.text.prompts",
 }
 
 __all__ = ["__version__", "hookimpl", *_HOMES]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -15,9 +15,12 @@ from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
-from lsv.engine.inline_client import InlineClient
-from lsv.engine.llm_engine import LLMEngine, Output
 from lsv.engine.messages import Stats
+from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from lsv.engine.offline.inline_client import InlineClient
+from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
+from lsv.engine.offline.llm_engine import Output
+from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError, suggestion
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
@@ -25,9 +28,8 @@ from lsv.request.outputs import (
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
-    PositionLogprobs,
+    Logprob,
     RequestOutput,
-    TokenLogprob,
 )
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, options
@@ -35,13 +37,14 @@ from lsv.text.prompts import PromptInput, PromptReader, list_prompts, read_conve
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 __all__ = [
-    "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "PositionLogprobs",
-    "RequestOutput", "TokenLogprob",
+    "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "Logprob", "RequestOutput",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
 _UNBOUNDED = 1 << 31
+
+Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 
 class LLM:
@@ -60,9 +63,7 @@ class LLM:
         skip_tokenizer_init: bool = False,
         **engine_options: Any,
     ) -> None:
-        loaded = plugins.load(_names(engine_options.pop("plugins", None)))
-        given = {"model": model, "tokenizer": tokenizer, **engine_options}
-        settings = read_options({name: value for name, value in given.items() if value is not None}, loaded)
+        settings, loaded = read_arguments({"model": model, "tokenizer": tokenizer, **engine_options})
         self._open(settings, loaded, skip_tokenizer_init=skip_tokenizer_init)
 
     @classmethod
@@ -103,7 +104,7 @@ class LLM:
         self._client: InlineClient | None = InlineClient(engine, tokenizer, fit, plugins=loaded)
         self._plugins = loaded or Plugins()
         prompts = PromptReader(tokenizer, engine.config, self._plugins.catalog, media)
-        self.llm_engine = LLMEngine(self._client, prompts)
+        self.llm_engine = LLMEngine(self._client, prompts, self)
         self._numbers = itertools.count()
         report.log_fit(engine.config, fit)
         self._plugins.call("lsv_engine_started", config=engine.config)
@@ -126,7 +127,7 @@ class LLM:
         their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
         listed = list_prompts(prompts, prompt_token_ids)
-        params = _list_params(sampling_params, len(listed), self.get_default_sampling_params)
+        params = _list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
         outputs = self._run(listed, params, use_tqdm, priority)
         return [output for output in outputs if isinstance(output, RequestOutput)]
 
@@ -171,14 +172,19 @@ class LLM:
 
     def encode(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
-        pooling_params: PoolingParams | None = None,
+        prompts: PromptInput | Sequence[PromptInput] | None = None,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         *,
+        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
-        """One vector for each prompt, in their order; where a request failed, its output has an ``error``."""
-        listed = list_prompts(prompts, None)
-        outputs = self._run(listed, [pooling_params or PoolingParams()] * len(listed), use_tqdm, None)
+        """One vector for each prompt, in their order; where a request failed, its output has an ``error``.
+
+        One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest``.
+        """
+        listed = list_prompts(prompts, prompt_token_ids)
+        params = _list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
+        outputs = self._run(listed, params, use_tqdm, None)
         return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
 
     def _run(
@@ -258,6 +264,56 @@ class LLM:
         return self.llm_engine
 
 
+class Arguments(Protocol):
+    """``lsv.EngineArgs``."""
+
+    def given(self) -> dict[str, Any]:
+        """The options of an ``LLM``."""
+        ...
+
+
+class LLMEngine(SteppedEngine):
+    """The engine of an ``LLM``, stepped by hand, with what vLLM's users know besides."""
+
+    def __init__(self, client: InlineClient, prompts: PromptReader, llm: LLM) -> None:
+        super().__init__(client, prompts)
+        self._llm = llm  # which closes the engine when nobody holds either of them any more
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Arguments, usage_context: object = None) -> LLMEngine:
+        """The usual way to make one. Raises ``ConfigError`` and ``CheckpointError``."""
+        return LLM(**engine_args.given()).llm_engine
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.client.tokenizer
+
+    def get_model_config(self) -> ModelConfig:
+        return ModelConfig.of(self.client.config, self.client.fit)
+
+    def get_parallel_config(self) -> ParallelConfig:
+        return ParallelConfig.of(self.client.config)
+
+    def get_scheduler_config(self) -> SchedulerConfig:
+        return SchedulerConfig.of(self.client.config)
+
+    def get_decoding_config(self) -> DecodingConfig:
+        return DecodingConfig()
+
+    def get_lora_config(self) -> None:
+        """There are no adapters."""
+
+    def do_log_stats(self, *_: object) -> None:
+        """Log the state of the engine now."""
+        log.info("%s", describe_state(self.client.stats))
+
+
+def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
+    """Keyword arguments of ``LLM`` as settings, and the plugins that they choose. Raises ``ConfigError``."""
+    named = dict(given)
+    loaded = plugins.load(_names(named.pop("plugins", None)))
+    return read_options({name: value for name, value in named.items() if value is not None}, loaded), loaded
+
+
 def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
     """Keyword arguments as settings; variables count as they do for commands. Raises ``ConfigError``."""
     declared = Declared(options.for_scope("engine", loaded.settings()))
@@ -284,15 +340,19 @@ def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _list_params(
-    given: SamplingParams | Sequence[SamplingParams] | None, count: int, default: Callable[[], SamplingParams]
-) -> Sequence[SamplingParams]:
+    given: Params | Sequence[Params] | None, count: int, default: Callable[[], Params], name: str
+) -> Sequence[Params]:
+    """The parameters of each of ``count`` prompts. Raises ``BadRequest`` for too few, too many or others."""
     if given is None:
         given = default()
-    if isinstance(given, SamplingParams):
-        return [given] * count
-    if len(given) != count:
-        raise BadRequest(f"{count} prompts need as many sampling_params, got {len(given)}", param="sampling_params")
-    return given
+    listed = list(given) if isinstance(given, Sequence) else [given] * count
+    if len(listed) != count:
+        raise BadRequest(f"{count} prompts need as many {name}, got {len(listed)}", param=name)
+    kind = SamplingParams if name == "sampling_params" else PoolingParams
+    for one in listed:
+        if not isinstance(one, kind):
+            raise BadRequest(f"{name} must be {kind.__name__}, got {one!r:.100}", param=name)
+    return listed
 
 
 @contextmanager

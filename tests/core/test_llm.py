@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import lsv
-from lsv import LLM, SamplingParams, plugins
-from lsv.engine import llm_engine
+from lsv import LLM, EngineArgs, SamplingParams, plugins
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Update
+from lsv.engine.offline import generation
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
+from lsv.media.options import MediaOptions
 from lsv.request.params import PoolingParams
+from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.text import letters
+from lsv.text.prompts import PromptReader
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}"
 TOKENIZER = letters(97, templates={"default": TEMPLATE})
@@ -53,7 +57,9 @@ def test_outputs_have_the_names_that_users_know(llm: LLM):
     assert answer.text == TOKENIZER.decode(answer.token_ids)
     assert (answer.index, answer.finish_reason, answer.stop_reason) == (0, "length", None)
     assert answer.cumulative_logprob == pytest.approx(-0.5 * 6)
-    assert [position[0].id for position in answer.logprobs] == list(answer.token_ids)
+    assert [next(iter(position)) for position in answer.logprobs] == list(answer.token_ids)
+    assert answer.logprobs[0][answer.token_ids[0]].logprob == -0.5
+    assert answer.logprobs[0][answer.token_ids[0]].decoded_token == TOKENIZER.token_text(answer.token_ids[0])
     assert output.prompt_logprobs[0] is None
     assert len(output.prompt_logprobs) == len(ids)
     assert output.num_cached_tokens == 0
@@ -118,6 +124,64 @@ def test_chat(llm: LLM):
     assert llm.get_tokenizer() is TOKENIZER
 
 
+def test_chat_reads_messages_as_the_server_does():
+    """``developer`` is the system, and the arguments of earlier tool calls are objects."""
+    calls = "{% for c in m.tool_calls or () %}{{ c.function.arguments.x }}{% endfor %}"
+    template = "{% for m in messages %}{{ m.role }}" + calls + "{% endfor %}"
+    messages = [
+        {"role": "developer", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"x": 7}'}}]},
+    ]
+    llm = make()
+    assert llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)[0].prompt == "systemassistant7"
+    messages[1]["tool_calls"][0]["function"]["arguments"] = "{"
+    with pytest.raises(BadRequest, match="must be JSON"):
+        llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)
+
+
+def test_parameters_of_each_vector(llm: LLM):
+    params = [PoolingParams(truncate_prompt_tokens=1), PoolingParams()]
+    outputs = llm.encode(prompt_token_ids=[[1, 2], [1, 2]], pooling_params=params, use_tqdm=False)
+    assert [output.prompt_token_ids for output in outputs] == [(2,), (1, 2)]
+    with pytest.raises(BadRequest, match="2 prompts need as many pooling_params"):
+        llm.encode(["a", "b"], [PoolingParams()])
+    with pytest.raises(BadRequest, match="must be PoolingParams"):
+        llm.encode("a", greedy())
+
+
+@pytest.mark.row("F-032")
+def test_prompts_of_encoder_decoders_are_joined():
+    read = []
+    reader = PromptReader(TOKENIZER, engine_config(), plugins.Plugins().catalog, MediaOptions())
+    reader.__dict__["_media"] = SimpleNamespace(
+        in_prompt=False, place=lambda *given: read.append(given) or Prompt(ids=(1,))
+    )
+    audio = {"prompt": "", "multi_modal_data": {"audio": "sound"}}
+    for decoder in ("ab", {"prompt": "ab"}, {"prompt_token_ids": TOKENIZER.encode("ab")}):
+        reader.read({"encoder_prompt": audio, "decoder_prompt": decoder})
+    reader.read({"encoder_prompt": audio, "decoder_prompt": None})
+    ids = tuple(TOKENIZER.encode("ab"))
+    assert read == [*[(ids, {"audio": "sound"}, {})] * 3, ((), {"audio": "sound"}, {})]
+    with pytest.raises(BadRequest, match="no model here encodes text"):
+        reader.read({"encoder_prompt": "text", "decoder_prompt": "x"})
+
+
+@pytest.mark.row("F-070", "F-071", "F-076", "F-077")
+def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
+    engine = LLMEngine.from_engine_args(EngineArgs(model="lsv-demo", max_model_len=128, max_num_seqs=3))
+    gc.collect()
+    engine.add_request("a", "Hello", greedy(2))
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    assert outputs[0].finished
+    assert engine.get_model_config().max_model_len == 128
+    assert engine.get_scheduler_config().max_num_seqs == 3
+    assert engine.get_parallel_config().world_size == 1
+    caplog.set_level("INFO", "lsv")
+    engine.do_log_stats()
+    assert "running 0, waiting 0" in caplog.text
+
+
 def test_vectors(llm: LLM):
     outputs = llm.encode(["Hello", "World"], use_tqdm=False)
     assert [len(output.outputs.embedding) for output in outputs] == [4, 4]
@@ -158,14 +222,14 @@ def test_a_request_that_fails_costs_no_other_its_answer(caplog: pytest.LogCaptur
 
 
 def test_a_vector_that_fails_costs_no_other(llm: LLM, monkeypatch: pytest.MonkeyPatch):
-    read = llm_engine.read_vector
+    read = generation.read_vector
 
     def fail_one(update: Update) -> tuple[float, ...]:
         if update.id == 1:
             raise RequestFailed("broken")
         return read(update)
 
-    monkeypatch.setattr(llm_engine, "read_vector", fail_one)
+    monkeypatch.setattr(generation, "read_vector", fail_one)
     first, failed, last = llm.encode(["a", "b", "c"], use_tqdm=False)
     assert failed.error.message == "broken"
     assert [len(output.outputs.embedding) for output in (first, failed, last)] == [4, 0, 4]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def scored(checkpoint: str, quantization: str | None, ranks: int, **more: Any) -
     ]
 
 
-def margin(entries: Sequence[Any]) -> float:
-    """``entries`` are the token itself and then the two likeliest."""
-    _, best, second = entries
-    return float(best.logprob - second.logprob)
+def margin(entries: Mapping[int, Any]) -> float:
+    """Between the two likeliest of ``entries``."""
+    best, second, *_ = sorted((entry.logprob for entry in entries.values()), reverse=True)
+    return float(best - second)

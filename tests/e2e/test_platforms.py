@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -82,10 +82,10 @@ def ask(checkpoint: str, options: dict[str, Any]) -> Scored:
     ]
 
 
-def margin(entries: Sequence[Any]) -> float:
-    """``entries`` are the token itself and then the two likeliest."""
-    _, best, second = entries
-    return float(best.logprob - second.logprob)
+def margin(entries: Mapping[int, Any]) -> float:
+    """Between the two likeliest of ``entries``."""
+    best, second, *_ = sorted((entry.logprob for entry in entries.values()), reverse=True)
+    return float(best - second)
 
 
 def check_same(found: Scored, plain: Scored) -> None:

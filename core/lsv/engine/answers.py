@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.request.outputs import Chunk, CompletionOutput, PositionLogprobs
+from lsv.request.outputs import Chunk, CompletionOutput, PositionLogprobs, by_token
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 
@@ -47,7 +47,7 @@ class Answer:
             text=self.text,
             token_ids=tuple(self.ids),
             cumulative_logprob=self.cumulative_logprob if self.logprobs else None,
-            logprobs=tuple(self.logprobs) if show_logprobs else None,
+            logprobs=[by_token(position) for position in self.logprobs] if show_logprobs else None,
             finish_reason=self.finish,
             stop_reason=self.stop,
         )
@@ -76,8 +76,15 @@ class Answers:
 
     def fail(self) -> None:
         """The request failed: answers that have not ended end here."""
+        self._end(FinishReason.ERROR)
+
+    def abort(self) -> None:
+        """The request was aborted: answers that have not ended end here."""
+        self._end(FinishReason.ABORT)
+
+    def _end(self, reason: FinishReason) -> None:
         for answer in self._answers:
-            answer.finish = answer.finish or FinishReason.ERROR
+            answer.finish = answer.finish or reason
 
     def best(self) -> Sequence[Answer]:
         """The ``n`` answers of the request."""

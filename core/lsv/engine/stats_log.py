@@ -28,6 +28,14 @@ async def log_stats(client: Client, interval: float = INTERVAL) -> None:
         before, began = now, ended
 
 
+def describe_state(stats: Stats) -> str:
+    """One line about an engine as it is."""
+    return (
+        f"running {stats.running}, waiting {stats.waiting}, KV cache {stats.kv_usage:.1%}, "
+        f"preemptions {stats.preemptions_total}"
+    )
+
+
 def describe(before: Stats, now: Stats, seconds: float) -> str:
     """One line about the time between two states; preemptions are counted from the start."""
     prompt = (now.prompt_tokens_total - before.prompt_tokens_total) / seconds
@@ -35,7 +43,6 @@ def describe(before: Stats, now: Stats, seconds: float) -> str:
     queries = now.prefix_queries_total - before.prefix_queries_total
     hits = now.prefix_hits_total - before.prefix_hits_total
     return (
-        f"prompt {prompt:.1f} tok/s, generation {generation:.1f} tok/s, running {now.running}, waiting {now.waiting}, "
-        f"KV cache {now.kv_usage:.1%}, prefix hits {hits / queries if queries else 0:.1%}, "
-        f"preemptions {now.preemptions_total}"
+        f"prompt {prompt:.1f} tok/s, generation {generation:.1f} tok/s, "
+        f"prefix hits {hits / queries if queries else 0:.1%}, {describe_state(now)}"
     )

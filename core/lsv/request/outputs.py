@@ -35,6 +35,28 @@ ids.
 """
 
 
+class Logprob(msgspec.Struct, frozen=True):
+    """One candidate for one position, as offline users get it by its token."""
+
+    logprob: float
+    """Its log probability."""
+
+    rank: int
+    """Its place among all tokens; 1 is the likeliest."""
+
+    decoded_token: str
+    """The token, spelt out."""
+
+
+TokenLogprobs = dict[int, Logprob]
+"""Candidates of one position by token: the chosen one first, then the likeliest."""
+
+
+def by_token(position: PositionLogprobs) -> TokenLogprobs:
+    """A position as offline users get it."""
+    return {entry.id: Logprob(entry.logprob, entry.rank, entry.text) for entry in position}
+
+
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What is new in one answer since its last chunk."""
 
@@ -157,7 +179,7 @@ class CompletionOutput(msgspec.Struct, kw_only=True):
     cumulative_logprob: float | None = None
     """Sum of the tokens' log probabilities, where they are known."""
 
-    logprobs: tuple[PositionLogprobs, ...] | None = None
+    logprobs: list[TokenLogprobs] | None = None
     """One entry a token, where they were asked for."""
 
     finish_reason: FinishReason | None = None
@@ -198,7 +220,7 @@ class RequestOutput(_Failable, kw_only=True):
     finished: bool
     """Whether all of them are complete."""
 
-    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One entry a prompt token, where they were asked for; the first one has none."""
 
     num_cached_tokens: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import msgspec
 
@@ -15,12 +15,37 @@ from lsv.media.options import MediaOptions
 from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
 from lsv.request.prompt import Prompt
+from lsv.text.messages import template_arguments, template_role
 from lsv.text.tokenizer import Tokenizer
 
 PromptInput: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``; a mapping may also have
-``multi_modal_data`` and ``mm_processor_kwargs``: see ``lsv.media.service.OfflineMedia``.
-"""
+"""A text, token ids, or one of the mappings below."""
+
+
+class _Media(TypedDict, total=False):
+    """What a prompt may have beside its text: see ``lsv.media.service.OfflineMedia``."""
+
+    multi_modal_data: Mapping[str, Any]
+    mm_processor_kwargs: Mapping[str, Any]
+
+
+class TextPrompt(_Media):
+    """A prompt as text."""
+
+    prompt: str
+
+
+class TokensPrompt(_Media):
+    """A prompt as token ids."""
+
+    prompt_token_ids: Sequence[int]
+
+
+class ExplicitEncoderDecoderPrompt(TypedDict):
+    """The two prompts of an encoder-decoder: what is encoded, such as audio, and how the answer begins."""
+
+    encoder_prompt: str | TextPrompt | TokensPrompt
+    decoder_prompt: str | TextPrompt | TokensPrompt | None
 
 
 class PromptReader:
@@ -32,6 +57,8 @@ class PromptReader:
 
     def read(self, prompt: PromptInput) -> Prompt:
         """Tokenise a prompt and put its media in place. Raises ``BadRequest``."""
+        if isinstance(prompt, Mapping) and "encoder_prompt" in prompt:
+            prompt = _join(prompt["encoder_prompt"], prompt.get("decoder_prompt"))
         data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
         if not data or not isinstance(prompt, Mapping):
             text, ids = self._read(prompt, framed=True)
@@ -65,6 +92,16 @@ class PromptReader:
         )
 
 
+def _join(encoder: Any, decoder: Any) -> PromptInput:
+    """Two prompts as one: the media of the encoder's with the text of the decoder's."""
+    media = {name: encoder.get(name) for name in _Media.__annotations__} if isinstance(encoder, Mapping) else {}
+    text = encoder.get("prompt") or encoder.get("prompt_token_ids") if isinstance(encoder, Mapping) else encoder
+    if text or not media.get("multi_modal_data"):
+        raise BadRequest("encoder_prompt takes media and no text: no model here encodes text", param="encoder_prompt")
+    own = decoder if isinstance(decoder, Mapping) else {"prompt": decoder or ""}
+    return {**own, **media}
+
+
 def read_conversation(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], dict[str, list[Reference]]]:
@@ -72,7 +109,10 @@ def read_conversation(
     read: list[Mapping[str, Any]] = []
     media: dict[str, list[Reference]] = {}
     for index, message in enumerate(messages):
-        content = message.get("content")
+        content, calls = message.get("content"), message.get("tool_calls")
+        message = {**message, "role": template_role(str(message.get("role", "")))}
+        if calls:
+            message["tool_calls"] = [_template_call(call, f"messages[{index}].tool_calls") for call in calls]
         if isinstance(content, list | tuple):
             where = f"messages[{index}].content"
             parts = [read_part(convert_part(part, f"{where}[{n}]"), f"{where}[{n}]") for n, part in enumerate(content)]
@@ -82,6 +122,14 @@ def read_conversation(
             message = {**message, "content": template_content(parts)}
         read.append(message)
     return read, media
+
+
+def _template_call(call: Any, where: str) -> Any:
+    """A tool call with its arguments as an object."""
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+        raise BadRequest(f"{where} must have a function with a name and arguments", param=where)
+    arguments = template_arguments(call["function"].get("arguments"), where)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def list_prompts(

@@ -10,9 +10,9 @@ import pytest
 from lsv import hookimpl
 from lsv.engine.admission import encode_bad_words, make_submit
 from lsv.engine.engine import Engine
-from lsv.engine.inline_client import InlineClient
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
+from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.stream import OutputStream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.offers import LogitsProcessorOffer

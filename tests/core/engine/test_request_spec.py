@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from lsv.engine.engine import Engine
-from lsv.engine.inline_client import InlineClient
 from lsv.engine.messages import ClientMessage
+from lsv.engine.offline.inline_client import InlineClient
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.group import RequestGroup
 from lsv.request.media import Array, Media, Positions

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lsv.engine.inline_client import InlineClient, StepOutput
-from lsv.engine.llm_engine import LLMEngine
+from lsv.engine.offline.inline_client import InlineClient, StepOutput
+from lsv.engine.offline.llm_engine import LLMEngine
 from lsv.request.outputs import RequestOutput
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt

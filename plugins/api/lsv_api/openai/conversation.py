@@ -11,6 +11,7 @@ import msgspec
 from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.prompt import Prompt
+from lsv.text.messages import template_arguments, template_role
 from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.prompts import TextRule, encode_text
@@ -78,8 +79,7 @@ def final_text(messages: Sequence[Message]) -> str:
 def _template_message(message: Message, where: str) -> dict[str, Any]:
     if not _ROLE.fullmatch(message.role):
         raise BadRequest(f"{where}.role must be a word like user or assistant", param=f"{where}.role")
-    # "developer" is OpenAI's newer word for "system"; templates know the older one.
-    role = "system" if message.role == "developer" else message.role
+    role = template_role(message.role)
     if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
     known: dict[str, Any] = {"role": role, "content": template_content(_parts(message.content, f"{where}.content"))}
@@ -129,17 +129,8 @@ def _text_of(content: str | list[dict[str, str]]) -> str:
 
 
 def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments or "{}")
-        except (msgspec.DecodeError, RecursionError):
-            raise BadRequest(f"{where}: function.arguments must be JSON", param=where) from None
-    return {
-        "id": call.id,
-        "type": call.type,
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
+    arguments = template_arguments(call.function.arguments, where)
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
 async def _render(

@@ -61,4 +61,4 @@ def log_likelihoods(llm: LLM, spans: Iterable[Span]) -> Iterator[tuple[int, floa
 
     for number, output in answers(llm, ask()):
         positions = (output.prompt_logprobs or ())[firsts[number] :]
-        yield number, sum(position[0].logprob for position in positions if position is not None)
+        yield number, sum(next(iter(position.values())).logprob for position in positions if position is not None)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-import msgspec
-
-from lsv.engine.answers import Answers
-from lsv.engine.client_base import read_vector
-from lsv.engine.inline_client import InlineClient, StepOutput
-from lsv.engine.messages import Update
-from lsv.errors import BadRequest, LsvError
-from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
+from lsv.engine.offline.generation import Generation, vector_output
+from lsv.engine.offline.inline_client import InlineClient, StepOutput
+from lsv.errors import BadRequest
+from lsv.request.outputs import EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.spec import RequestSpec
 from lsv.text.prompts import PromptInput, PromptReader
@@ -31,7 +27,7 @@ class LLMEngine:
     def __init__(self, client: InlineClient, prompts: PromptReader) -> None:
         self.client = client
         self._prompts = prompts
-        self._generating: dict[str, _Generation] = {}
+        self._generating: dict[str, Generation] = {}
         self._pooling: dict[str, RequestSpec] = {}
 
     def add_request(
@@ -43,7 +39,7 @@ class LLMEngine:
         read = self._prompts.read(prompt)
         if isinstance(params, SamplingParams):
             asked = RequestSpec(prompts=(read,), sampling=params, request_id=request_id, priority=priority)
-            self._generating[request_id] = _Generation(asked, params, self.client.add(asked))
+            self._generating[request_id] = Generation(asked, params, self.client.add(asked))
             return
         if read.media:
             raise BadRequest("there are no vectors for prompts with media: leave them out", param="multi_modal_data")
@@ -83,7 +79,7 @@ class LLMEngine:
         if found.error is not None:
             return self._generating.pop(name).failed(found.error)
         if found.pooled is not None:
-            return _vector(self._pooling.pop(name), found.pooled)
+            return vector_output(self._pooling.pop(name), found.pooled)
         if found.chunk is None:
             return None
         generation = self._generating[name]
@@ -92,44 +88,3 @@ class LLMEngine:
         if finished:
             del self._generating[name]
         return generation.output() if finished or not finished_only else None
-
-
-def _vector(request: RequestSpec, ended: Update) -> EmbeddingRequestOutput:
-    error, vector = None, tuple[float, ...]()
-    try:
-        vector = read_vector(ended)
-    except LsvError as raised:
-        error = raised.record()
-    return EmbeddingRequestOutput(
-        request_id=request.request_id,
-        prompt_token_ids=request.prompt.ids,
-        outputs=EmbeddingOutput(vector),
-        error=error,
-    )
-
-
-class _Generation:
-    """A generating request: what was asked, what of it was admitted, and its answers so far."""
-
-    def __init__(self, asked: RequestSpec, params: SamplingParams, admitted: RequestSpec) -> None:
-        self.answers = Answers(params)
-        self._asked = asked
-        self._ids = admitted.prompt.ids
-        self._show_logprobs = params.logprobs is not None  # those that only ranking needs are not shown
-
-    def failed(self, error: LsvError) -> RequestOutput:
-        """The last output of a request that failed."""
-        self.answers.fail()
-        return msgspec.structs.replace(self.output(), error=error.record())
-
-    def output(self) -> RequestOutput:
-        best = self.answers.best()
-        return RequestOutput(
-            request_id=self._asked.request_id,
-            prompt=self._asked.prompt.text,
-            prompt_token_ids=self._ids,
-            outputs=[answer.output(index, show_logprobs=self._show_logprobs) for index, answer in enumerate(best)],
-            finished=self.answers.finished,
-            prompt_logprobs=self.answers.prompt_logprobs,
-            num_cached_tokens=self.answers.cached,
-        )

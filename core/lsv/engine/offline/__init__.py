@@ -1,0 +1,1 @@
+"""Engines in the process of those who use them, stepped by hand."""

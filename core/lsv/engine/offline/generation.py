@@ -1,0 +1,56 @@
+"""Requests of offline users on their way: from what was asked and the chunks that come to whole outputs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lsv.engine.answers import Answers
+from lsv.engine.client_base import read_vector
+from lsv.engine.messages import Update
+from lsv.errors import LsvError
+from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, by_token
+from lsv.request.params import SamplingParams
+from lsv.request.spec import RequestSpec
+
+
+class Generation:
+    """A generating request: what was asked, what of it was admitted, and its answers so far."""
+
+    def __init__(self, asked: RequestSpec, params: SamplingParams, admitted: RequestSpec) -> None:
+        self.answers = Answers(params)
+        self._asked = asked
+        self._ids = admitted.prompt.ids
+        self._show_logprobs = params.logprobs is not None  # those that only ranking needs are not shown
+
+    def failed(self, error: LsvError) -> RequestOutput:
+        """The last output of a request that failed."""
+        self.answers.fail()
+        return msgspec.structs.replace(self.output(), error=error.record())
+
+    def output(self) -> RequestOutput:
+        """The answers as they are now."""
+        best, scored = self.answers.best(), self.answers.prompt_logprobs
+        return RequestOutput(
+            request_id=self._asked.request_id,
+            prompt=self._asked.prompt.text,
+            prompt_token_ids=self._ids,
+            outputs=[answer.output(index, show_logprobs=self._show_logprobs) for index, answer in enumerate(best)],
+            finished=self.answers.finished,
+            prompt_logprobs=None if scored is None else [None if one is None else by_token(one) for one in scored],
+            num_cached_tokens=self.answers.cached,
+        )
+
+
+def vector_output(request: RequestSpec, ended: Update) -> EmbeddingRequestOutput:
+    """The output of a pooling request that has ended."""
+    error, vector = None, tuple[float, ...]()
+    try:
+        vector = read_vector(ended)
+    except LsvError as raised:
+        error = raised.record()
+    return EmbeddingRequestOutput(
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt.ids,
+        outputs=EmbeddingOutput(vector),
+        error=error,
+    )

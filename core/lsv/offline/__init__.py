@@ -1,0 +1,1 @@
+"""What scripts written against vLLM import besides ``LLM``."""

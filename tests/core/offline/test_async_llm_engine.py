@@ -1,0 +1,54 @@
+"""The asynchronous engine as scripts use it: its own process, several requests at a time, the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lsv import AsyncEngineArgs, AsyncLLMEngine, PoolingParams, SamplingParams
+from lsv.errors import BadRequest, EngineDied, LsvError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+
+
+async def last(outputs):
+    found = [output async for output in outputs]
+    return found[-1], len(found)
+
+
+@pytest.mark.row("F-080", "F-081", "F-082", "F-083", "F-084", "F-085", "F-087", "F-088", "F-089", "F-090")
+async def test_requests_of_a_script():
+    args = AsyncEngineArgs(model="lsv-demo", max_num_seqs=8, max_model_len=512, disable_log_requests=True)
+    async with AsyncLLMEngine.from_engine_args(args) as engine:
+        await engine.check_health()
+        answers = await asyncio.gather(*(last(engine.generate("Hello", GREEDY, str(n))) for n in range(3)))
+        assert engine.is_running
+        assert len({output.outputs[0].text for output, _ in answers}) == 1
+        assert all(output.finished and count > 1 for output, count in answers), "they come as they grow"
+
+        (vector, _) = await last(engine.encode({"prompt": "Hello"}, PoolingParams(), "v"))
+        assert len(vector.outputs.embedding) > 8
+
+        long = engine.generate("Hello", GREEDY.replace(max_tokens=400), "long")
+        first = await anext(long)
+        with pytest.raises(BadRequest, match="under way"):
+            await anext(engine.generate("Hello", GREEDY, "long"))
+        await engine.abort("long")
+        end, _ = await last(long)
+        assert (first.finished, end.finished, end.outputs[0].finish_reason) == (False, True, "abort")
+        await engine.abort("long")
+
+        async for _ in engine.generate("Hello", GREEDY.replace(max_tokens=400), "left"):
+            break  # a client that has gone
+        assert (await engine.get_model_config()).max_model_len == 512
+        assert (await engine.get_parallel_config()).tensor_parallel_size == 1
+        assert (await engine.get_scheduler_config()).max_num_seqs == 8
+        assert await engine.get_lora_config() is None
+        assert (await engine.get_tokenizer()).encode("Hello")
+        assert engine.limit_concurrency is None
+        engine.shutdown_background_loop()
+        with pytest.raises(LsvError):
+            await last(engine.generate("Hello", GREEDY, "after"))
+    with pytest.raises(EngineDied):
+        await engine.check_health()
