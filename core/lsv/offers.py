@@ -94,6 +94,8 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     """What those who choose it should know; the log says it."""
     aliases: tuple[str, ...] = ()
     """Other names for what it recognises."""
+    file: str = ""
+    """The file beside config.json that holds older checkpoints' ``quantization_config``, of this format."""
 
 
 class ModelOffer(msgspec.Struct, frozen=True):

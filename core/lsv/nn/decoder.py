@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -19,6 +21,13 @@ from lsv.offers import OpSpec
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv.weights.quantizer import joint_format
+
+log = logging.getLogger(__name__)
+
+
+def is_bare(config: Mapping[str, Any]) -> bool:
+    """Whether config.json names a model without a head (``Qwen3Model``), as embedding models do."""
+    return str((config.get("architectures") or [""])[0]).endswith("Model")
 
 
 class DecoderLayer(Bindable):
@@ -85,6 +94,7 @@ class DenseDecoder(Decoder):
     Keys that were not read and could change results are refused; the message names the class.
     """
 
+    prefixes = (("layers", "model.layers"), ("embed_tokens", "model.embed_tokens"), ("norm", "model.norm"))
     layer: ClassVar[type[DecoderLayer]]
     """The class of its layers."""
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -93,6 +103,10 @@ class DenseDecoder(Decoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
         c = DecoderConfig.read(keys, **self.defaults)
+        keys.agree("use_qk_norm", self.layer.qk_norm)
         keys.finish(type(self).__name__)
+        if is_bare(config) and not c.tied:
+            log.warning("the checkpoint has no head: its vectors are right, and answers would mean nothing")
+            c = dataclasses.replace(c, tied=True)
         rope = Rope(w, c.rope, max_len)
         super().__init__(w, c, (self.layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))

@@ -1,14 +1,18 @@
-"""``config.json`` read key by key: unread keys that could change results are refused."""
+"""``config.json`` read key by key: unread keys that could change results are refused, here and nowhere else."""
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from lsv.errors import CheckpointError
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _MOST = (1 << 31) - 1
 """No size in a config.json is larger."""
@@ -18,17 +22,42 @@ MOST_LAYERS = 10_000
 # Keys about training, generation, file formats or a library's own bookkeeping: results do not depend on them.
 # fmt: off
 _HARMLESS = frozenset((
-    "_name_or_path", "_attn_implementation", "_commit_hash", "architectures", "attention_dropout",
-    "auto_map", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop",
-    "eos_token_id", "finetuning_task", "hidden_dropout", "id2label", "initializer_range", "is_decoder",
-    "is_encoder_decoder", "label2id", "max_position_embeddings", "max_window_layers", "model_type",
-    "num_labels", "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
-    "pretraining_tp", "problem_type", "quantization_config", "resid_pdrop", "return_dict",
-    "router_aux_loss_coef", "router_jitter_noise", "task_specific_params", "tokenizer_class",
-    "torch_dtype", "torchscript", "transformers_version", "unk_token_id", "use_cache", "use_return_dict",
-    "use_sliding_window",
+    "architectures", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+    "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "id2label", "is_decoder", "is_encoder_decoder",
+    "label2id", "length_penalty", "max_length", "max_position_embeddings", "max_window_layers", "min_length",
+    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "pruned_heads", "quantization_config", "remove_invalid_values",
+    "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+    "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache", "use_return_dict", "use_sliding_window", "vocab_size_multiple", "pad_token",
+))
+# Words of names that speak of training alone, and of names that speak of what a model computes.
+_TRAINING = frozenset(("coef", "dropout", "drop", "init", "initializer", "jitter", "loss", "pdrop", "layerdrop"))
+_COMPUTED = frozenset((
+    "act", "activation", "alibi", "alpha", "attention", "attn", "base", "bias", "bidirectional", "block", "blocks",
+    "cap", "causal", "chunk", "chunks", "clip", "conv", "decay", "depth", "dim", "dims", "embed", "embedding",
+    "embeddings", "eps", "epsilon", "expansion", "expert", "experts", "factor", "ff", "ffn", "final", "fn", "freq",
+    "gate", "gated", "global", "groups", "head", "heads", "hidden", "inner", "interleaved", "intermediate", "k",
+    "kernel", "key", "kv", "latent", "layer", "layernorm", "layers", "local", "logit", "logits", "lora", "mamba",
+    "mask", "memory", "mlp", "moe", "multiplier", "mup", "norm", "normalize", "parallel", "pattern", "pos",
+    "position", "positions", "post", "pre", "proj", "projection", "q", "qk", "qkv", "query", "rank", "recurrent",
+    "residual", "rms", "rope", "rotary", "route", "routed", "router", "routing", "scale", "scaling", "shared", "sink",
+    "sinks", "size", "sliding", "soft", "softcap", "softcapping", "sparse", "sparsity", "ssm", "state", "step",
+    "stride", "temperature", "theta", "tie", "topk", "type", "types", "v", "value", "vocab", "width", "window",
+    "yarn",
 ))
 # fmt: on
+_WORD = re.compile(r"[a-z]+")
+
+
+def matters(key: str) -> bool:
+    """Whether a key that nobody has read may change what a model computes, going by the words in its name."""
+    words = frozenset(_WORD.findall(key.lower()))
+    return key not in _HARMLESS and not key.startswith("_") and not words & _TRAINING and bool(words & _COMPUTED)
 
 
 class Keys:
@@ -70,12 +99,23 @@ class Keys:
         self._left.discard(key)
         return None if self.json.get(key) is None else self.take(key, kind)
 
-    def finish(self, architecture: str) -> None:
-        """Raise ``CheckpointError`` naming the unread keys, except those with empty or false values.
+    def agree(self, key: str, own: object) -> None:
+        """``key`` says what the family does anyway. Raises ``CheckpointError`` where it says something else."""
+        self._left.discard(key)
+        given = self.json.get(key)
+        if given is not None and given != own:
+            raise CheckpointError(f"config.json: {key} is {given!r:.100}, and this architecture has {own!r}")
 
-        ``architecture`` is who did not read them, for the message.
+    def finish(self, architecture: str) -> None:
+        """Raise ``CheckpointError`` naming the unread keys that could change results, and tell of others in the log.
+
+        Empty and false values ask for nothing. ``architecture`` is who did not read them, for the message.
         """
-        unknown = sorted(key for key in self._left - _HARMLESS if self.json[key] not in (None, False, "", [], {}))
+        left = sorted(key for key in self._left if self.json[key] not in (None, False, "", [], {}))
+        unknown = [key for key in left if matters(key)]
+        ignored = [key for key in left if key not in _HARMLESS and not key.startswith("_") and key not in unknown]
+        if ignored:
+            log.info("config.json has keys that are taken to change nothing: %s", ", ".join(ignored)[:500])
         if unknown:
             raise CheckpointError(
                 f"config.json has keys {architecture} does not know and that could change results: "

@@ -50,12 +50,19 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     length = keys.take("max_position_embeddings", int, 2048)
     outside = keys.maybe("original_max_position_embeddings", int)
     old, new = keys.maybe("rope_scaling", dict), keys.maybe("rope_parameters", dict)
-    parameters: dict[str, Any] = {**(new or {}), **(old or {})}
+    both = {**(new or {}), **(old or {})}
+    parameters: dict[str, Any] = {name: value for name, value in both.items() if value is not None}
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     kind = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
     if str(kind) not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
         raise CheckpointError(f"config.json: rope rule {kind!r:.100} is not known; known are {', '.join(_RULES)}")
     _check_parameters(kind, parameters)
+    strange = sorted(name for name, value in parameters.items() if name not in _KNOWN and value not in (None, False))
+    if strange:
+        raise CheckpointError(
+            f"config.json: rope rule {kind} has parameters that are not understood: {', '.join(strange)}; "
+            "set them to null with --hf-overrides if they do not matter"
+        )
     missing = [name for name in _REQUIRED.get(kind, ()) if parameters.get(name) is None]
     if missing:
         raise CheckpointError(f"config.json: rope rule {kind} lacks {', '.join(missing)}")
@@ -146,9 +153,10 @@ def _yarn_magnitude(given: Mapping[str, Any], factor: float) -> float:
 
     if given.get("attention_factor") is not None:
         return float(given["attention_factor"])
+    own = float(given.get("attn_factor") or 1.0)
     if given.get("mscale") and given.get("mscale_all_dim"):
-        return magnitude(given["mscale"]) / magnitude(given["mscale_all_dim"])
-    return magnitude()
+        return own * magnitude(given["mscale"]) / magnitude(given["mscale_all_dim"])
+    return own * magnitude()
 
 
 def _longrope(rope: RopeConfig, max_len: int) -> Frequencies:
@@ -185,10 +193,11 @@ _RULES: Mapping[str, Callable[[RopeConfig, int], Frequencies]] = {
 }
 _MOST = 1e18
 _NUMBERS = frozenset((
-    "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor", "mscale",
-    "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
+    "attention_factor", "attn_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor",
+    "mscale", "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
 ))  # fmt: skip
 _LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
+_KNOWN = _NUMBERS | _LISTS | {"finetuned", "rope_type", "truncate", "type"}
 _REQUIRED = {
     "linear": ("factor",),
     "dynamic": ("factor",),

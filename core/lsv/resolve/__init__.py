@@ -15,6 +15,7 @@ from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
+from lsv.resolve.rope import rope_overrides
 from lsv.settings import Settings, neutral
 
 _DTYPES = {
@@ -43,7 +44,9 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
     folder = locate_model(name, catalog, revision=settings["revision"], download_dir=settings["download_dir"])
-    overrides = _overrides(settings)
+    overrides: dict[str, Any] = dict(settings["hf_overrides"] or {})
+    changes = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
+    overrides = merge(merge(_older_quantization(folder, catalog), overrides), changes)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
     model = catalog.architecture(architecture)
@@ -107,14 +110,14 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     return config
 
 
-def _overrides(settings: Settings) -> dict[str, Any]:
-    """``--hf-overrides`` and the rope options, as changes to config.json."""
-    overrides: dict[str, Any] = dict(settings["hf_overrides"] or {})
-    if settings["rope_scaling"]:
-        overrides = merge(overrides, {"rope_scaling": settings["rope_scaling"]})
-    if settings["rope_theta"] is not None:
-        overrides["rope_theta"] = settings["rope_theta"]
-    return overrides
+def _older_quantization(folder: Path, catalog: Catalog) -> dict[str, Any]:
+    """The weight format of a checkpoint that says it in a file of its own, as config.json would say it."""
+    if read_config(folder, {}).get("quantization_config") is not None:
+        return {}
+    for offer in catalog.offers(QuantizerOffer):
+        if offer.file and (folder / offer.file).is_file():
+            return {"quantization_config": {"quant_method": offer.name, **read_config(folder, {}, offer.file)}}
+    return {}
 
 
 def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:

@@ -71,16 +71,16 @@ def _download(name: str, revision: str | None, download_dir: str | None) -> Path
         ) from cause
 
 
-def read_config(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with ``overrides`` laid over it (nested mappings are merged).
+def read_config(folder: Path, overrides: Mapping[str, Any], name: str = "config.json") -> dict[str, Any]:
+    """config.json, or another file of the kind, with ``overrides`` laid over it (nested mappings are merged).
 
     Raises ``CheckpointError`` where there is none, or it does not hold a JSON object.
     """
-    file = folder / "config.json"
+    file = folder / name
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no config.json: it is not a model checkpoint", param="model") from None
+        raise CheckpointError(f"{folder} has no {name}: it is not a model checkpoint", param="model") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
         raise CheckpointError(f"{file} is not valid JSON: {cause}", param="model") from cause
     if not isinstance(config, dict):

@@ -20,11 +20,11 @@ _OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
 
 @hookimpl
 def lsv_models() -> Iterable[ModelOffer]:
-    yield ModelOffer("llama", ("LlamaForCausalLM",), "lsv_models.llama:Llama", _TASKS)
-    yield ModelOffer("mistral", ("MistralForCausalLM",), "lsv_models.mistral:Mistral", _TASKS)
+    yield ModelOffer("llama", ("LlamaForCausalLM", "LlamaModel"), "lsv_models.llama:Llama", _TASKS)
+    yield ModelOffer("mistral", ("MistralForCausalLM", "MistralModel"), "lsv_models.mistral:Mistral", _TASKS)
     yield ModelOffer("mixtral", ("MixtralForCausalLM",), "lsv_models.mixtral:Mixtral", _TASKS)
-    yield ModelOffer("qwen2", ("Qwen2ForCausalLM",), "lsv_models.qwen2:Qwen2", _TASKS)
-    yield ModelOffer("qwen3", ("Qwen3ForCausalLM",), "lsv_models.qwen3:Qwen3", _TASKS)
+    yield ModelOffer("qwen2", ("Qwen2ForCausalLM", "Qwen2Model"), "lsv_models.qwen2:Qwen2", _TASKS)
+    yield ModelOffer("qwen3", ("Qwen3ForCausalLM", "Qwen3Model"), "lsv_models.qwen3:Qwen3", _TASKS)
     yield ModelOffer("qwen3_moe", ("Qwen3MoeForCausalLM",), "lsv_models.qwen3_moe:Qwen3Moe", _TASKS)
     yield ModelOffer("llava", ("LlavaForConditionalGeneration",), "lsv_models.llava:Llava", modalities=_SEEING)
     yield ModelOffer(

@@ -21,9 +21,19 @@ def _method(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 @hookimpl
 def lsv_quantizers() -> Iterable[QuantizerOffer]:
-    yield QuantizerOffer("awq", "lsv_quant.checkpoints.awq:make", _method("awq"), aliases=("awq_marlin", "awq_hpu"))
     yield QuantizerOffer(
-        "gptq", "lsv_quant.checkpoints.gptq:make", _method("gptq"), aliases=("gptq_marlin", "gptq_hpu")
+        "awq",
+        "lsv_quant.checkpoints.awq:make",
+        _method("awq"),
+        aliases=("awq_marlin", "awq_hpu"),
+        file="quant_config.json",
+    )
+    yield QuantizerOffer(
+        "gptq",
+        "lsv_quant.checkpoints.gptq:make",
+        _method("gptq"),
+        aliases=("gptq_marlin", "gptq_hpu"),
+        file="quantize_config.json",
     )
     yield QuantizerOffer(
         "auto-round",

@@ -52,9 +52,31 @@ def test_windows_are_per_layer(changes, windows):
     assert read(**changes).windows == windows
 
 
+def test_keys_that_change_nothing_are_no_obstacle(caplog):
+    caplog.set_level("INFO", "lsv")
+    read(
+        _attn_implementation_autoset=True, unsloth_version="2025.1", unsloth_fixed=True, temperature=0.6, top_k=20,
+        do_sample=True, max_length=20, num_beams=1, suppress_tokens=[1],
+    )  # fmt: skip
+    assert not caplog.records
+    read(release_notes="the first", moe_aux_loss_coef=0.1, attn_pdrop=0.1)
+    assert "taken to change nothing: attn_pdrop, moe_aux_loss_coef, release_notes" in caplog.text
+
+
+def test_a_key_may_say_what_the_family_does_anyway():
+    keys = Keys({"use_qk_norm": True})
+    keys.agree("use_qk_norm", True)
+    keys.finish("Qwen3")
+    with pytest.raises(CheckpointError, match="use_qk_norm is True, and this architecture has False"):
+        keys.agree("use_qk_norm", False)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"use_qk_norm": True}, "use_qk_norm"),
+        ({"n_future_heads": 3, "mlp_only_layers": [1]}, "mlp_only_layers, n_future_heads"),
+        ({"logits_scaling": 8.0}, "logits_scaling"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"query_pre_attn_scalar": 1, "residual_multiplier": 0.2}, "query_pre_attn_scalar, residual_multiplier"),
         ({"num_attention_heads": None}, "num_attention_heads must be int"),

@@ -56,6 +56,24 @@ RULES = {
 }
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_a_parameter_that_is_not_understood_is_refused():
+    parameters = {**YARN, "extrapolation_factor": 2.0, "mrope_interleaved": True}
+    for style in ("new", "old"):
+        with pytest.raises(CheckpointError, match="not understood: extrapolation_factor, mrope_interleaved"):
+            read_rope(Keys(config(parameters, style)), DIM, 10000.0)
+    read_rope(Keys(config({**YARN, "finetuned": True, "mrope_interleaved": False})), DIM, 10000.0)
+
+
+def test_the_older_factor_on_yarn():
+    """``attn_factor`` is laid on the rule's own magnitude, ``attention_factor`` takes its place."""
+    plain = frequencies(read_rope(Keys(config(YARN)), DIM, 10000.0), LENGTH)[1]
+    scaled = frequencies(read_rope(Keys(config({**YARN, "attn_factor": 0.5})), DIM, 10000.0), LENGTH)[1]
+    assert scaled == pytest.approx(0.5 * plain)
+
+
 def config(parameters, style="new"):
     plain = {"max_position_embeddings": LENGTH, "hidden_size": 4 * DIM, "num_attention_heads": 4}
     if style == "new":
