@@ -27,6 +27,7 @@ def test_the_demo_comes_with_its_checkpoint_and_held_out_set_and_without_its_tra
         "lsv_demo/model.py",
         "lsv_demo/plugin.py",
         "lsv_demo/processor.py",
+        "lsv_demo/py.typed",
         "lsv_demo/senses/__init__.py",
         "lsv_demo/senses/inputs.py",
         "lsv_demo/senses/tower.py",
@@ -43,3 +44,10 @@ def test_the_license_comes_with_the_package() -> None:
     metadata = WheelBuilder(str(ROOT)).metadata.core
     assert (metadata.license_expression, metadata.license_files) == ("Apache-2.0", ["LICENSE"])
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").split()[:4] == ["Apache", "License", "Version", "2.0,"]
+
+
+def test_type_checkers_of_plugins_see_the_types(files: set[str]) -> None:
+    packages = {file.partition("/")[0] for file in files}
+    assert {package for package in packages if package.startswith("lsv")} == {
+        file.partition("/")[0] for file in files if file.endswith("/py.typed")
+    }

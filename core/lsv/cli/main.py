@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 
 from lsv.cli.context import CommandContext, HelpWanted
-from lsv.errors import ConfigError, LsvError, suggestion
+from lsv.errors import ConfigError, LsvError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.version import __version__
 
@@ -19,6 +20,8 @@ COMMANDS = {
     "plugins": ("lsv.cli.plugins", "list plugins and what they offer, or check one"),
 }
 """Command → (module with ``run(arguments, context)``, help)."""
+
+log = logging.getLogger(__name__)
 
 Command = Callable[[list[str], CommandContext], int]
 
@@ -72,8 +75,25 @@ def _find(name: str, context: CommandContext) -> Command:
         if context.plugins.broken:
             context.plugins.catalog.find(CommandOffer, name)
         raise ConfigError(f"there is no command {name!r}{hint}")
-    plugin_command: Command = context.plugins.catalog.load(context.plugins.catalog.find(CommandOffer, name))
-    return plugin_command
+    catalog = context.plugins.catalog
+    offer = catalog.find(CommandOffer, name)
+    return _guarded(catalog.load(offer), f"command {name} of plugin {catalog.provider(offer)}")
+
+
+def _guarded(command: Command, what: str) -> Command:
+    """The command of a plugin; an error that is none of lsv's gets the plugin's name."""
+
+    @wraps(command)
+    def run(arguments: list[str], context: CommandContext) -> int:
+        try:
+            return command(arguments, context)
+        except (LsvError, HelpWanted, BrokenPipeError):
+            raise
+        except Exception as cause:
+            log.exception("%s failed", what)
+            raise PluginError(f"{what} failed: {type(cause).__name__}: {cause}") from cause
+
+    return run
 
 
 def _summaries(context: CommandContext) -> dict[str, str]:

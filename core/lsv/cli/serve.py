@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -13,12 +14,14 @@ from lsv.engine.connect import open_client
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
-from lsv.errors import ConfigError, LsvError
+from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.offers import FrontendOffer
 from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.resolve import resolve
 from lsv.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -46,12 +49,24 @@ async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> 
         if client.media is not None:
             client.media.warm()
         service = Service(dict.fromkeys(config.served_names, client))
-        running = [plugins.catalog.load(offer)(service, settings) for offer in frontends]
+        running = [_run_frontend(offer, service, settings, plugins) for offer in frontends]
         if not settings["disable_log_stats"]:
             running.append(log_stats(client))
         await _run(running, client)
     finally:
         await asyncio.to_thread(supervisor.stop)
+
+
+async def _run_frontend(offer: FrontendOffer, service: Service, settings: Settings, plugins: Plugins) -> None:
+    """Raises what the frontend raises; what is no error of lsv's is told with the plugin's name."""
+    try:
+        await plugins.catalog.load(offer)(service, settings)
+    except LsvError:
+        raise
+    except Exception as cause:
+        log.exception("frontend %s failed", offer.name)
+        owner = plugins.catalog.provider(offer)
+        raise PluginError(f"frontend {offer.name} of plugin {owner} failed: {type(cause).__name__}: {cause}") from cause
 
 
 def _runs_elsewhere(offer: FrontendOffer, settings: Settings) -> bool:

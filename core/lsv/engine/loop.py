@@ -22,6 +22,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.connection import Connection, ConnectionLost
 from lsv.engine.engine import Engine, make_refusal
+from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
@@ -328,8 +329,10 @@ def _serve(loop: EngineLoop, config: EngineConfig, loaded: Plugins) -> int:
         gc.enable()
         report.log_fit(config, fit)
         loaded.call("lsv_engine_started", config=config)
-        loop.run()
-        loaded.call("lsv_engine_stopped", config=config)
+        try:
+            loop.run()
+        finally:
+            loaded.call("lsv_engine_stopped", config=config)
     except LsvError as error:
         log.error("%s", error.message)
         loop.fail(error)
@@ -347,7 +350,8 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     # executors import torch, and some libraries of hardware look at their variables when torch is imported
     export(load_platform(config.platform, catalog, emulate=config.emulate).environment(config.options))
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
-    policy = catalog.load(catalog.find(PolicyOffer, config.policy))()
+    offer = catalog.find(PolicyOffer, config.policy)
+    policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
     return Engine(config, executor, policy)
 
 

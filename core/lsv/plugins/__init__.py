@@ -22,12 +22,15 @@ from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.plugins import hookspecs, manifest
 from lsv.plugins.catalog import Catalog
+from lsv.plugins.typed import check_types
 from lsv.settings import Declared, Setting, options
 
 log = logging.getLogger(__name__)
 
 GROUP = "lsv"
 CORE = "core"
+_OWN = "lsv"
+"""The distribution whose plugins nobody can put out by taking their names."""
 """The core's own manifest is always loaded: nothing runs without its policies and executors."""
 
 
@@ -97,9 +100,10 @@ class Plugins:
             own = [entry.thing for entry in entries]
             try:
                 for setting in own:
+                    check_types(setting)
                     manifest.check_setting(setting, plugin)
                     declared.add(setting)
-            except (manifest.ManifestError, ConfigError) as error:
+            except (manifest.ManifestError, ConfigError, TypeError) as error:
                 self.blame(plugin, error)
             else:
                 accepted += own
@@ -110,12 +114,16 @@ class Plugins:
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """Tell all plugins about an event, or ask them; one that raises is logged and does not disturb the others."""
+        return [answer for _, answer in self.ask(hook, **arguments)]
+
+    def ask(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
+        """The same, with the plugin that each answer came from."""
         answers = []
         for plugin, implementation in self.implementations(hook):
             wanted = manifest.arguments(implementation)
             try:
                 answer = implementation(**{name: arguments[name] for name in wanted})
-                answers.append(tuple(answer) if isinstance(answer, Iterator) else answer)
+                answers.append((plugin, tuple(answer) if isinstance(answer, Iterator) else answer))
             except Exception:
                 log.exception("plugin %s failed in %s", plugin, hook)
         return answers
@@ -219,12 +227,15 @@ def _load_into(plugins: Plugins, points: Iterable[EntryPoint]) -> None:
     """Three passes, so that a plugin may implement a hook that a later one adds."""
     imported: dict[str, tuple[Origin, ModuleType]] = {}
     for name, same in groupby(points, key=lambda point: point.name):
-        first, *others = map(Origin.of, same)
+        first, *others = sorted(map(Origin.of, same), key=lambda origin: origin.distribution != _OWN)
         with plugins.blaming(first):
-            if others:
+            if others and first.distribution != _OWN:
                 both = ", ".join(origin.distribution for origin in (first, *others))
                 raise manifest.ManifestError(f"several distributions register this name, uninstall all but one: {both}")
-            imported[name] = first, manifest.read(first.module)
+            imported[name] = first, manifest.read(first.module, first.distribution)
+        for other in others:
+            if first.distribution == _OWN:
+                log.warning("plugin %s of %s is passed over: lsv has one of that name", name, other.distribution)
     fit = []
     for origin, module in imported.values():
         with plugins.blaming(origin):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import (
@@ -24,8 +27,10 @@ from lsv.offers import (
     QuantizerOffer,
     load_object,
 )
+from lsv.plugins.guard import guarded, watching
+from lsv.plugins.typed import check_types
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Kind(NamedTuple):
@@ -35,7 +40,7 @@ class Kind(NamedTuple):
     noun: str
 
 
-KINDS: dict[type, Kind] = {
+KINDS: dict[type[msgspec.Struct], Kind] = {
     PlatformOffer: Kind("lsv_platforms", "platform"),
     AttentionOffer: Kind("lsv_attention", "attention backend"),
     KernelOffer: Kind("lsv_kernels", "kernel"),
@@ -141,23 +146,26 @@ class Catalog:
                 f"{type(cause).__name__}: {cause}"
             ) from cause
 
-    def declared(self, hook: str, kind: type) -> tuple[Provided, ...]:
+    def declared(self, hook: str, kind: type[msgspec.Struct]) -> tuple[Provided, ...]:
         """What all implementations of a declaring hook yield, with the plugin each came from."""
         if hook not in self._collected:
             self._collected[hook] = tuple(self._collect(hook, kind))
         return self._collected[hook]
 
-    def _collect(self, hook: str, kind: type) -> Iterator[Provided]:
+    def _collect(self, hook: str, kind: type[msgspec.Struct]) -> Iterator[Provided]:
         for plugin, implementation in self._hooks.implementations(hook):
             try:
-                things = tuple(implementation())
+                with watching(f"plugin {plugin}: {hook}"):
+                    things = tuple(implementation())
                 for thing in things:
                     if not isinstance(thing, kind):
                         raise TypeError(f"{hook} must yield {kind.__name__}, got {thing!r}")
+                    check_types(thing)
             except Exception as error:
                 self._hooks.blame(plugin, error)
                 continue
-            yield from (Provided(thing, plugin) for thing in things)
+            blame = partial(self._hooks.blame, plugin)
+            yield from (Provided(guarded(thing, plugin, blame), plugin) for thing in things)
 
     def _everything(self) -> Iterator[Provided]:
         for collected in self._collected.values():

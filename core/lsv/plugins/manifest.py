@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any
 
 from lsv.errors import suggestion
+from lsv.plugins.guard import watching
 from lsv.settings import Setting
+
+log = logging.getLogger(__name__)
 
 API = 1
 """The version of the hooks and seams; a manifest says which one it was written for with ``api = 1``."""
@@ -125,11 +131,16 @@ def is_missing(error: BaseException, module: str) -> bool:
     )
 
 
-def read(name: str) -> ModuleType:
+def read(name: str, distribution: str = "") -> ModuleType:
     """Import a manifest; a module that tries to end the process is unfit, not obeyed."""
     if ":" in name:
         raise ManifestError(f"the entry point must name a module, not an object in one: {name}")
     try:
-        return importlib.import_module(name)
+        # what a manifest prints must not get into what commands print
+        with watching(f"plugin manifest {name} ({distribution or 'no distribution'})"), redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
+    except KeyboardInterrupt:
+        log.warning("interrupted while importing plugin manifest %s (%s)", name, distribution or "no distribution")
+        raise
     except SystemExit as error:
         raise ManifestError(f"importing {name} tried to end the process ({error.code!r})") from error

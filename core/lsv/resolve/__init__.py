@@ -150,7 +150,8 @@ def _choose_dtype(
     if asked != "auto":
         dtype = _DTYPES.get(asked, asked)
         if dtype not in capabilities.dtypes:
-            raise ConfigError(f"dtype {asked} is not one of {', '.join(capabilities.dtypes)}", param="dtype")
+            known = ", ".join(capabilities.dtypes)
+            raise ConfigError(f"dtype {asked} is not one of the platform's: {known}", param="dtype")
         if dtype in model.unstable:
             raise ConfigError(f"{model.name} can't run in {dtype}: {model.unstable[dtype]}", param="dtype")
         return dtype
@@ -342,6 +343,7 @@ def _choose_executor(topology: Topology, catalog: Catalog) -> str:
 def _refuse_problems(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
     """Options that set nothing on this platform, and ``lsv_check_config``: all problems of all plugins in one error."""
     problems = [*neutral.problems(settings, config.platform)]
-    problems += [text for found in plugins.call("lsv_check_config", config=config) for text in found or ()]
+    asked = plugins.ask("lsv_check_config", config=config)
+    problems += [f"{text} (plugin {plugin})" for plugin, found in asked for text in found or ()]
     if problems:
         raise ConfigError("; ".join(problems))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tempfile
 import tomllib
@@ -12,7 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import ConfigError, PluginError
-from lsv.offers import ModelAlias, ModelOffer, PlatformOffer, QuantizerOffer
+from lsv.offers import (
+    AttentionOffer,
+    CheckpointOffer,
+    CommandOffer,
+    ExecutorOffer,
+    FrontendOffer,
+    LogitsProcessorOffer,
+    MediaOffer,
+    ModelAlias,
+    ModelOffer,
+    PlatformOffer,
+    PolicyOffer,
+    QuantizerOffer,
+)
 from lsv.plugins import GROUP, Origin, Plugins, manifest
 from lsv.plugins.catalog import KINDS, Catalog
 
@@ -95,8 +109,13 @@ def _check_offers(kind: type, catalog: Catalog) -> Iterator[Finding]:
         if isinstance(offer, ModelAlias):
             yield _attempt(f"{what} has its files", partial(_check_alias, offer))
             continue
-        loads = _attempt(f"{what} loads", partial(catalog.load, offer))
+        loads = _attempt(f"{what} loads", partial(_check_loads, offer, catalog))
         yield loads
+        if loads.passed and kind in _SHAPES:
+            shape = _attempt(f"{what} has the form of one", partial(_SHAPES[kind], catalog.load(offer), offer))
+            yield shape
+            if not shape.passed:
+                continue
         if loads.passed and kind in _SUITES:
             promise, check = _SUITES[kind]
             yield _attempt(f"{what} {promise}", partial(check, offer, catalog))
@@ -128,6 +147,72 @@ def _attempt(what: str, check: Callable[[], object]) -> Finding:
     except Exception as failure:
         return Finding(what, False, f"{type(failure).__name__}: {failure}")
     return Finding(what, True)
+
+
+_PARTS = ("load", "place", "transcribe", "offline", "prepare", "emulation", "arguments")
+"""The fields of offers that name objects."""
+
+
+def _check_loads(offer: Any, catalog: Catalog) -> None:
+    """Everything an offer names can be imported, and what it asks about a folder it can be asked."""
+    for part in _PARTS:
+        if getattr(offer, part, None):
+            catalog.load(offer, part)
+    if isinstance(offer, CheckpointOffer):
+        with tempfile.TemporaryDirectory() as folder:
+            assert not offer.recognises(folder), "it recognises an empty folder"
+
+
+def _keeps_to(*methods: str) -> Callable[[Any, Any], None]:
+    """A check that a class an offer names has these methods; what makes one is taken at its word."""
+
+    def check(found: Any, offer: Any) -> None:
+        missing = [name for name in methods if isinstance(found, type) and not callable(getattr(found, name, None))]
+        assert not missing, f"{offer.load} has no {', '.join(missing)}"
+        assert callable(found), f"{offer.load} must be a class or make one, got {found!r}"
+
+    return check
+
+
+def _has(*methods: str) -> Callable[[Any, Any], None]:
+    """A check that what an offer names makes something with these methods."""
+
+    def check(found: Any, offer: Any) -> None:
+        made = found()
+        missing = [name for name in methods if not callable(getattr(made, name, None))]
+        assert not missing, f"{offer.load} has no {', '.join(missing)}"
+
+    return check
+
+
+def _takes(count: int) -> Callable[[Any, Any], None]:
+    """A check that what an offer names can be called with so many arguments."""
+
+    def check(found: Any, offer: Any) -> None:
+        try:
+            inspect.signature(found).bind(*range(count))
+        except (TypeError, ValueError) as cause:
+            raise AssertionError(f"{offer.load} must take {count} arguments: {cause}") from None
+
+    return check
+
+
+_SHAPES: Mapping[type, Callable[[Any, Any], None]] = {
+    AttentionOffer: _keeps_to("supports", "page_bytes", "allocate", "plan", "attend", "write"),
+    LogitsProcessorOffer: _takes(3),
+    PolicyOffer: _has("key", "budget"),
+    CheckpointOffer: _takes(1),
+    CommandOffer: _takes(2),
+    ExecutorOffer: _takes(1),
+    FrontendOffer: _takes(2),
+    MediaOffer: _takes(3),
+}
+"""Kind → a check of what its offers name, before any suite."""
+
+
+def _check_attention(offer: AttentionOffer, catalog: Catalog) -> None:
+    where = ", ".join(offer.platforms) or "a device of its platform"
+    raise _Skip(f"it is checked on {where}: call lsv.testing.attention.check_attention in the plugin's own tests")
 
 
 def _check_alias(alias: ModelAlias) -> None:
@@ -179,5 +264,6 @@ _SUITES: Mapping[type, tuple[str, Callable[[Any, Catalog], None]]] = {
     ModelOffer: ("computes what transformers does", _check_model),
     QuantizerOffer: ("computes what the plain layer does", _check_quantizer),
     PlatformOffer: ("keeps what platforms promise", _check_platform),
+    AttentionOffer: ("computes what attention is", _check_attention),
 }
 """Kind → (what its suite shows, the suite)."""

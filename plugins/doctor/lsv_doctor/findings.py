@@ -119,11 +119,12 @@ def _confinement() -> Iterator[Line]:
 
 def _platforms(plugins: Plugins) -> Iterator[Line]:
     for offer in plugins.catalog.offers(PlatformOffer):
-        try:
-            devices = ", ".join(device.name for device in offer.probe())
-            found = devices or f"no device here: {explain_absence(offer)}"
-        except Exception as error:
-            yield Line(f"platform {offer.name}", f"{type(error).__name__}: {error}", False, "see the plugin's README")
+        owner = plugins.catalog.provider(offer)
+        sound = owner not in plugins.broken
+        devices = ", ".join(device.name for device in offer.probe())
+        found = devices or f"no device here: {explain_absence(offer)}"
+        if sound and owner in plugins.broken:
+            yield Line(f"platform {offer.name}", plugins.broken[owner].reason, False, "see the plugin's README")
         else:
             yield Line(f"platform {offer.name}", found)
 

@@ -28,9 +28,17 @@ def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=2)
     if len(settings.positional) != 2 or settings.positional[0] != "plugin" or settings["kind"] is None:
         raise ConfigError(f"use lsv new plugin NAME --kind {'|'.join(_USAGE)}")
+    _check_free(settings.positional[1], context)
     folder = write_plugin(settings.positional[1], settings["kind"], Path(settings["path"]))
     context.console.print(f"wrote {folder}; README.md says how to go on", soft_wrap=True)
     return 0
+
+
+def _check_free(name: str, context: CommandContext) -> None:
+    known = {**context.plugins.loaded, **context.plugins.broken}
+    if name in known:
+        owner = known[name].distribution
+        raise ConfigError(f"{owner} has a plugin called {name} already: choose another name")
 
 
 def write_plugin(name: str, kind: str, path: Path) -> Path:

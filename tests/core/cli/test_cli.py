@@ -9,7 +9,7 @@ import pytest
 from lsv import __version__, hookimpl
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
-from lsv.errors import ConfigError
+from lsv.errors import ConfigError, PluginError
 from lsv.offers import CommandOffer
 from lsv.settings import Setting
 from lsv.testing.plugins import plugins_of, write_distribution
@@ -61,9 +61,9 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["doctor", "--prot", "1"]) == 2
+    assert main.main(["doctor", "--prt", "1"]) == 2
     captured = capsys.readouterr()
-    assert captured.err == "error: unknown option --prot; did you mean --port?\n"
+    assert captured.err == "error: unknown option --prt; did you mean --port?\n"
     assert captured.out == ""
 
 
@@ -166,7 +166,10 @@ def test_plugin_commands_and_built_in_ones(context: CommandContext) -> None:
     other = CommandContext(plugins_of(dog=module), choose_plugins([]))
     assert main._summaries(other)["bark"] == "make noise"
     assert main._summaries(other)["serve"] == main.COMMANDS["serve"][1]
-    assert main._find("bark", other) is json.dumps
+    bark = main._find("bark", other)
+    assert bark.__wrapped__ is json.dumps
+    with pytest.raises(PluginError, match="command bark of plugin dog failed: TypeError"):
+        bark([], other)
 
 
 @pytest.mark.parametrize("name", ["Bad", "9x", "a_b", "a--b", "../a", ""])

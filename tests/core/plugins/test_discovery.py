@@ -239,8 +239,8 @@ def findings(install: Install, source: str) -> dict[str, Finding]:
 
 
 def test_conformance_of_a_good_plugin(install: Install) -> None:
-    source = GOOD.replace("good.", "mine.").replace("nowhere:Nothing", "json:loads")
-    assert [finding.passed for finding in findings(install, source).values()] == [True, True]
+    source = GOOD.replace("good.", "mine.").replace("nowhere:Nothing", "lsv.scheduler.policy:Fcfs")
+    assert [finding.passed for finding in findings(install, source).values()] == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,39 @@ def test_conformance_of_a_good_plugin(install: Install) -> None:
             START + "@hookimpl\ndef lsv_policies():\n    for i in 'ab': yield PolicyOffer('a', 'json:loads')\n",
             "scheduling policy a",
             "twice",
+        ),
+        (
+            START + "@hookimpl\ndef lsv_policies(): yield PolicyOffer('a', 'json:JSONDecoder')\n",
+            "scheduling policy a has the form of one",
+            "has no key, budget",
+        ),
+        (
+            START
+            + "from lsv.offers import AttentionOffer\n"
+            + "@hookimpl\ndef lsv_attention(): yield AttentionOffer('a', 'json:JSONDecoder', (16,))\n",
+            "attention backend a has the form of one",
+            "has no supports, page_bytes, allocate, plan, attend, write",
+        ),
+        (
+            START
+            + "from lsv.offers import CheckpointOffer\n"
+            + "@hookimpl\ndef lsv_checkpoints(): yield CheckpointOffer('a', lambda path: True, 'json:loads')\n",
+            "checkpoint format a loads",
+            "recognises an empty folder",
+        ),
+        (
+            START
+            + "from lsv.offers import ProcessorOffer\n@hookimpl\ndef lsv_processors():\n"
+            + "    yield ProcessorOffer('a', ('A',), ('image',), 'json:loads', place='nowhere:x')\n",
+            "processor a loads",
+            "can't be loaded from nowhere:x",
+        ),
+        (
+            START
+            + "from lsv.offers import ProcessorOffer\n@hookimpl\ndef lsv_processors():\n"
+            + "    yield ProcessorOffer('a', ('A',), ('smell',), 'json:loads', place='json:loads')\n",
+            "manifest lsv_mine_manifest",
+            "modalities must be",
         ),
         (
             START + "@hookimpl\ndef lsv_model_aliases(): yield ModelAlias('a', lambda: '/nowhere')\n",
