@@ -46,6 +46,7 @@ def describe_api(
         if route.request is not None:
             _refine(components[route.request.__name__]["properties"])
     components["ContentPart"]["properties"]["type"]["enum"] = KNOWN
+    components["TokenizeRequest"]["anyOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
     by_record = dict(zip(ordered, schemas, strict=True))
     document: dict[str, Any] = {
         "openapi": "3.1.0",
