@@ -64,6 +64,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The index of the first rank's device."""
     attention: str
     """The name of the ``AttentionOffer``."""
+    attention_next: tuple[str, ...] = ()
+    """The offers to turn to, in this order, where that one can't serve a layer of the model; none where it was asked
+    for by name."""
     quantization: str | None = None
     """The name of the ``QuantizerOffer``; None is unquantised."""
     quantization_ignore: tuple[str, ...] = ()

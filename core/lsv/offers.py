@@ -60,6 +60,14 @@ class AttentionOffer(msgspec.Struct, frozen=True):
     """The layout of the steps it takes."""
     missing: Callable[[], str | None] | None = None
     """What it lacks to run here, or None; a platform's first backend that lacks nothing is its default. No torch."""
+    dtypes: tuple[str, ...] = ()
+    """Of the steps it takes; empty is any."""
+    kv_dtypes: tuple[str, ...] = ()
+    """Of the caches it has, ``"auto"`` for the steps' own; empty is any."""
+    aliases: tuple[str, ...] = ()
+    """Other names for it, which several backends may share: the platform's first that can run is meant."""
+    row_invariant: bool = False
+    """Whether a row's result is the same in any company."""
 
 
 class KernelOffer(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
+from lsv.resolve.attention import AskedOfAttention, choose_attention
+from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
 from lsv.resolve.rope import rope_overrides
 from lsv.settings import Settings, neutral
@@ -56,7 +57,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         )
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
-    attention = choose_attention(settings["attention_backend"], platform, capabilities, catalog, choices)
+    dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
+    kv_dtype = _choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices)
+    asked = AskedOfAttention(dtype, kv_dtype, settings["block_size"])
+    attention, *others = choose_attention(
+        settings["attention_backend"], platform, capabilities, catalog, choices, asked
+    )
+    block_size = _choose_block_size(settings["block_size"], attention, choices)
     length = _choose_length(settings, checkpoint, choices)
     if settings["disable_sliding_window"]:
         length, overrides = _without_window(checkpoint, length, overrides, choices)
@@ -72,12 +79,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         emulate=settings["emulate"],
         device=device.index,
         attention=attention.name,
+        attention_next=tuple(other.name for other in others if block_size in other.block_sizes),
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
         quantization_ignore=_choose_ignored(settings, checkpoint),
         load_format=settings["load_format"],
-        dtype=_choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices),
-        kv_dtype=_choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices),
-        block_size=_choose_block_size(settings["block_size"], attention, choices),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        block_size=block_size,
         max_model_len=length,
         max_num_seqs=settings["max_num_seqs"],
         mixed_batches=capabilities.mixed_batches,

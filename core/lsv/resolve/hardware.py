@@ -1,11 +1,11 @@
-"""What an engine runs on: the platform, its device, the attention backend, and what they refuse. Imports no torch."""
+"""What an engine runs on: the platform, its device, and what they refuse. Imports no torch."""
 
 from __future__ import annotations
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, EngineConfig
 from lsv.errors import ConfigError, PluginError
-from lsv.offers import AttentionOffer, PlatformOffer, load_object
+from lsv.offers import PlatformOffer, load_object
 from lsv.platform import Platform, check_platform_class
 from lsv.plugins.catalog import Catalog
 
@@ -64,39 +64,6 @@ def _emulated(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, 
 def explain_absence(offer: PlatformOffer) -> str:
     """Why a platform has no device here, and what to do about it."""
     return offer.explain() if offer.explain else "its plugin's README says what it needs"
-
-
-def choose_attention(
-    name: str | None, platform: Platform, capabilities: Capabilities, catalog: Catalog, choices: Choices
-) -> AttentionOffer:
-    """The asked backend, or the platform's first that lacks nothing. Raises ``ConfigError`` where none can run."""
-    if name is not None:
-        offer = catalog.find(AttentionOffer, name)
-        problem = _why_not_attention(offer, platform, capabilities)
-        if problem is not None:
-            raise ConfigError(f"attention backend {name} {problem}", param="attention_backend")
-        return offer
-    if not platform.attention:
-        raise ConfigError(f"platform {platform.name} names no attention backend: choose one with --attention-backend")
-    passed: list[str] = []
-    for one in platform.attention:
-        offer = catalog.find(AttentionOffer, one)
-        problem = _why_not_attention(offer, platform, capabilities)
-        if problem is None:
-            why = f"the first choice of platform {platform.name}" + (f" but for {'; '.join(passed)}" if passed else "")
-            choices.note("attention", one, why)
-            return offer
-        passed.append(f"{one}, which {problem}")
-    raise ConfigError(f"platform {platform.name} has no attention backend that can run here: {'; '.join(passed)}")
-
-
-def _why_not_attention(offer: AttentionOffer, platform: Platform, capabilities: Capabilities) -> str | None:
-    if offer.platforms and platform.name not in offer.platforms:
-        return f"runs on {', '.join(offer.platforms)}, not on {platform.name}"
-    if offer.layout != capabilities.layout:
-        return f"takes {offer.layout} batches, and platform {platform.name} makes {capabilities.layout} ones"
-    missing = offer.missing() if offer.missing else None
-    return None if missing is None else f"lacks {missing}"
 
 
 def choose_depth(asked: bool | None, capabilities: Capabilities) -> int:

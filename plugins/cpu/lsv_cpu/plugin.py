@@ -30,7 +30,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
 
 @hookimpl
 def lsv_attention() -> Iterable[AttentionOffer]:
-    yield AttentionOffer("cpu-paged", "lsv_cpu.attention:CpuAttention", (32, 16, 64, 128), ("cpu",))
+    yield AttentionOffer("cpu-paged", "lsv_cpu.attention:CpuAttention", (32, 16, 64, 128), ("cpu",), row_invariant=True)
 
 
 @hookimpl

@@ -41,9 +41,12 @@ def run(arguments: list[str], context: CommandContext) -> int:
     from rich.table import Table
 
     why = {reason.name: reason.why for reason in (*config.reasons, *fit.reasons)}
+    fitted = {reason.name: reason.value for reason in fit.reasons}
     table = Table("what", "value", "why", title=f"{config.served_names[0]} on {config.platform}")
     for name in ("architecture", "platform", "dtype", "quantization", "attention", "block_size", "max_model_len"):
-        table.add_row(name, str(getattr(config, name) or "none"), why.get(name) or _asked(settings, name))
+        table.add_row(
+            name, fitted.get(name) or str(getattr(config, name) or "none"), why.get(name) or _asked(settings, name)
+        )
     table.add_row("weights", f"{fit.weight_bytes / _GIB:.2f} GiB", "")
     for reason in fit.reasons:
         if reason.name == "encoder_cache_bytes":

@@ -16,7 +16,7 @@ _FLOATS = lazy("lsv_triton.availability:why_not_floats")
 _WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")
 
 PLATFORMS = ("cuda", "rocm", "xpu")
-_BLOCK_SIZES = (64, 16, 32, 128)
+_BLOCK_SIZES = (64, 16, 32, 128, 256)
 
 
 def _missing() -> str | None:
@@ -37,7 +37,10 @@ def _missing() -> str | None:
 @hookimpl
 def lsv_attention() -> Iterable[AttentionOffer]:
     triton = "lsv_triton.attention.backend:TritonAttention"
-    yield AttentionOffer("triton-paged", triton, _BLOCK_SIZES, PLATFORMS, missing=_missing)
+    names = ("TRITON_ATTN", "TRITON_ATTN_VLLM_V1")
+    yield AttentionOffer(
+        "triton-paged", triton, _BLOCK_SIZES, PLATFORMS, missing=_missing, aliases=names, row_invariant=True
+    )
     yield AttentionOffer("torch-paged", "lsv_triton.attention.torch_backend:TorchAttention", _BLOCK_SIZES)
 
 

@@ -1,4 +1,4 @@
-"""What an engine runs on: platforms and their emulations, attention backends, steps in flight, refused pairs."""
+"""What an engine runs on: platforms and their emulations, steps in flight, refused pairs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
 from lsv.devices.probing import ask_child
 from lsv.errors import ConfigError
-from lsv.offers import AttentionOffer, PlatformOffer
+from lsv.offers import PlatformOffer
 from lsv.platform import Device, Platform, Traffic
-from lsv.resolve.hardware import choose_attention, choose_depth, choose_platform, refuse_pairs
+from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.testing.emulation import FakeCapturing, UnknownCall
 from lsv_doctor.traffic import read_traffic
 
@@ -25,7 +25,6 @@ class Absent(Platform):
     """A platform whose device is nowhere."""
 
     name = "made-up"
-    attention: Sequence[str] = ("fast", "slow")
 
     def devices(self) -> Sequence[DeviceInfo]:
         return ()
@@ -89,37 +88,6 @@ def test_an_emulation_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
     platform, device = choose_platform("made-up", True, Catalog(OFFER), choices)
     assert (type(platform), device) == (Emulated, GPU)
     assert "EMULATED: made-up GPU is not there" in choices.reasons[0].why
-
-
-def attention(name: str | None, *offers: AttentionOffer, **changes: Any) -> tuple[str, str]:
-    choices = Choices()
-    capabilities = Capabilities(dtypes=("float32",), **changes)
-    chosen = choose_attention(name, Absent(), capabilities, Catalog(*offers), choices)
-    return chosen.name, choices.reasons[0].why if choices.reasons else ""
-
-
-FAST = AttentionOffer("fast", "x:y", (16,), ("made-up",), missing=lambda: "the package of its vendor")
-SLOW = AttentionOffer("slow", "x:y", (16,))
-
-
-def test_the_first_attention_that_lacks_nothing_is_chosen() -> None:
-    name, why = attention(None, FAST, SLOW)
-    assert name == "slow"
-    assert "fast, which lacks the package of its vendor" in why
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("fast", {}, "attention backend fast lacks the package"),
-        ("slow", {"layout": "padded"}, "takes flat batches, and platform made-up makes padded ones"),
-        ("other", {}, "runs on elsewhere, not on made-up"),
-        (None, {"layout": "padded"}, "no attention backend that can run here"),
-    ],
-)
-def test_attention_that_cannot_run_is_refused(name: str | None, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        attention(name, FAST, SLOW, AttentionOffer("other", "x:y", (16,), ("elsewhere",)), **changes)
 
 
 def test_steps_in_flight() -> None:

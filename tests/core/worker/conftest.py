@@ -113,11 +113,16 @@ class BareCatalog:
 
     def __init__(self, device: BareDevice) -> None:
         self.device = device
-        self._offers = (
+        self._made: dict[str, Any] = {"bare": lambda: BarePlatform(device)}
+        self._offers: tuple[Any, ...] = (
             PlatformOffer("bare", "bare", lambda: (device.info,)),
             AttentionOffer("dense", "lsv.testing.dense_attention:DenseAttention", (BLOCK,)),
             *(ModelOffer(name, (), f"lsv_models.{name}:{name.title()}") for name in FAMILIES),
         )
+
+    def offer(self, offer: Any, made: Any) -> None:
+        """One offer more, and what it is loaded as."""
+        self._offers, self._made[offer.load] = (*self._offers, offer), made
 
     def offers(self, kind: type) -> list[Any]:
         return [offer for offer in self._offers if isinstance(offer, kind)]
@@ -126,7 +131,7 @@ class BareCatalog:
         return next(offer for offer in self.offers(kind) if offer.name == name)
 
     def load(self, offer: Any) -> Any:
-        return (lambda: BarePlatform(self.device)) if offer.load == "bare" else load_object(offer.load)
+        return self._made.get(offer.load) or load_object(offer.load)
 
 
 class Driver:

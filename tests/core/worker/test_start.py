@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lsv.errors import ConfigError, EngineDied
+from lsv.offers import AttentionOffer
 from lsv.platform import Shape
 from lsv.scheduler.plan import Kind, Rows, StepPlan
 from lsv.testing.dense_attention import DenseAttention
@@ -107,6 +108,46 @@ def executor(drive: Callable[..., Any], checkpoints: Checkpoints, make_worker: M
     inline = InlineExecutor(worker._catalog)
     inline.start(worker._config, no_report)
     return inline
+
+
+class _Narrow(DenseAttention):
+    def supports(self, layer: Any) -> str | None:
+        return f"heads of {layer.head_dim} are too small"
+
+
+class _Broken(DenseAttention):
+    def __init__(self) -> None:
+        raise ConfigError("its library does not load")
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (_Narrow, "narrow can't serve layer 0 of llama: heads of 16 are too small"),
+        (_Broken, "its library does not load"),
+    ],
+)
+def test_a_backend_that_was_not_asked_for_gives_way_to_the_next(
+    checkpoints: Checkpoints, make_worker: MakeWorker, first: type, why: str
+) -> None:
+    worker = make_worker(checkpoints("llama"), "llama", attention="narrow", attention_next=("dense",))
+    worker._catalog.offer(AttentionOffer("narrow", f"{__name__}:{first.__name__}", (4,)), first)
+    fit = worker.start(no_report)
+    (reason,) = (reason for reason in fit.reasons if reason.name == "attention")
+    assert reason.value == "dense"
+    assert why in reason.why
+    assert (fit.ops[0].op, fit.ops[0].implementation) == (
+        "attention_backend",
+        "lsv.testing.dense_attention:DenseAttention",
+    )
+    assert (fit.ops[0].count, fit.ops[0].why) == (2, reason.why)
+
+
+def test_a_backend_that_was_asked_for_is_refused(checkpoints: Checkpoints, make_worker: MakeWorker) -> None:
+    worker = make_worker(checkpoints("llama"), "llama", attention="narrow")
+    worker._catalog.offer(AttentionOffer("narrow", "narrow", (4,)), _Narrow)
+    with pytest.raises(ConfigError, match="heads of 16 are too small; choose another with --attention-backend"):
+        worker.start(no_report)
 
 
 def test_the_inline_executor_runs_plans(executor: InlineExecutor, device: Any) -> None:

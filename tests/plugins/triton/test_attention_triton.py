@@ -135,7 +135,7 @@ def check_against_torch(case: AttentionCase, place: Device, kv_heads: int) -> No
     assert all(torch.equal(*pieces) for pieces in zip(kernels.cache.pieces, plain.cache.pieces, strict=True))
 
 
-@pytest.mark.parametrize("case", FEW, ids=str)
+@pytest.mark.parametrize("case", [*FEW, AttentionCase("float16", 64, 4, 256, "window+sinks")], ids=str)
 def test_agrees_with_torch(case: AttentionCase, place: Device) -> None:
     check_against_torch(case, place, kv_heads=1)
 

@@ -30,6 +30,7 @@ def bound(checkpoint: Path, *flags: str) -> dict[str, tuple[str, str]]:
 
 def test_an_emulated_platform_runs_plain_torch(checkpoint: Path) -> None:
     ops = bound(checkpoint)
+    assert ops.pop("attention_backend")[0] == "lsv_triton.attention.torch_backend:TorchAttention"
     assert {implementation for implementation, _ in ops.values()} == {"reference"}
     assert "--triton-interpret" in ops["rms_norm"][1]
 

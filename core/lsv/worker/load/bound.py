@@ -11,7 +11,7 @@ from torch import nn
 
 from lsv import ops
 from lsv.attention import AttentionBackend, CacheSpec
-from lsv.config import BoundOp, EngineConfig
+from lsv.config import BoundOp, EngineConfig, Reason
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
@@ -27,7 +27,9 @@ class Bound:
     declared: Declared
     backend: AttentionBackend
     ops: tuple[BoundOp, ...]
-    """What was bound to each op, and why."""
+    """What was bound to each op, and why; the backend comes first."""
+    reasons: tuple[Reason, ...] = ()
+    """Why the backend is another one than was resolved."""
 
     def allocate(self, pages: int, config: EngineConfig, device: Device) -> Any:
         """A KV cache of the backend's; with a single page it is the null page, which is enough to run on."""
@@ -40,11 +42,43 @@ class Bound:
 def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
     """Choose the attention backend and the kernels of a configuration.
 
-    Raises ``ConfigError`` with the backend's reason when it can't serve a layer.
+    A backend that was not asked for by name and can't serve a layer gives way to the next. Raises ``ConfigError`` with
+    the reasons where none of them can serve all layers.
     """
-    backend: AttentionBackend = catalog.load(catalog.find(AttentionOffer, config.attention))()
-    _check_layers(declared, backend, config)
-    return Bound(declared, backend, bind_ops(declared, catalog, config.platform, config.reference_ops, config))
+    passed: list[str] = []
+    for name in (config.attention, *config.attention_next):
+        offer = catalog.find(AttentionOffer, name)
+        backend = _try_backend(offer, declared, config, catalog, passed)
+        if backend is not None:
+            break
+    else:
+        raise ConfigError(f"{'; '.join(passed)}; choose another with --attention-backend", param="attention_backend")
+    reasons = (Reason("attention", name, "; ".join(passed)),) if passed else ()
+    why = next(
+        (reason.why for reason in (*reasons, *config.reasons) if reason.name == "attention"), "asked for by name"
+    )
+    attention = BoundOp("attention_backend", offer.load, len(declared.layers), why, offer.row_invariant)
+    bound = bind_ops(declared, catalog, config.platform, config.reference_ops, config)
+    return Bound(declared, backend, (attention, *bound), reasons)
+
+
+def _try_backend(
+    offer: AttentionOffer, declared: Declared, config: EngineConfig, catalog: Catalog, passed: list[str]
+) -> AttentionBackend | None:
+    """The backend, or None and the reason in ``passed``: a library that does not load, a layer it can't serve."""
+    try:
+        backend: AttentionBackend = catalog.load(offer)()
+    except ConfigError as cause:
+        passed.append(f"attention backend {offer.name} can't be used: {cause.message}")
+        return None
+    for layer in declared.layers:
+        why = backend.supports(layer)
+        if why is not None:
+            passed.append(
+                f"attention backend {offer.name} can't serve layer {layer.index} of {config.architecture}: {why}"
+            )
+            return None
+    return backend
 
 
 def bind_ops(
@@ -63,14 +97,3 @@ def bind_ops(
 def _as_wanted(offer: KernelOffer, config: EngineConfig) -> KernelOffer:
     why = offer.unwanted(config) if offer.unwanted else None
     return offer if why is None else msgspec.structs.replace(offer, supports=lambda spec: why)
-
-
-def _check_layers(declared: Declared, backend: AttentionBackend, config: EngineConfig) -> None:
-    for layer in declared.layers:
-        why = backend.supports(layer)
-        if why is not None:
-            raise ConfigError(
-                f"attention backend {config.attention} can't serve layer {layer.index} of "
-                f"{config.architecture}: {why}; choose another with --attention-backend",
-                param="attention_backend",
-            )

@@ -46,7 +46,7 @@ def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, we
     memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
     budget, largest = device.budget(memory, config.memory_share), device.largest_allocation
     fit = plan_memory(declared, bound.backend, budget, config, largest)
-    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *taken))
+    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *bound.reasons, *taken))
 
 
 def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:

@@ -10,7 +10,7 @@ import msgspec
 from lsv.config import BoundOp, EngineConfig, Fit
 from lsv.platform import Device, Memory
 from lsv.plugins.catalog import Catalog
-from lsv.worker.load.bound import bind, bind_ops
+from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.device import open_device
 from lsv.worker.load.fit import plan_fit
@@ -33,7 +33,7 @@ def survey(config: EngineConfig, catalog: Catalog) -> Survey:
 def bound_ops(config: EngineConfig, catalog: Catalog) -> tuple[BoundOp, ...]:
     """The op table of a configuration, whether or not its cache would fit."""
     with _declared(config, catalog) as (_, declared):
-        return bind_ops(declared, catalog, config.platform, config.reference_ops, config)
+        return bind(declared, config, catalog).ops
 
 
 @contextmanager
