@@ -108,7 +108,7 @@ def place_table(
         if shape[1] > held.shape[1]:
             held = functional.pad(held, (0, shape[1] - held.shape[1]))
         return torch.index_select(held[:, : shape[1]], 0, rows, out=into)  # behind a row's last block there are zeros
-    array = np.ascontiguousarray(table)
+    array = np.array(table, order="C")  # a new one: of a single column an old one may have any stride
     if array.shape[1] < shape[1]:
         array = np.pad(array, ((0, 0), (0, shape[1] - array.shape[1])))
     if into is None:

@@ -1,19 +1,11 @@
-"""Which vendor libraries of kernels this process calls: what is installed, or under emulation a fake of it.
-
-Adapters reach a library through one small object each, by its name here; the fakes answer the same methods.
-"""
+"""The libraries of kernels for Intel's GPUs: what each lacks to be used here, and the fakes that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import metadata
-from typing import Any
+from collections.abc import Mapping
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
-from lsv.offers import load_object
-from lsv.testing.emulation import StrictFake
+from lsv.devices.libraries import Libraries, Library, installed
 from lsv_xpu.devices_table import Family, family_of
 
 VLLM = "vllm_xpu_kernels"
@@ -32,23 +24,6 @@ VLLM_FAMILIES = (Family.BATTLEMAGE, Family.PONTE_VECCHIO)
 """The families that its published packages can run on: they hold native code for these (``spir64_gen`` alone, in the
 binaries of 0.1.12.1 to 0.1.16.2), and none that a driver could compile for another.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """``missing`` says without an import what keeps the library from being used; ``load`` and ``fake`` name makers."""
-
-    missing: Callable[[], str | None]
-    load: str
-    fake: str
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed distribution."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def missing_vllm_kernels() -> str | None:
@@ -116,67 +91,7 @@ LIBRARIES: Mapping[str, Library] = {
 EMULATED: Mapping[str, tuple[str, ...]] = {"none": (), "vllm": (VLLM, TORCH_INT4), "ipex": (IPEX,)}
 """The values of ``xpu.emulated_kernels``, and the libraries of which each has a fake."""
 
-_chosen: dict[str, Any] = {}
-_failed: dict[str, str] = {}
+_LIBRARIES = Libraries(LIBRARIES, EMULATED, "xpu.emulated_kernels")
 
-
-def obtain(name: str) -> Any:
-    """The library's object. Raises ``ConfigError`` where ``why_not`` has a reason."""
-    reason = why_not(name)
-    if reason is not None:
-        raise ConfigError(f"{name} can't be used here: it lacks {reason}")
-    return _chosen[name]
-
-
-def why_not(name: str) -> str | None:
-    """None, or what keeps this process from calling the library; it is imported where nothing speaks against it."""
-    if name not in _chosen and name not in _failed:
-        _find(name)
-    return _failed.get(name)
-
-
-def _find(name: str) -> None:
-    missing = LIBRARIES[name].missing()
-    if missing is not None:
-        _failed[name] = missing
-        return
-    try:
-        _chosen[name] = load_object(LIBRARIES[name].load)()
-    except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        _failed[name] = f"a library that loads: {error}"
-
-
-def emulate(choice: str) -> None:
-    """Answer calls of some libraries with fakes, and have none of the others; ``choice`` is a key of ``EMULATED``."""
-    forget()
-    for name in LIBRARIES:
-        if name in EMULATED[choice]:
-            use(name, load_object(LIBRARIES[name].fake)())
-        else:
-            having = next(other for other, faked in EMULATED.items() if name in faked)
-            _failed[name] = f"a fake: xpu is emulated with xpu.emulated_kernels={choice}, and {having} has one"
-
-
-def use(name: str, made: Any) -> None:
-    """Have ``made`` answer a library's calls from now on in this process."""
-    _failed.pop(name, None)
-    _chosen[name] = made
-
-
-def refuse(name: str, reason: str) -> None:
-    """Have no calls to a library from now on in this process; ``reason`` is what it lacks."""
-    _chosen.pop(name, None)
-    _failed[name] = reason
-
-
-def forget() -> None:
-    """Look for all libraries again."""
-    _chosen.clear()
-    _failed.clear()
-
-
-def opaque_calls() -> list[tuple[type, str]]:
-    """Methods of fakes in use that write to tensors they are given and read values on the host on their way: what
-    captures a step under emulation is to remember such a call as a whole.
-    """
-    return [(type(made), name) for made in _chosen.values() if isinstance(made, StrictFake) for name in made.opaque]
+obtain, why_not, opaque_calls = _LIBRARIES.obtain, _LIBRARIES.why_not, _LIBRARIES.opaque_calls
+emulate, use, refuse, forget = _LIBRARIES.emulate, _LIBRARIES.use, _LIBRARIES.refuse, _LIBRARIES.forget

@@ -56,7 +56,7 @@ def _missing_flash() -> str | None:
 def lsv_attention() -> Iterable[AttentionOffer]:
     flash, paged = "lsv_xpu.vllm.attention:FlashAttention", "lsv_xpu.ipex.attention:IpexAttention"
     flash_sizes, paged_sizes = (64, 128), (64, 32, 16, 128)
-    yield AttentionOffer("xpu-flash", flash, flash_sizes, ("xpu",), missing=_missing_flash)
+    yield AttentionOffer("xpu-flash", flash, flash_sizes, ("xpu",), missing=_missing_flash, aliases=("FLASH_ATTN",))
     yield AttentionOffer("ipex-paged", paged, paged_sizes, ("xpu", "cpu"), missing=libraries.missing_ipex)
     yield AttentionOffer("xpu-flash-emulated", flash, flash_sizes, ("xpu",))
     yield AttentionOffer("ipex-paged-emulated", paged, paged_sizes, ("xpu",))

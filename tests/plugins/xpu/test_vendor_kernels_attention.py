@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention.step_plan import make_plan
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform
 from lsv_xpu import plugin
-from lsv_xpu.emulation.checks import BadCall
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
-from lsv_xpu.step_plan import make_plan
 from lsv_xpu.vllm.attention import FlashAttention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)

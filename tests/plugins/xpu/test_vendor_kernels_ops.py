@@ -17,12 +17,12 @@ from lsv.offers import KernelOffer, OpSpec, load_object
 from lsv.ops import bind
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import fill_module, place
+from lsv.testing.vendors.checks import BadCall
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.int4 import make_64
 from lsv_xpu import libraries, plugin
-from lsv_xpu.emulation.checks import BadCall
 from lsv_xpu.emulation.torch_int4 import FakeTorchInt4
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 

@@ -6,18 +6,19 @@ What ``Ipex`` itself calls is held against the package's own signatures, which `
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch.nn import functional
 
 from lsv.testing.emulation import StrictFake
-from lsv_xpu.emulation.attention import attend_row, read_pages, write_pages
-from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
-from lsv_xpu.emulation.schemas import fake_functions, read_package
+from lsv.testing.vendors.attention import attend_row, read_pages, write_pages
+from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv.testing.vendors.signatures import Package, fake_functions, read_package
 from lsv_xpu.ipex.calls import Ipex
 
-PACKAGE = read_package("ipex")
+PACKAGE = read_package(Path(__file__).with_name("ipex.json"), Package)
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _CODES = (torch.float8_e5m2,)
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from lsv.testing.emulation import StrictFake
+from lsv.testing.vendors.checks import check_devices, check_tensor, require
 from lsv.weights.codebook import from_nibbles
-from lsv_xpu.emulation.checks import check_devices, check_tensor, require
 
 
 class FakeTorchInt4(StrictFake):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from lsv.testing.emulation import StrictFake
-from lsv_xpu.emulation.attention import attend_row, read_pages
-from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
-from lsv_xpu.emulation.schemas import bind_function, read_package, signature
+from lsv.testing.vendors.attention import attend_row, read_pages
+from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv.testing.vendors.signatures import Package, bind_function, read_package, signature
 
-PACKAGE = read_package("vllm_xpu_kernels")
+
+class VllmPackage(Package, frozen=True, kw_only=True):
+    """With the configurations that its attention is compiled for."""
+
+    prefill: tuple[str, ...]
+    """Of attention over several queries a row: head size; t or f for paged, causal, local, sink, lse."""
+    decode: tuple[str, ...]
+    """Of attention over one: query heads to a KV head, head size, tokens of a page; causal, local, sink."""
+
+
+PACKAGE = read_package(Path(__file__).with_name("vllm_xpu_kernels.json"), VllmPackage)
 CODES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 _HALVES = (torch.float16, torch.bfloat16)
 

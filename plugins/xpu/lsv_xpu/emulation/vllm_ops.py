@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 
 from lsv.testing.emulation import StrictFake
+from lsv.testing.vendors.attention import write_pages
+from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
 from lsv.weights.codebook import from_nibbles
-from lsv_xpu.emulation.attention import write_pages
-from lsv_xpu.emulation.checks import check_devices, check_tensor, numbers, require
 from lsv_xpu.emulation.vllm_flash import CODES as _CODES
 from lsv_xpu.emulation.vllm_flash import why_not_compiled
 

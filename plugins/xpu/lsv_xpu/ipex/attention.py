@@ -7,12 +7,12 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache, make_cache
 from lsv.attention.paged import PagedBackend
+from lsv.attention.step_plan import StepPlan, make_plan, plan_pages
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
-from lsv_xpu.step_plan import StepPlan, make_plan, plan_pages
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _PAGE = 16

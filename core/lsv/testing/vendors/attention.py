@@ -34,7 +34,7 @@ def attend_row(
     ``window`` counts tokens to the left and to the right, -1 for all.
     """
     kv_heads, left, right = k.shape[1], *window
-    grouped = q.float().unflatten(1, (kv_heads, -1))
+    grouped = q.float().reshape(len(q), kv_heads, -1, q.shape[2])
     scores = torch.einsum("qgrd,kgd->grqk", grouped, k.float()) * scale
     if soft_cap > 0:
         scores = soft_cap * torch.tanh(scores / soft_cap)

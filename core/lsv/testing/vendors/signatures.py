@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 
 from lsv.testing.placement.device import as_kernel
-from lsv_xpu.emulation.checks import BadCall, require
+from lsv.testing.vendors.checks import BadCall, require
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
     """What was read in a package. ``schemas`` are those its libraries register, in torch's own notation; ``functions``
-    its Python functions, by name, with their parameters as they are written.
+    its Python functions and methods, by name, with their parameters as they are written, ``self`` left out.
     """
 
     source: str
@@ -27,14 +27,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     schemas: tuple[str, ...] = ()
     functions: Mapping[str, str] = {}
-    prefill: tuple[str, ...] = ()
-    """Configurations of attention over several queries a row: head size; t or f for paged, causal, local, sink, lse."""
-    decode: tuple[str, ...] = ()
-    """Of attention over one: query heads to a KV head, head size, tokens of a page; causal, local, sink."""
 
 
-def read_package(name: str) -> Package:
-    return msgspec.json.decode(Path(__file__).with_name(f"{name}.json").read_bytes(), type=Package)
+Read = TypeVar("Read", bound=Package)
+
+
+def read_package(file: Path, kind: type[Read]) -> Read:
+    """Of a JSON file."""
+    return msgspec.json.decode(file.read_bytes(), type=kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,20 @@ def bind_function(package: Package, name: str, args: Sequence[Any], kwargs: Mapp
 
 
 def signature(text: str) -> inspect.Signature:
-    """That of parameters as they are written, ``"(x, weight, eps=1e-6)"``; defaults are literals."""
+    """That of parameters as they are written, ``"(x, *more, eps=1e-6)"``; defaults are literals."""
     (function,) = ast.parse(f"def _{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
-    written = [*function.args.posonlyargs, *function.args.args]
-    defaults: list[Any] = [inspect.Parameter.empty] * (len(written) - len(function.args.defaults))
-    defaults += [ast.literal_eval(value) for value in function.args.defaults]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
-        [inspect.Parameter(one.arg, kind, default=value) for one, value in zip(written, defaults, strict=True)]
-    )
+    written, empty = function.args, inspect.Parameter.empty
+    places = [*written.posonlyargs, *written.args]
+    defaults: list[Any] = [empty] * (len(places) - len(written.defaults))
+    defaults += [ast.literal_eval(value) for value in written.defaults]
+    found = [
+        inspect.Parameter(one.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
+        for one, value in zip(places, defaults, strict=True)
+    ]
+    if written.vararg:
+        found.append(inspect.Parameter(written.vararg.arg, inspect.Parameter.VAR_POSITIONAL))
+    for one, node in zip(written.kwonlyargs, written.kw_defaults, strict=True):
+        default = empty if node is None else ast.literal_eval(node)
+        found.append(inspect.Parameter(one.arg, inspect.Parameter.KEYWORD_ONLY, default=default))
+    return inspect.Signature(found)

@@ -71,16 +71,17 @@ def make_plan(
     """
     starts = row_starts(batch)
     slots = token_slots(batch, starts, table, block_size)
-    context, table, shape = _without_hidden(batch, table, block_size, window)
+    context, table, shape = without_hidden(batch, table, block_size, window)
     parts = (starts, np.concatenate((np.zeros(1, np.int64), context.cumsum())), context)
     numbers = pack(parts, np.int32)
     if into is not None:
-        assert shape == into.tables.shape, "the plan is of a batch of another shape"
+        assert tuple(into.tables.shape) == tuple(shape), "the plan is of a batch of another shape"
         place_table(table, shape, device, into.tables)
         return _refill(into, batch, numbers, slots, int(context.max()), device)
     memory, tables = send(numbers, device), place_table(table, shape, device)
+    first, ends, lengths = split(memory, parts)
     longest = shape[1] * block_size if batch.blocks else int(batch.context.max())
-    return StepPlan(memory, *split(memory, parts), tables, send(slots, device), int(batch.query.max()), longest)
+    return StepPlan(memory, first, ends, lengths, tables, send(slots, device), int(batch.query.max()), longest)
 
 
 def plan_pages(batch: BatchLayout, page: int, device: Device | None) -> StepPlan:
@@ -106,7 +107,7 @@ def _refill(
     return plan
 
 
-def _without_hidden(
+def without_hidden(
     batch: BatchLayout, table: Int32s | TableRows, block_size: int, window: int | None
 ) -> tuple[npt.NDArray[np.int64], Int32s | TableRows, tuple[int, int]]:
     """Contexts and tables without the blocks that lie behind the window of a row's first token, and the shape that the

@@ -1,0 +1,1 @@
+"""For strict fakes of vendors' libraries: signatures kept as data, checks of arguments, attention in plain torch."""
