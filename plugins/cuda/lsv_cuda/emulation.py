@@ -11,6 +11,7 @@ from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
 from lsv.platform import Device
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
+from lsv_cuda import libraries
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform, RocmPlatform
 from lsv_cuda.vendor import Vendor
@@ -51,12 +52,16 @@ class EmulatedCudaPlatform(CudaPlatform):
         from lsv.testing.placement.launches import watch_interpreter
 
         watch_interpreter()
+        self._emulate_libraries(str(options.get("cuda.emulated_kernels") or "none"))
         device = super().open(index, {**options, "cuda.graph_rows": rows})
         log.warning("EMULATED: there is no GPU; this process's CPU computes, and speeds mean nothing")
         return device
 
     def _properties(self) -> SimpleNamespace:
         return _PROPERTIES
+
+    def _emulate_libraries(self, choice: str) -> None:
+        libraries.emulate(choice)
 
     def _vendor(self) -> Vendor:
         from lsv.testing.placement.launches import EmulatedGloo
@@ -67,8 +72,17 @@ class EmulatedCudaPlatform(CudaPlatform):
 class EmulatedRocmPlatform(EmulatedCudaPlatform, RocmPlatform):
     """The same for AMD's GPUs."""
 
+    attention: Sequence[str] = EmulatedCudaPlatform.attention
+
     def _properties(self) -> SimpleNamespace:
         return _AMD_PROPERTIES
+
+    def _emulate_libraries(self, choice: str) -> None:
+        super()._emulate_libraries(choice)
+        if libraries.FLASH_ATTN_2 in libraries.EMULATED[choice]:
+            from lsv_cuda.fakes.flash_attn import FakeFlashAttn2
+
+            libraries.use(libraries.FLASH_ATTN_2, FakeFlashAttn2(hip=True))
 
 
 class FakeCuda(FakeCapturing):
@@ -91,4 +105,4 @@ class FakeCuda(FakeCapturing):
     def _outside(self) -> Sequence[Method]:
         from lsv.testing.placement.launches import watch_interpreter
 
-        return watch_interpreter()
+        return [*watch_interpreter(), *libraries.opaque_calls()]

@@ -28,7 +28,7 @@ _EXPORTED = {
 class CudaPlatform(Platform):
     name = "cuda"
     maker: Maker = NVIDIA
-    attention: Sequence[str] = ("triton-paged", "torch-paged")
+    attention: Sequence[str] = ("flash-attn-3", "flashinfer", "flash-attn", "triton-paged", "torch-paged")
 
     def devices(self) -> Sequence[DeviceInfo]:
         return Machine(maker=self.maker).gpus()
@@ -81,6 +81,7 @@ class RocmPlatform(CudaPlatform):
 
     name = "rocm"
     maker: Maker = AMD
+    attention: Sequence[str] = ("flash-attn", "triton-paged", "torch-paged")
 
     def _has_bfloat16(self, info: DeviceInfo) -> bool:
         return not info.detail.get("target", "").startswith(_WITHOUT_BFLOAT16)

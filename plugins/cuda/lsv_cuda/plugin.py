@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from lsv import hookimpl
-from lsv.offers import PlatformOffer
+from lsv.offers import AttentionOffer, PlatformOffer
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
+from lsv_cuda import libraries
 from lsv_cuda.machine import Machine
 from lsv_cuda.makers import AMD, NVIDIA
 
@@ -35,6 +38,31 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         emulation="lsv_cuda.emulation:EmulatedRocmPlatform",
         tools=(("amd-smi", "static"), ("amd-smi", "topology")),
     )
+
+
+@hookimpl
+def lsv_attention() -> Iterable[AttentionOffer]:
+    """None of them says that a row's bits are the same in other company. flash-attn 2 has pages of 256 tokens."""
+    sizes, both = (64, 16, 32, 128, 256), ("cuda", "rocm")
+    offers = (
+        ("flash-attn-3", "flash_attn.attention:FlashAttention3", sizes, ("cuda",), libraries.missing_flash_attn_3),
+        ("flashinfer", "flashinfer.attention:FlashInferAttention", sizes, ("cuda",), libraries.missing_flashinfer),
+        ("flash-attn", "flash_attn.attention:FlashAttention2", (256,), both, libraries.missing_flash_attn_2),
+    )
+    for name, load, blocks, platforms, missing in offers:
+        vendor = "FLASHINFER" if name == "flashinfer" else "FLASH_ATTN"
+        offer = AttentionOffer(
+            name,
+            f"lsv_cuda.{load}",
+            blocks,
+            platforms,
+            missing=missing,
+            dtypes=("bfloat16", "float16"),
+            kv_dtypes=("auto", "fp8_e4m3", "fp8_e5m2") if name == "flashinfer" else ("auto",),
+            aliases=(vendor, f"{vendor}_VLLM_V1"),
+        )
+        yield offer
+        yield msgspec.structs.replace(offer, name=f"{name}-emulated", missing=None, aliases=())
 
 
 @hookimpl
@@ -67,6 +95,12 @@ def lsv_settings() -> Iterable[Setting]:
         name="cuda.nccl_ib_hca",
         env=("NCCL_IB_HCA",),
         help="InfiniBand adapters of NCCL, such as mlx5 or =mlx5_0:1",
+    )
+    yield Setting(
+        name="cuda.emulated_kernels",
+        default="none",
+        choices=tuple(libraries.EMULATED),
+        help="the library of attention of --emulate, answered by a fake: none, flashinfer, flash-attn, flash-attn-3",
     )
     preload = "NCCL is torch's own, and loaded by then; start lsv with LD_PRELOAD set to another one instead"
     yield neutral("cuda.nccl_so_path", "", instead=preload, env=("VLLM_NCCL_SO_PATH",), platform="cuda")

@@ -1,0 +1,1 @@
+"""The attention of flash-attn 2 and 3."""
