@@ -75,7 +75,7 @@ test-isa: install-dev
 # The end-to-end tests on every platform that has an emulation. Warming up hundreds of shapes has tests of its own.
 EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 test-emulated: install-dev
-	for name in xpu hpu cuda rocm; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
+	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup tests/e2e || exit 1; done
 
 # On a machine with an accelerator: what starts, what is right, how fast it is, in build/hardware/report.md. Uses the torch
 # that $(PYTHON) has and replaces none of it; without network it installs from the folder that make wheels has filled.

@@ -40,6 +40,7 @@ OPTIMISATIONS = {
 }
 ON_CPU = os.environ.get("LSV_PLATFORM", "cpu") == "cpu"
 """Its kernels give a row the same bits in any batch; others' answers may part where two tokens are equally likely."""
+TWO_RANKS = pytest.mark.skipif(os.environ.get("LSV_PLATFORM") == "torch", reason="it computes on one device")
 ONLINE = tuple(offer.name for offer in lsv_quant.plugin.lsv_quantizers() if offer.online)
 KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
 """One format for each way weights are multiplied."""
@@ -108,6 +109,7 @@ def test_all_optimisations_together_match_transformers(family: str, tmp_path):
     check_against_transformers(path, answers)
 
 
+@TWO_RANKS
 def test_two_ranks_match_transformers(tmp_path):
     path = tiny("llama", tmp_path / "llama", max_position_embeddings=512)
     check_against_transformers(path, run(str(path), "batching", "chunking", tensor_parallel_size=2))
@@ -155,6 +157,7 @@ def test_an_optimisation_changes_no_token_of_any_format(
     check_alike(checkpoints[family], found, run_plain(checkpoints[family], name), quantization=name)
 
 
+@TWO_RANKS
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "mxfp4")) for n in IN_GROUPS])
 def test_two_ranks_of_a_quantised_model_match_one(name: str, checkpoints: dict[str, str]) -> None:
     for one, two in zip(*(scored(checkpoints["llama"], name, ranks) for ranks in (1, 2)), strict=True):

@@ -21,8 +21,12 @@ PLATFORMS: dict[str, dict[str, Any]] = {
     "rocm": {"cuda.graph_rows": 8},
     "xpu": {},
     "hpu": {},
+    "torch": {},
 }
 """The platforms with an emulation, and settings that keep their warm-up short."""
+
+SINGLE = ("torch",)
+"""Those that compute on one device."""
 
 PLAIN = {
     "max_num_seqs": 1,
@@ -66,6 +70,8 @@ def run(checkpoint: str, platform: str, *features: str, **more: Any) -> Scored:
     """The answers of an emulated platform with these features."""
     options: dict[str, Any] = {**PLAIN, **PLATFORMS[platform], "platform": platform, "emulate": True, **more}
     for name in features:
+        if name == "two ranks" and platform in SINGLE:
+            continue
         options.update(FEATURES[name])
     return ask(checkpoint, options)
 
