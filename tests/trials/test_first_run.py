@@ -34,6 +34,17 @@ def test_each_rung_adds_one_thing() -> None:
     assert found[-1].options["tensor_parallel_size"] == 2
 
 
+def test_a_backend_of_16_bit_floats_alone_is_tried_in_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close answers then part at wider ties."""
+    catalog = load().catalog
+    platform = load_platform("cuda", catalog, emulate=True)
+    monkeypatch.setattr(type(platform), "attention", ("flashinfer-emulated", "torch-paged"))
+    found = [rung.options for rung in rungs(platform, catalog, {}) if "attention_backend" in rung.options]
+    dtypes = {options["attention_backend"]: options["dtype"] for options in found}
+    assert dtypes == {"torch-paged": "float32", "flashinfer-emulated": "float16"}
+    assert compare({"tokens": [[1, 9, 3], [4, 5, 6]]}, RIGHT, 0.3) == "ok"
+
+
 def test_a_refusal_is_told() -> None:
     outcome = climb(Rung("nothing", {"platform": "none"}), None)
     assert not outcome.holds

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from lsv import hookimpl
 from lsv.offers import AttentionOffer, PlatformOffer
 from lsv.settings import Setting
@@ -51,18 +49,18 @@ def lsv_attention() -> Iterable[AttentionOffer]:
     )
     for name, load, blocks, platforms, missing in offers:
         vendor = "FLASHINFER" if name == "flashinfer" else "FLASH_ATTN"
-        offer = AttentionOffer(
-            name,
-            f"lsv_cuda.{load}",
-            blocks,
-            platforms,
-            missing=missing,
-            dtypes=("bfloat16", "float16"),
-            kv_dtypes=("auto", "fp8_e4m3", "fp8_e5m2") if name == "flashinfer" else ("auto",),
-            aliases=(vendor, f"{vendor}_VLLM_V1"),
-        )
-        yield offer
-        yield msgspec.structs.replace(offer, name=f"{name}-emulated", missing=None, aliases=())
+        caches = ("auto", "fp8_e4m3", "fp8_e5m2") if name == "flashinfer" else ("auto",)
+        for suffix, lack, aliases in (("", missing, (vendor, f"{vendor}_VLLM_V1")), ("-emulated", None, ())):
+            yield AttentionOffer(
+                name + suffix,
+                f"lsv_cuda.{load}",
+                blocks,
+                platforms,
+                missing=lack,
+                dtypes=("bfloat16", "float16"),
+                kv_dtypes=caches,
+                aliases=aliases,
+            )
 
 
 @hookimpl

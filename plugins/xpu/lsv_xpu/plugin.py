@@ -56,7 +56,11 @@ def _missing_flash() -> str | None:
 def lsv_attention() -> Iterable[AttentionOffer]:
     flash, paged = "lsv_xpu.vllm.attention:FlashAttention", "lsv_xpu.ipex.attention:IpexAttention"
     flash_sizes, paged_sizes = (64, 128), (64, 32, 16, 128)
-    yield AttentionOffer("xpu-flash", flash, flash_sizes, ("xpu",), missing=_missing_flash, aliases=("FLASH_ATTN",))
+    halves, caches = ("float16", "bfloat16"), ("auto", "fp8_e4m3", "fp8_e5m2")
+    yield AttentionOffer(
+        "xpu-flash", flash, flash_sizes, ("xpu",), missing=_missing_flash, dtypes=halves, kv_dtypes=caches,
+        aliases=("FLASH_ATTN",),
+    )  # fmt: skip
     yield AttentionOffer("ipex-paged", paged, paged_sizes, ("xpu", "cpu"), missing=libraries.missing_ipex)
     yield AttentionOffer("xpu-flash-emulated", flash, flash_sizes, ("xpu",))
     yield AttentionOffer("ipex-paged-emulated", paged, paged_sizes, ("xpu",))

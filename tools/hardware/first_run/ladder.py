@@ -20,6 +20,8 @@ from lsv.plugins.catalog import Catalog
 TIE = 1e-3
 """Tokens whose log probabilities differ by less may change places: sums are made in another order."""
 SECONDS = 180.0
+ROUGH_TIE = 5e-2
+"""The same for a backend that computes in 16-bit floats alone."""
 REFERENCE: Mapping[str, Any] = {"platform": "cpu", "dtype": "float32", "reference_ops": True}
 
 
@@ -51,16 +53,19 @@ def rungs(platform: Platform, catalog: Catalog, common: Mapping[str, Any]) -> It
     offers = [catalog.find(AttentionOffer, name) for name in platform.attention]
     there = [offer for offer in offers if not (offer.missing and offer.missing())]
     plain = next((offer.name for offer in reversed(there) if offer.missing is None), offers[-1].name)
-    better = [offer.name for offer in there if offer.name != plain]
+    better = [offer for offer in there if offer.name != plain]
     eager = {"enforce_eager": True, "async_scheduling": False}
     yield Rung(f"the device, {plain} attention, every op in torch",
                {**base, **eager, "attention_backend": plain, "reference_ops": True})  # fmt: skip
     yield Rung("kernels for ops", {**base, **eager, "attention_backend": plain})
     yield Rung("graphs or compiled steps", {**base, "async_scheduling": False, "attention_backend": plain})
     yield Rung("steps in flight", {**base, "attention_backend": plain})
-    for name in reversed(better):
-        yield Rung(f"{name} attention, eager", {**base, **eager, "attention_backend": name})
-        yield Rung(f"{name} attention with graphs and steps in flight", {**base, "attention_backend": name})
+    for offer in reversed(better):
+        chosen = {**base, "attention_backend": offer.name}
+        if offer.dtypes and "float32" not in offer.dtypes:
+            chosen["dtype"] = "float16" if "float16" in offer.dtypes else offer.dtypes[0]
+        yield Rung(f"{offer.name} attention, eager", {**chosen, **eager})
+        yield Rung(f"{offer.name} attention with graphs and steps in flight", chosen)
     if len(platform.devices()) > 1:
         yield Rung("two devices", {**base, "tensor_parallel_size": 2})
 
@@ -79,16 +84,17 @@ def climb(rung: Rung, reference: Mapping[str, Any] | None) -> Outcome:
     found = json.loads(line.removeprefix(MARK))
     if "refused" in found:
         return Outcome(rung, f"refused: {found['refused']}", found, tail)
-    return Outcome(rung, compare(found, reference) if reference else "ok", found, tail)
+    tie = TIE if rung.options.get("dtype", "float32") == "float32" else ROUGH_TIE
+    return Outcome(rung, compare(found, reference, tie) if reference else "ok", found, tail)
 
 
-def compare(found: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+def compare(found: Mapping[str, Any], reference: Mapping[str, Any], tie: float = TIE) -> str:
     """``ok`` where all tokens are the reference's, up to a tie; else where the first differs."""
     for number, (own, right, margins) in enumerate(
         zip(found["tokens"], reference["tokens"], reference["margins"], strict=True)
     ):
         parting = next((at for at, (one, two) in enumerate(zip(own, right, strict=True)) if one != two), None)
-        if parting is not None and margins[parting] >= TIE:
+        if parting is not None and margins[parting] >= tie:
             tokens = f"{own[parting]} instead of {right[parting]}, which is likelier by {margins[parting]:.3g}"
             return f"answer {number} differs from the CPU's at token {parting}: {tokens}"
     return "ok"
