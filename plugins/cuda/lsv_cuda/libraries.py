@@ -26,9 +26,9 @@ _FLASH_ATTN_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
 def missing_flashinfer(gpus: Sequence[DeviceInfo] | None = None) -> str | None:
     """Its kernels are compiled when they are first used, unless the package of compiled ones is there."""
     if installed("flashinfer-python") is None:
-        return "the package flashinfer-python: pip install --no-deps flashinfer-python apache-tvm-ffi"
+        return "the package flashinfer-python: pip install flashinfer-python, held to the torch that is there"
     if installed("flashinfer-jit-cache") is None and not _has_nvcc():
-        return "compiled kernels: install flashinfer-jit-cache for the torch's CUDA, or CUDA's compiler nvcc"
+        return "compiled kernels: run flashinfer install-jit-cache-wheel, or install CUDA's compiler nvcc"
     return _too_old("FlashInfer", _FLASHINFER_LOWEST, gpus)
 
 

@@ -55,7 +55,7 @@ def forget() -> Iterator[None]:
             "7.5 or newer, which FlashInfer needs (found made-up",
         ),
         (libraries.missing_flashinfer, {}, (9, 0), "the package flashinfer-python"),
-        (libraries.missing_flashinfer, {"flashinfer-python": "0.6.18"}, (9, 0), "compiled kernels: install"),
+        (libraries.missing_flashinfer, {"flashinfer-python": "0.6.18"}, (9, 0), "flashinfer install-jit-cache-wheel"),
         (libraries.missing_flash_attn_2, EVERYTHING, (12, 0), None),
         (libraries.missing_flash_attn_2, EVERYTHING, (7, 5), "8.0 or newer, which flash-attn needs"),
         (libraries.missing_flash_attn_2, {}, (9, 0), "the package flash-attn, built for this torch"),
