@@ -37,6 +37,9 @@ class PagedPlan:
     tables: torch.Tensor
     """[rows, blocks]: the pages of each row."""
 
+    more: tuple[torch.Tensor, ...] = ()
+    """What else a backend has planned, in its own shapes."""
+
     @property
     def rows(self) -> int:
         return self.context.shape[0]
@@ -61,18 +64,21 @@ def make_plan(
     block_size: int,
     device: Device | None,
     into: PagedPlan | None = None,
+    more: Sequence[Int32s] = (),
 ) -> PagedPlan:
     """The plan of a flat batch over the block table [rows, blocks], on the host if there is no device.
 
     It has tensors of its own or, given ``into``, is that plan of a batch of the same shape: its tensors stay in place.
+    ``more`` goes along in the same copy; its shapes are to depend on that of the batch alone.
     """
     starts = row_starts(batch)
-    parts = (starts, batch.context, token_slots(batch, starts, table, block_size))
+    slots = token_slots(batch, starts, table, block_size)
+    parts: list[npt.NDArray[Any]] = [starts, batch.context, slots, *more]
     host, shape = pack(parts, np.int32), table_shape(batch, table)
     if into is None:
         memory = send(host, device)
-        first, context, slots = split(memory, parts)
-        return PagedPlan(host, memory, first, context, slots, place_table(table, shape, device))
+        first, context, places, *rest = split(memory, parts)
+        return PagedPlan(host, memory, first, context, places, place_table(table, shape, device), tuple(rest))
     assert (len(host), shape) == (len(into.host), into.tables.shape), "the plan is of a batch of another shape"
     into.host[:] = host
     overwrite(into.memory, host, device)

@@ -125,6 +125,21 @@ def test_a_plan_is_refilled_in_place_by_a_batch_of_its_shape() -> None:
         make_plan(wider, wider.tables[0], 4, None, into=plan)
 
 
+def test_what_a_backend_plans_goes_along_in_one_copy() -> None:
+    first, second = (layout([1, 1], [2, at], [[3], [1]]) for at in (1, 4))
+    plan = make_plan(
+        first, first.tables[0], 4, None, more=[np.array([[1, 2], [3, 4]], np.int32), np.array([5], np.int32)]
+    )
+    assert [part.tolist() for part in plan.more] == [[[1, 2], [3, 4]], [5]]
+    assert {part.untyped_storage().data_ptr() for part in plan.more} == {plan.memory.data_ptr()}
+    more = [np.array([[6, 7], [8, 9]], np.int32), np.array([0], np.int32)]
+    assert make_plan(second, second.tables[0], 4, None, plan, more) is plan
+    assert [part.tolist() for part in plan.more] == [[[6, 7], [8, 9]], [0]]
+    assert plan.host_context.tolist() == [2, 4]
+    with pytest.raises(AssertionError, match="another shape"):
+        make_plan(second, second.tables[0], 4, None, plan, more[:1])
+
+
 def test_rows_of_a_padded_batch_begin_every_span() -> None:
     assert row_starts(layout([3, 1, 2], [3, 1, 2])).tolist() == [0, 3, 4, 6]
     assert row_starts(layout([3, 1, 2], [3, 1, 2], span=4)).tolist() == [0, 4, 8, 12]
