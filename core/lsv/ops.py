@@ -36,6 +36,14 @@ class Kernel:
         """
 
 
+class CarryingKernel(Kernel):
+    """A kernel of a whole layer that leaves its last sum to what comes next, which may have to norm the sum anyway."""
+
+    def carry(self, x: torch.Tensor, change: torch.Tensor | None, step: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer over ``x + change``, or over ``x`` alone; its output is the sum of the two results."""
+        raise NotImplementedError
+
+
 LoadKernel = Callable[["Bindable", OpSpec], Kernel]
 """What ``KernelOffer.load`` names: the kernel of a module whose spec the offer supports."""
 

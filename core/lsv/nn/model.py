@@ -11,6 +11,7 @@ from torch import nn
 from lsv.attention import AttentionLayer
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.step import Step
+from lsv.ops import CarryingKernel
 from lsv.weights.naming import Prefixes, rename
 from lsv.weights.place import Weights
 
@@ -114,9 +115,23 @@ def run(model: Model, step: Step) -> torch.Tensor:
     x = model.embed(step.ids, step)
     if step.media is not None:
         x = x.index_copy(0, step.media.places, step.media.rows.to(x.dtype))
-    for layer in model.layers:
-        x = layer(x, step)
-    return model.norm(x.index_select(0, step.logits_rows))  # type: ignore[no-any-return]
+    x, change = _run_layers(model.layers, x, step)
+    rows = x.index_select(0, step.logits_rows)
+    if change is not None:
+        rows = rows + change.index_select(0, step.logits_rows)
+    return model.norm(rows)  # type: ignore[no-any-return]
+
+
+def _run_layers(layers: nn.ModuleList, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The output of the last layer, and what is still to be added to it."""
+    change: torch.Tensor | None = None
+    for layer in layers:
+        kernel = getattr(layer, "kernel", None)
+        if isinstance(kernel, CarryingKernel):
+            x, change = kernel.carry(x, change, step)
+        else:
+            x, change = layer(x if change is None else x + change, step), None
+    return x, change
 
 
 @torch.inference_mode()
