@@ -35,22 +35,31 @@ class Launch:
         return self.sizes[name]
 
 
+def _attention(
+    rows: int, keys: int, *, programs: int, few: int = 0, segment: int = 512, warps: int = 4, stages: int = 2
+) -> Launch:
+    sizes = {"rows": rows, "keys": keys, "few": few, "segment": segment, "doubling": 16, "programs": programs}
+    return Launch(sizes, warps, stages)
+
+
 _TABLE: Mapping[str, Mapping[str, Launch]] = {
-    # rows and keys: of a tile of scores; segment: keys whose result is computed on its own; split: programs below which
-    # the segments of a context have programs of their own
+    # rows and keys: of a tile of scores; few: its rows where every row of the step has one token, 0 where fewer rows
+    # would be computed in another way; segment: keys whose result is computed on its own; doubling: segments until they
+    # are twice as long; programs: as many share the keys of a step evenly
     "attention": {
-        "default": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 512}),
-        "hopper": Launch({"rows": 64, "keys": 64, "segment": 512, "split": 512}, stages=3),
-        "ampere": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 432}),
-        "ada": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 432}),
-        "ponte_vecchio": Launch({"rows": 64, "keys": 32, "segment": 512, "split": 1024}, warps=8),
-        "arc": Launch({"rows": 32, "keys": 32, "segment": 512, "split": 320}, warps=8),
-        INTERPRETER: Launch({"rows": 128, "keys": 64, "segment": 128, "split": 64}),
+        "default": _attention(32, 32, programs=512),
+        "hopper": _attention(64, 64, programs=528, stages=3),  # the instruction of its matrix unit takes 64 rows
+        "ampere": _attention(64, 32, few=16, programs=432),
+        "ada": _attention(64, 32, few=16, programs=432),
+        "ponte_vecchio": _attention(64, 32, programs=1024, warps=8),
+        "arc": _attention(32, 32, programs=320, warps=8),
+        INTERPRETER: _attention(128, 64, segment=128, programs=64),
     },
     # elements: in the hands of one program at once
     "kv_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 16})},
     "rms_norm": {"default": Launch({"elements": 1024})},
     "rope": {"default": Launch({"elements": 1024})},
+    "rope_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 13})},
     "gated": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
     # of a vocabulary: what one of many programs surveys, what one program of a row works on at once
     "survey": {"default": Launch({"chunk": 4096}, warps=8), INTERPRETER: Launch({"chunk": 1024})},

@@ -3,8 +3,8 @@
     python compile_attention.py ARCHITECTURE KIND LAUNCHES [DTYPE HEAD_DIM RATIO KV_DTYPE FEATURE]...
 
 ARCHITECTURE is a CUDA compute capability such as 90, or one of AMD's such as gfx942; KIND one of the device table;
-LAUNCHES "decoding" or "all". Prints a JSON list of [case, kernel, bytes of shared memory, instructions that multiply
-matrices], one for each kernel a case needs.
+LAUNCHES "decoding" or "all". Prints a JSON list of [case, kernel, bytes of shared memory, how matrices are multiplied],
+one for each kernel a case needs: by what instructions, how results lie in a warp's registers, and where sums are made.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def compile_case(place: Any, launches: str, dtype: str, head_dim: str, ratio: st
     """Launch what decoding of long contexts needs, or prompts too, short ones, and steps without a cache."""
     floats, stored, dim, kv_heads = getattr(torch, dtype), getattr(torch, kv_dtype), int(head_dim), HEADS
     layer = AttentionLayer(0, kv_heads * int(ratio), kv_heads, dim, 0.1, **FEATURES[feature])
-    group = KVGroup(0, "full", (0,), token_bytes(layer, stored))
+    group = KVGroup(0, layer.kind, (0,), token_bytes(layer, stored), layer.window)
     backend = TritonAttention()
     cache = backend.allocate(CacheSpec([group], [layer], 2, BLOCK, stored), place)
     every = launches == "all"
@@ -80,8 +80,11 @@ def main(architecture: str, kind: str, launches: str, *words: str) -> None:
 
     def only_compile(kernel: Any, *arguments: Any, warmup: bool, **options: Any) -> Any:
         code = run(kernel, *arguments, warmup=True, **options)
-        products = sorted(set(re.findall(r"\bw?g?mma\.\w*sync[\w.:]*", code.asm.get("ptx", ""))))
-        made[case, code.hash] = [case, code.metadata.name, code.metadata.shared, products]
+        products = set(re.findall(r"\bw?g?mma\.\w*sync[\w.:]*", code.asm.get("ptx", "")))
+        layouts = re.findall(r"#\S+_mma<{(.*)}>", code.asm["ttgir"])
+        products |= {re.sub(r"(warpsPerCTA = \[)\d+", r"\1any", layout) for layout in layouts}
+        products |= set(re.findall(r"\(tensor<\d+x\d+xf32, (#[a-z]+)\d*>\) -> tensor", code.asm["ttgir"]))
+        made[case, code.hash] = [case, code.metadata.name, code.metadata.shared, sorted(products)]
         return code
 
     jit.JITFunction.run = only_compile

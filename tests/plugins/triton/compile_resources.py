@@ -39,6 +39,8 @@ class Resources(NamedTuple):
     registers: int
     spilled: int
     shared: int
+    looped: int = 0
+    """Instructions that move spilled registers within innermost loops over products of matrices; on NVIDIA's alone."""
 
 
 def measure(code: Any) -> Resources:
@@ -51,9 +53,26 @@ def measure(code: Any) -> Resources:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code.asm["cubin"])
         file.flush()
-        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        said, machine = (
+            subprocess.run([tool, what, file.name], capture_output=True, text=True, check=True).stdout
+            for what in ("-res-usage", "-sass")
+        )
     found = {name: int(count) for name, count in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said)}
-    return Resources(found["REG"], found["STACK"] + found["LOCAL"], code.metadata.shared)
+    spilled = found["STACK"] + found["LOCAL"]
+    return Resources(found["REG"], spilled, code.metadata.shared, count_looped(machine) if spilled else 0)
+
+
+def count_looped(machine: str) -> int:
+    """``Resources.looped`` of machine code: a loop is what lies between a branch and an earlier place it goes to."""
+    lines = [(int(at, 16), line) for at, line in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", machine)]
+    branches = ((at, re.search(r"\bBRA\b.*?0x([0-9a-f]+)", line)) for at, line in lines)
+    loops = [(int(found[1], 16), at) for at, found in branches if found is not None and int(found[1], 16) < at]
+    inner = [
+        loop for loop in loops if not any(one != loop and loop[0] <= one[0] and one[1] <= loop[1] for one in loops)
+    ]
+    bodies = ([line for at, line in lines if first <= at <= last] for first, last in inner)
+    over_products = (body for body in bodies if any("MMA" in line for line in body))
+    return sum(bool(re.search(r"\b(LDL|STL)\b", line)) for body in over_products for line in body)
 
 
 class Compiler:
@@ -121,10 +140,11 @@ class Compiler:
 
 def _variant(options: Any) -> str:
     """What distinguishes the launches of attention."""
-    if "DECODING" not in options:
+    if "PLANNED" not in options:
         return ""
-    kind = ", decoding" if options["DECODING"] else ", prompts"
-    return kind + (", split" if options.get("SPLIT") else "") + ("" if options.get("PAGED") else ", no cache")
+    if not options["PAGED"]:
+        return ", no cache"
+    return ", cut" if options["CUT"] else ", whole"
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -54,14 +54,16 @@ def compile_for(architecture: str, cases: list[tuple[str, ...]], folder: Path, l
 
 def test_kernels_compile(tmp_path: Path) -> None:
     made = compile_for("90", ONE, tmp_path, "decoding")
-    assert {one.kernel for one in made} == {"_write", "attend_tiles", "merge_segments"}
+    assert {one.kernel for one in made} == {"_write", "attend_tiles", "merge_parts"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", SHARED)
 def test_kernels_compile_for_every_kind_of_gpu(architecture: str, tmp_path: Path) -> None:
-    """What decodes and what computes prompts multiply by the same instructions, or a row's bits would depend on it."""
+    """What decodes and what computes prompts multiply by the same instructions, whose results lie alike in a warp, or
+    a row's bits would depend on it.
+    """
     cases = MANY if architecture != "75" else [case for case in MANY if case[0] != "bfloat16"]
     found: dict[str, list[str]] = {}
     for case, kernel, shared, products in compile_for(architecture, cases, tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from triton.runtime.interpreter import GridExecutor
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.attention.paged import PagedBackend
@@ -15,6 +16,7 @@ from lsv.attention.plan import PagedPlan
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
+from lsv.testing.recording import Recording
 from lsv_triton.attention import backend as attention
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention import write_kernel
@@ -73,17 +75,30 @@ class Cached:
     ) -> list[torch.Tensor]:
         """Tokens ``starts[i]:stops[i]`` of each request that has some, in order; a ``reader`` only reads."""
         spans = [(i, a, b) for i, (a, b) in enumerate(zip(starts, stops, strict=True)) if a < b]
+        layout, (q, k, v) = self.layout(rows, spans)
+        self.plan = plan = self.backend.plan(layout, self.group, into)
+        new = (k, v) if reader is None else (None, None)
+        counts = layout.query.tolist()
+        return list(self.backend.attend(q, *new, reader or self.layer, self.cache, plan).split(counts))
+
+    def layout(
+        self, rows: Rows, spans: Sequence[tuple[int, int, int]], blocks: int = 0
+    ) -> tuple[BatchLayout, list[torch.Tensor]]:
+        """Tokens a:b of request i for each (i, a, b), and their q, k and v."""
         size, window = self.case.block_size, self.layer.window
         table = np.zeros((len(spans), -(-max(b for _, _, b in spans) // size)), np.int32)
         for line, (i, a, b) in enumerate(spans):
             behind = 0 if window is None else max(0, a - window + 1) // size
             table[line, behind : -(-b // size)] = rows.blocks[i][behind : -(-b // size)]
-        counts = [b - a for _, a, b in spans]
-        layout = BatchLayout(np.array(counts, np.int32), np.array([b for *_, b in spans], np.int32), (table,))
-        q, k, v = (torch.cat([part[i][a:b] for i, a, b in spans]) for part in (rows.q, rows.k, rows.v))
-        self.plan = plan = self.backend.plan(layout, self.group, into)
-        new = (k, v) if reader is None else (None, None)
-        return list(self.backend.attend(q, *new, reader or self.layer, self.cache, plan).split(counts))
+        query, context = (np.array(part, np.int32) for part in ([b - a for _, a, b in spans], [b for *_, b in spans]))
+        tensors = [torch.cat([part[i][a:b] for i, a, b in spans]) for part in (rows.q, rows.k, rows.v)]
+        return BatchLayout(query, context, (table,), blocks=blocks), tensors
+
+
+def use_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Have attention launched with these sizes instead of the table's."""
+    found = Launch({"few": 0, "doubling": 16, "programs": 64, **sizes})
+    monkeypatch.setattr(attention, "launch", lambda op, device: found)
 
 
 def layer_of(case: AttentionCase, place: Device, kv_heads: int = 2) -> AttentionLayer:
@@ -155,8 +170,7 @@ def test_conforms_in_every_pair(case: AttentionCase, place: Device) -> None:
 def test_long_contexts_are_row_invariant(feature: str, place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """In large tiles, for the interpreter takes its time by program."""
     if place.torch_device.type == "cpu":
-        sizes = {"rows": 512, "keys": 128, "segment": 512, "split": 64}
-        monkeypatch.setattr(attention, "launch", lambda op, device: Launch(sizes))
+        use_sizes(monkeypatch, rows=512, keys=128, segment=512)
     case = AttentionCase("bfloat16", 64, 2, 64, feature)
     check_row_invariance(TritonAttention(), place, case)
 
@@ -172,8 +186,7 @@ def test_a_token_has_the_same_bits_in_any_company(
     case: AttentionCase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a batch of prompts, alone in chunks, and decoded; contexts of several segments, in one program and in many."""
-    sizes = {"rows": 64, "keys": 16, "segment": 32, "split": 10}
-    monkeypatch.setattr(attention, "launch", lambda op, device: Launch(sizes))
+    use_sizes(monkeypatch, rows=64, keys=16, segment=16, doubling=1, programs=10)
     lengths = [40, 1, 75]
     rows = rows_of(case, place, lengths, kv_heads=1)
     together, alone = (Cached(TritonAttention(), case, place, kv_heads=1) for _ in range(2))
@@ -190,16 +203,73 @@ def test_a_token_has_the_same_bits_in_any_company(
             assert torch.equal(found[0], whole[i][-1]), f"decoding the last token of {lengths[i]}, with {batch}"
 
 
-def test_segments_in_programs_of_their_own_change_no_bit(place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = replace(CASE, feature="sinks")
+@pytest.mark.parametrize("feature", ["sinks", "window"])
+def test_more_programs_change_no_bit(feature: str, place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt, the rest of another and a decoded token, by as many programs as there are tiles, and by more."""
+    case = replace(CASE, feature=feature)
+    rows = rows_of(case, place, [150, 20, 90], kv_heads=1)
+    found = []
+    for programs in (1, 12, 100):
+        use_sizes(monkeypatch, rows=64, keys=16, segment=16, doubling=2, programs=programs)
+        cached = Cached(TritonAttention(), case, place, kv_heads=1)
+        cached.step(rows, [0, 0, 0], [0, 5, 89])
+        found.append(torch.cat(cached.step(rows, [0, 5, 89], [150, 20, 90])))
+        _, cut = cached.plan.more
+        assert ((cut[:, 1] < 150).sum() > 0) == (programs > 1)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_tiles_of_fewer_rows_change_no_bit(place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step has one token a row, tiles may be small."""
+    case = replace(CASE, dtype="float16")
     rows = rows_of(case, place, [70, 20], kv_heads=1)
     found = []
-    for split in (0, 100):
-        sizes = {"rows": 64, "keys": 16, "segment": 32, "split": split}
-        monkeypatch.setattr(attention, "launch", lambda op, device, sizes=sizes: Launch(sizes))
+    for few in (0, 16):
+        use_sizes(monkeypatch, rows=64, keys=16, segment=32, few=few)
         cached = Cached(TritonAttention(), case, place, kv_heads=1)
-        found.append(torch.cat(cached.step(rows, [0, 0], [70, 20])))
+        cached.step(rows, [0, 0], [69, 19])
+        found.append(torch.cat(cached.step(rows, [69, 19], [70, 20])))
     assert torch.equal(*found)
+
+
+def test_recorded_launches_serve_other_contexts(place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a graph replays them: nothing that a launch is told depends on how long rows are."""
+    if place.torch_device.type != "cpu":
+        pytest.skip("kernels are launched by Triton here")
+    use_sizes(monkeypatch, rows=64, keys=16, segment=16, doubling=2, programs=6)
+    rows = rows_of(CASE, place, [150, 30, 90], kv_heads=1)
+    replayed, other = (Cached(TritonAttention(), CASE, place, kv_heads=1) for _ in range(2))
+    for cached in (replayed, other):
+        cached.step(rows, [0] * 3, [149, 29, 89])
+    batch, tensors = replayed.layout(rows, [(0, 9, 10), (1, 3, 4), (2, 7, 8)], blocks=12)
+    plan, recording = replayed.backend.plan(batch, replayed.group), Recording([(GridExecutor, "__call__")])
+    with recording.capture():
+        out = replayed.backend.attend(*tensors, replayed.layer, replayed.cache, plan)
+    assert len(recording) >= 3, "the write, attention, and the merging of parts"
+    batch, now = replayed.layout(rows, [(0, 149, 150), (1, 29, 30), (2, 89, 90)], blocks=12)
+    assert replayed.backend.plan(batch, replayed.group, plan) is plan
+    for old, new in zip(tensors, now, strict=True):
+        old.copy_(new)
+    recording.replay()
+    assert torch.equal(out, torch.cat(other.step(rows, [149, 29, 89], [150, 30, 90])))
+
+
+@pytest.mark.parametrize("contexts", [[100] * 8, [131072] + [1000] * 255])
+def test_programs_follow_the_rows_and_not_the_longest_context(
+    contexts: list[int], place: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place.torch_device.type != "cpu":
+        pytest.skip("kernels are launched by Triton here")
+    use_sizes(monkeypatch, rows=64, keys=64, segment=512, doubling=16, programs=528)
+    cached = Cached(TritonAttention(), replace(CASE, block_size=64), place, pages=2)
+    grids: list[tuple[int, ...]] = []
+    monkeypatch.setattr(GridExecutor, "__call__", lambda launched, *args, **names: grids.append(launched.grid))
+    ones, table = np.ones(len(contexts), np.int32), np.zeros((len(contexts), 131072 // 64), np.int32)
+    plan = cached.backend.plan(BatchLayout(ones, np.array(contexts, np.int32), (table,)), cached.group)
+    q = torch.zeros(len(contexts), 8, 64)
+    cached.backend.attend(q, None, None, cached.layer, cached.cache, plan)
+    assert grids == [(len(contexts) + 264, 2), (min(len(contexts), 264), 2, 1)]
 
 
 @pytest.mark.parametrize("backend", [TritonAttention, TorchAttention])

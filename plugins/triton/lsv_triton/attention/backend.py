@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 
-from lsv.attention import AttentionLayer, CacheSpec
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
 from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import PagedPlan
+from lsv.attention.plan import PagedPlan, make_plan, table_shape
+from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_triton.attention.cache import KVCache, make_cache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, PLAIN
-from lsv_triton.attention.kernels import attend_tiles, merge_segments
+from lsv_triton.attention.kernels import attend_tiles, merge_parts
+from lsv_triton.attention.schedule import Sizes, Tiling, make_schedule
 from lsv_triton.attention.write_kernel import FORMS, write
-from lsv_triton.device_table import launch
+from lsv_triton.device_table import Launch, launch
 
 MAX_HEAD_DIM = 256
 
-_PARTS_BYTES = 64 << 20  # most bytes that the results of segments may take
+_PARTS_BYTES = 64 << 20  # most bytes that parts may take
+_AHEAD = 8  # parts that are loaded at once
 _DOTS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 if triton.knobs.runtime.interpret:  # float32 is the only dtype that the interpreter computes in reliably
     _DOTS = dict.fromkeys(_DOTS, tl.float32)
@@ -31,8 +34,12 @@ class TritonAttention(PagedBackend):
     """Row-invariant: a token's result depends on its request's tokens only, whether it is decoded or part of a prompt,
     and however that is cut into chunks.
 
-    Grids follow from shapes alone, so every step can be captured and replayed.
+    Grids follow from shapes alone, so every step can be captured and replayed. What their programs do is planned by
+    the contexts of the rows.
     """
+
+    def __init__(self) -> None:
+        self._tilings: dict[int, Tiling] = {}
 
     def supports(self, layer: AttentionLayer) -> str | None:
         if layer.head_dim > MAX_HEAD_DIM:
@@ -40,7 +47,19 @@ class TritonAttention(PagedBackend):
         return super().supports(layer)
 
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
+        self._tilings = {}
+        for layer in spec.layers:
+            tile = _Tile.of(layer, max(2, spec.dtype.itemsize), device.torch_device)
+            self._tilings.setdefault(layer.group, tile.tiling(layer))
         return make_cache(spec, device.torch_device)
+
+    def plan(self, batch: BatchLayout, group: KVGroup, into: PagedPlan | None = None) -> PagedPlan:
+        table, tiling = self.rows_of(batch, group), self._tilings.get(group.index)
+        more: tuple[Int32s, ...] = ()
+        if tiling is not None and table.shape[1]:
+            schedule = make_schedule(batch, tiling, table_shape(batch, table)[1] * self.block_size)
+            more = (schedule.units, schedule.cut)
+        return make_plan(batch, table, self.block_size, self.device, into, more)
 
     def attend(
         self,
@@ -55,10 +74,12 @@ class TritonAttention(PagedBackend):
         if cache is None:
             assert k is not None, "without a cache there must be keys"
             assert v is not None, "without a cache there must be values"
-            return _attend(q, layer, plan, _in_step(_dense(k), _dense(v)))
+            return _attend(q, layer, plan, _in_step(_dense(k), _dense(v)), None)
         if k is not None and v is not None:
             write(_dense(k), _dense(v), layer, cache, plan)
-        return _attend(q, layer, plan, _in_cache(cache, layer, plan))
+        # a layer that is unlike the first of its group makes no use of the schedule
+        tiling = self._tilings.get(layer.group) if plan.more else None
+        return _attend(q, layer, plan, _in_cache(cache, layer, plan), tiling)
 
     def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
         write(_dense(k), _dense(v), layer, cache, plan)
@@ -112,44 +133,84 @@ def _in_cache(cache: KVCache, layer: AttentionLayer, plan: PagedPlan) -> _Keys:
     )
 
 
-def _attend(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Keys) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Of scores, rows times keys, and how a program computes one."""
+
+    rows: int
+    keys: int
+    warps: int
+    span: int
+    sizes: Launch
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, itemsize: int, device: torch.device) -> _Tile:
+        """That of a layer whose queries have elements of so many bytes."""
+        sizes, ratio = launch("attention", device), layer.heads // layer.kv_heads
+        span = max(16, triton.next_power_of_2(layer.head_dim))
+        large = max(1, span * itemsize // 256)  # the table's sizes are for heads of 128 features of 2 bytes
+        rows = max(16, sizes["rows"] * 2 // max(2, large), triton.next_power_of_2(ratio))
+        return cls(rows, max(16, sizes["keys"] // large), sizes.warps * min(2, large), span, sizes)
+
+    def for_one_token(self, layer: AttentionLayer, itemsize: int) -> _Tile:
+        """A tile of fewer rows, where one computes a row by the same operations: in floats of 16 bits, whose products
+        Triton cuts over warps by columns if there are fewer rows than columns, else by rows.
+        """
+        few = self.sizes["few"]
+        if itemsize != 2 or self.warps != self.sizes.warps or not layer.heads // layer.kv_heads <= few < self.rows:
+            return self
+        warps = self.warps if self.rows < self.span else self.warps * few // self.rows
+        return replace(self, rows=few, warps=max(1, warps))
+
+    def tiling(self, layer: AttentionLayer) -> Tiling:
+        return Tiling(
+            queries=self.rows // (layer.heads // layer.kv_heads),
+            causal=layer.causal,
+            window=layer.window,
+            programs=triton.cdiv(self.sizes["programs"], layer.kv_heads),
+            segment=self.sizes["segment"],
+            doubling=self.sizes["doubling"],
+            most_parts=_PARTS_BYTES // (4 * layer.heads * (layer.head_dim + 2)),
+        )
+
+
+def _attend(
+    q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Keys, tiling: Tiling | None
+) -> torch.Tensor:
     tokens, ratio = q.shape[0], layer.heads // layer.kv_heads
-    span = max(16, triton.next_power_of_2(layer.head_dim))
-    tile = launch("attention", q.device)
-    large = max(1, span * q.itemsize // 256)  # the table's sizes are for heads of 128 features of 2 bytes
-    rows = max(16, tile["rows"] * 2 // max(2, large), triton.next_power_of_2(ratio))
-    segments = max(1, triton.cdiv(source.longest, tile["segment"]))
-    tiles = plan.rows if plan.decoding else tokens // (rows // ratio) + plan.rows
-    parts = tokens * layer.heads * segments
-    split = segments > 1 and tiles * layer.kv_heads < tile["split"] and 4 * parts * layer.head_dim <= _PARTS_BYTES
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    peaks = torch.empty(parts, dtype=torch.float32, device=q.device) if split else out
-    totals, sums = (torch.empty_like(peaks), peaks.new_empty(parts * layer.head_dim)) if split else (out, out)
+    tile = _Tile.of(layer, q.itemsize, q.device)
+    planned = tiling is not None and tiling == tile.tiling(layer)
+    if plan.decoding:
+        tile = tile.for_one_token(layer, q.itemsize)
+    if tiling is not None and planned:
+        (units, cut), sizes = plan.more, tiling.sizes(tokens, plan.rows, source.longest)
+    else:
+        units = cut = plan.starts
+        sizes = Sizes(plan.rows if plan.decoding else tokens // (tile.rows // ratio) + plan.rows, 1, 0, 0)
+    out, room = torch.empty(q.shape, dtype=q.dtype, device=q.device), sizes.parts
+    parts = out.new_empty(room * layer.heads * (layer.head_dim + 2), dtype=torch.float32) if room else out
     shared = {
         "RATIO": ratio,
         "DIM": layer.head_dim,
-        "PAGED": source.paged,
-        "CAUSAL": layer.causal,
-        "WINDOW": layer.window or 0,
         "SINKS": layer.sinks is not None,
-        "DECODING": plan.decoding,
-        "SEGMENT": tile["segment"],
-        "SPAN": span,
+        "SPAN": tile.span,
         "enable_fp_fusion": False,  # or the compiler might fuse differently in the two kernels
     }
     sinks = q if layer.sinks is None else layer.sinks
-    attend_tiles[tiles, layer.kv_heads, segments if split else 1](
-        q, out, peaks, totals, sums, *source.tensors, sinks, q if layer.alibi is None else layer.alibi,
-        plan.starts, plan.context, plan.tables, plan.rows, segments, plan.tables.stride(0),
+    attend_tiles[sizes.units, layer.kv_heads](
+        q, out, parts, *source.tensors, sinks, q if layer.alibi is None else layer.alibi, units,
+        plan.starts, plan.context, plan.tables, plan.rows, room, plan.tables.stride(0),
         *q.stride()[:2], *source.strides, *_scales(layer, source), source.value_unit,
-        BLOCK=source.block, FORM=source.form, CAP=bool(layer.soft_cap), ALIBI=layer.alibi is not None, SPLIT=split,
-        ROWS=rows, KEYS=max(16, tile["keys"] // large), DOT=_DOTS[q.dtype], **shared,
-        num_warps=tile.warps * min(2, large), num_stages=tile.stages,
+        BLOCK=source.block, PAGED=source.paged, FORM=source.form, CAUSAL=layer.causal, WINDOW=layer.window or 0,
+        CAP=bool(layer.soft_cap), ALIBI=layer.alibi is not None,
+        DECODING=plan.decoding and not planned, PLANNED=planned, CUT=bool(room),
+        SEGMENT=tile.sizes["segment"], DOUBLING=tile.sizes["doubling"], ROWS=tile.rows, KEYS=tile.keys,
+        DOT=_DOTS[q.dtype], **shared, num_warps=tile.warps, num_stages=tile.sizes.stages,
     )  # fmt: skip
-    if split:
-        merge_segments[tokens, layer.kv_heads](
-            out, peaks, totals, sums, sinks, plan.starts, plan.context, plan.rows, segments, source.value_unit,
-            LANES=triton.next_power_of_2(ratio), **shared, num_warps=tile.warps,
+    if room:
+        merge_parts[sizes.cut, layer.kv_heads, sizes.queries](
+            out, parts, cut, sinks, plan.starts, room, source.value_unit, QUERIES=sizes.queries,
+            LANES=triton.next_power_of_2(ratio), AHEAD=_AHEAD, **shared, num_warps=tile.sizes.warps,
         )  # fmt: skip
     return out
 

@@ -1,9 +1,9 @@
 """Paged attention: tiles of queries over tiles of keys, segment by segment.
 
-Keys are cut at fixed positions into segments of ``SEGMENT``. Within one a tile of queries passes over tiles of keys
+Keys are cut into segments at fixed positions, see ``schedule``. Within one a tile of queries passes over tiles of keys
 with a running maximum; what segments give is merged in their order, starting from nothing. So a token's result is made
 of the same operations whichever rows share its tile, whether it is decoded or part of a prompt, and whether one program
-passes over all segments or each has a program of its own.
+passes over all segments or several over some each.
 
 A part of a result is ``(peak, total, sum)``: the largest score, the weights relative to it added up, and the values so
 weighted. Scores are in base 2.
@@ -43,6 +43,22 @@ def _tile_of(tile, starts, rows, QUERIES: tl.constexpr, DECODING: tl.constexpr):
 
 
 @triton.jit
+def _border(segment, SEGMENT: tl.constexpr, DOUBLING: tl.constexpr):
+    """The first position of a segment."""
+    level = tl.maximum(segment // DOUBLING - 1, 0)
+    return ((segment - level * DOUBLING) << level) * SEGMENT
+
+
+@triton.jit
+def _segment_at(position, SEGMENT: tl.constexpr, DOUBLING: tl.constexpr):
+    """Which segment a position lies in."""
+    units, level = position // SEGMENT, 0
+    while (units >> level) >= 2 * DOUBLING:
+        level += 1
+    return level * DOUBLING + (units >> level)
+
+
+@triton.jit
 def _seen(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """The keys [begin, end) that queries at positions lowest … highest of ``length`` see."""
     begin, end = 0, length
@@ -50,6 +66,17 @@ def _seen(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
         begin, end = tl.maximum(0, lowest - WINDOW + 1), tl.minimum(length, highest + WINDOW)
     if CAUSAL:
         end = highest + 1
+    return begin, end
+
+
+@triton.jit
+def _seen_by_all(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """The keys [begin, end) that each of the queries at positions lowest … highest of ``length`` sees."""
+    begin, end = 0, length
+    if WINDOW > 0:
+        begin, end = tl.maximum(0, highest - WINDOW + 1), tl.minimum(length, lowest + WINDOW)
+    if CAUSAL:
+        end = lowest + 1
     return begin, end
 
 
@@ -90,24 +117,34 @@ def _finish(peak, total, acc, sinks, head, there, value_scale, SINKS: tl.constex
 
 
 @triton.jit
-def _pass_segment(
+def _load(places, there, MASKED: tl.constexpr):
+    """What is there, 0 for the rest; without ``MASKED`` all of it is."""
+    if MASKED:
+        found = tl.load(places, mask=there, other=0)
+    else:
+        found = tl.load(places)
+    return found
+
+
+@triton.jit
+def _pass_keys(
+    peak, total, acc,
     q, position, slope,
     keys, values, key_scales, value_scales, table, origin,
     low, high, begin, end,
     scale, cap,
     page_stride, key_stride, value_stride, scale_page_stride,
-    DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
+    MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
+    KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """The part of keys [low, high) for queries [ROWS, SPAN]; of these, ones outside [begin, end) are nobody's."""
-    peak, total, acc = _nothing(ROWS, SPAN)
+    """A part with keys [low, high) added for queries [ROWS, SPAN]; without ``MASKED`` every query sees all of them."""
     feature = tl.arange(0, SPAN)
     for first in range(low, high, KEYS):
         at = first + tl.arange(0, KEYS)
-        inside = (at >= begin) & (at < end)
+        inside = (at >= begin) & (at < end) if MASKED else at >= 0
         if PAGED:
-            page = tl.load(table + at // BLOCK, mask=inside, other=0).to(tl.int64)
+            page = _load(table + at // BLOCK, inside, MASKED).to(tl.int64)
             key_at = page * page_stride + (at % BLOCK) * DIM
             value_at = key_at
             scale_at = page * scale_page_stride + at % BLOCK
@@ -116,70 +153,79 @@ def _pass_segment(
             value_at = (origin + at) * value_stride
             scale_at = key_at
         there = inside[:, None] & (feature < DIM)[None, :]
-        k = real(tl.load(keys + key_at[:, None] + feature[None, :], mask=there, other=0), FORM).to(DOT)
+        k = real(_load(keys + key_at[:, None] + feature[None, :], there, MASKED or DIM < SPAN), FORM).to(DOT)
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if FORM == INT8:
-            score *= tl.load(key_scales + scale_at, mask=inside, other=0.0)[None, :]
+            score *= _load(key_scales + scale_at, inside, MASKED)[None, :]
         if CAP:
             score = (1.0 - 2.0 / (tl.exp2(score * 2.0 * _LOG2E) + 1.0)) * cap  # cap * tanh(score)
-        distance = position[:, None] - at[None, :]
+        if ALIBI or MASKED:
+            distance = position[:, None] - at[None, :]
         if ALIBI:
             score = tl.fma(tl.abs(distance).to(tl.float32), slope[:, None] + tl.zeros_like(score), score)
-        visible = inside[None, :]
-        if CAUSAL:
-            visible = visible & (distance >= 0)
-        if WINDOW > 0:
-            visible = visible & (tl.abs(distance) < WINDOW)
-        score = tl.where(visible, score, float("-inf"))
+        if MASKED:
+            visible = inside[None, :]
+            if CAUSAL:
+                visible = visible & (distance >= 0)
+            if WINDOW > 0:
+                visible = visible & (tl.abs(distance) < WINDOW)
+            score = tl.where(visible, score, float("-inf"))
         top = tl.maximum(peak, tl.max(score, axis=1))
         base = tl.where(top == float("-inf"), 0.0, top)
         weight, old = tl.exp2(score - base[:, None]), tl.exp2(peak - base)
         total = tl.fma(total, old, tl.sum(weight, axis=1))
-        v = real(tl.load(values + value_at[:, None] + feature[None, :], mask=there, other=0), FORM).to(DOT)
+        v = real(_load(values + value_at[:, None] + feature[None, :], there, MASKED or DIM < SPAN), FORM).to(DOT)
         if FORM == INT8:
-            weight *= tl.load(value_scales + scale_at, mask=inside, other=0.0)[None, :]
+            weight *= _load(value_scales + scale_at, inside, MASKED)[None, :]
         acc = tl.dot(weight.to(DOT), v, acc * old[:, None], input_precision="ieee")
         peak = top
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=["rows", "segments"])
+@triton.jit(do_not_specialize=["rows", "room"])
 def attend_tiles(
     q,  # [tokens, heads, DIM]; the last axis is dense
-    out,  # the same, dense; without SPLIT
-    peaks,  # float32 [tokens, heads, segments], with SPLIT
-    totals,
-    sums,  # float32 [tokens, heads, segments, DIM]
+    out,  # the same, dense
+    parts,  # float32: peaks, totals [kv_heads, room, RATIO] and sums [kv_heads, room, RATIO, DIM]; with CUT
     keys,  # PAGED: [pages, kv_heads, BLOCK, DIM], all but pages dense; else [tokens, kv_heads, DIM]
     values,
     key_scales,  # float32 [pages, kv_heads, BLOCK], with INT8
     value_scales,
     sinks,  # [heads]
     alibi,
+    units,  # int32 [units, 5]: see schedule.Schedule; with PLANNED
     starts,  # int32 [rows + 1]
     context,  # int32 [rows]
     tables,  # int32 [rows, blocks]
-    rows, segments, table_stride,
+    rows, room, table_stride,
     q_stride, q_head_stride,
     page_stride, key_stride, key_head_stride, value_stride, value_head_stride, scale_page_stride,
     scale, cap, value_scale,
     RATIO: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, SINKS: tl.constexpr,
-    DECODING: tl.constexpr, SPLIT: tl.constexpr,
-    SEGMENT: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
+    DECODING: tl.constexpr, PLANNED: tl.constexpr, CUT: tl.constexpr, SEGMENT: tl.constexpr, DOUBLING: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, KV head, segment with SPLIT). Tile i of a step is one of row r if ``starts[r] // QUERIES + r`` is
-    at most i, which leaves some without tokens; where all rows have one token, it is that of row i.
+    """Program (unit, KV head), or without ``PLANNED`` (tile, KV head): then tile i of a step is one of row r if
+    ``starts[r] // QUERIES + r`` is at most i, which leaves some without tokens; where all rows have one token, it is
+    that of row i.
     """
     QUERIES: tl.constexpr = ROWS // RATIO
-    row, first = _tile_of(tl.program_id(0), starts, rows, QUERIES, DECODING)
+    unit = units + tl.program_id(0) * 5
+    if PLANNED:
+        row, first = tl.load(unit), tl.load(unit + 1)
+    else:
+        row, first = _tile_of(tl.program_id(0), starts, rows, QUERIES, DECODING)
     start = tl.load(starts + row)
     query = tl.load(starts + row + 1) - start
     if first >= query:
         return
     length = tl.load(context + row) if PAGED else query
     lowest = length - query + first
-    begin, end = _seen(lowest, tl.minimum(lowest + QUERIES, length) - 1, length, CAUSAL, WINDOW)
+    highest = tl.minimum(lowest + QUERIES, length) - 1
+    begin, end = _seen(lowest, highest, length, CAUSAL, WINDOW)
+    whole_from, whole_to = _seen_by_all(lowest, highest, length, CAUSAL, WINDOW)
+    whole_from, whole_to = tl.cdiv(whole_from, KEYS) * KEYS, whole_to // KEYS * KEYS
     kv_head, lane = tl.program_id(1), tl.arange(0, ROWS)
     token, head = first + lane // RATIO, kv_head * RATIO + lane % RATIO
     there = (token < query) & (lane < QUERIES * RATIO)
@@ -194,68 +240,96 @@ def attend_tiles(
     own_keys = keys + kv_head.to(tl.int64) * key_head_stride
     own_values = values + kv_head.to(tl.int64) * value_head_stride
     own_key_scales, own_value_scales = key_scales + kv_head * BLOCK, value_scales + kv_head * BLOCK
-    from_segment, to_segment = begin // SEGMENT, tl.cdiv(end, SEGMENT)
-    if SPLIT:
-        from_segment = tl.program_id(2)
-        to_segment = from_segment + 1
-        if (to_segment * SEGMENT <= begin) | (from_segment * SEGMENT >= end):
-            return
+    if PLANNED:
+        from_segment, to_segment = tl.load(unit + 2), tl.load(unit + 3)
+    else:
+        from_segment = _segment_at(begin, SEGMENT, DOUBLING)
+        to_segment = _segment_at(end - 1, SEGMENT, DOUBLING) + 1
+    all_of_it = there
+    if CUT:
+        part, together = tl.load(unit + 4), tl.minimum(query - first, QUERIES)
+        kept = there & (part >= 0)
+        all_of_it = there & (part < 0)
+        line = (kv_head.to(tl.int64) * room + part) * RATIO
+        totals = parts + room.to(tl.int64) * heads
+        sums = totals + room.to(tl.int64) * heads
     peak, total, acc = _nothing(ROWS, SPAN)
     for segment in range(from_segment, to_segment):
-        low = tl.maximum(segment * SEGMENT, begin // KEYS * KEYS)
-        high = tl.minimum((segment + 1) * SEGMENT, end)
-        next_peak, next_total, next_acc = _pass_segment(
-            x, position, slope,
+        low = tl.maximum(_border(segment, SEGMENT, DOUBLING), begin // KEYS * KEYS)
+        high = tl.minimum(_border(segment + 1, SEGMENT, DOUBLING), end)
+        from_whole = tl.minimum(tl.maximum(whole_from, low), high)
+        to_whole = tl.maximum(tl.minimum(whole_to, high), from_whole)
+        next_peak, next_total, next_acc = _nothing(ROWS, SPAN)
+        if WINDOW > 0:
+            next_peak, next_total, next_acc = _pass_keys(
+                next_peak, next_total, next_acc, x, position, slope,
+                own_keys, own_values, own_key_scales, own_value_scales, table, origin,
+                low, from_whole, begin, end, scale, cap,
+                page_stride, key_stride, value_stride, scale_page_stride,
+                True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+            )  # fmt: skip
+        next_peak, next_total, next_acc = _pass_keys(
+            next_peak, next_total, next_acc, x, position, slope,
             own_keys, own_values, own_key_scales, own_value_scales, table, origin,
-            low, high, begin, end, scale, cap,
+            from_whole, to_whole, begin, end, scale, cap,
             page_stride, key_stride, value_stride, scale_page_stride,
-            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, ROWS, KEYS, SPAN, DOT,
+            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
         )  # fmt: skip
-        if SPLIT:
-            peak, total, acc = next_peak, next_total, next_acc
-        else:
-            peak, total, acc = _merge(peak, total, acc, next_peak, next_total, next_acc)
-    if SPLIT:
-        part = (place * heads + head) * segments + from_segment
-        tl.store(peaks + part, peak, mask=there)
-        tl.store(totals + part, total, mask=there)
-        tl.store(sums + part[:, None] * DIM + feature, acc, mask=whole)
-    else:
-        answer = _finish(peak, total, acc, sinks, head, there, value_scale, SINKS)
-        tl.store(out + (place * heads + head)[:, None] * DIM + feature, answer.to(out.dtype.element_ty), mask=whole)
-
-
-@triton.jit(do_not_specialize=["rows", "segments"])
-def merge_segments(
-    out,  # [tokens, heads, DIM] dense
-    peaks,  # float32 [tokens, heads, segments]
-    totals,
-    sums,  # float32 [tokens, heads, segments, DIM]
-    sinks,  # [heads]
-    starts,  # int32 [rows + 1]
-    context,  # int32 [rows]
-    rows, segments, value_scale,
-    RATIO: tl.constexpr, DIM: tl.constexpr, PAGED: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, DECODING: tl.constexpr, SEGMENT: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """Program (token, KV head): what ``attend_tiles`` left of the segments that the token sees."""
-    token, kv_head = tl.program_id(0), tl.program_id(1)
-    row = token if DECODING else _row_of(token, starts, rows, 1, 0)
-    start, stop = tl.load(starts + row), tl.load(starts + row + 1)
-    length = tl.load(context + row) if PAGED else stop - start
-    position = length - stop + token
-    begin, end = _seen(position, position, length, CAUSAL, WINDOW)
-
-    lane, feature = tl.arange(0, LANES), tl.arange(0, SPAN)[None, :]
-    head, there = kv_head * RATIO + lane, lane < RATIO
-    whole = there[:, None] & (feature < DIM)
-    line = token.to(tl.int64) * (tl.num_programs(1) * RATIO) + head
-    peak, total, acc = _nothing(LANES, SPAN)
-    for segment in range(begin // SEGMENT, tl.cdiv(end, SEGMENT)):
-        part = line * segments + segment
-        next_peak = tl.load(peaks + part, mask=there, other=0.0)
-        next_total = tl.load(totals + part, mask=there, other=0.0)
-        next_acc = tl.load(sums + part[:, None] * DIM + feature, mask=whole, other=0.0)
+        next_peak, next_total, next_acc = _pass_keys(
+            next_peak, next_total, next_acc, x, position, slope,
+            own_keys, own_values, own_key_scales, own_value_scales, table, origin,
+            to_whole, high, begin, end, scale, cap,
+            page_stride, key_stride, value_stride, scale_page_stride,
+            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+        )  # fmt: skip
+        if CUT:
+            tl.store(parts + line + lane, next_peak, mask=kept)
+            tl.store(totals + line + lane, next_total, mask=kept)
+            at = sums + line * DIM + lane[:, None] * DIM + feature
+            tl.store(at, next_acc, mask=kept[:, None] & (feature < DIM))
+            line += together * RATIO
         peak, total, acc = _merge(peak, total, acc, next_peak, next_total, next_acc)
     answer = _finish(peak, total, acc, sinks, head, there, value_scale, SINKS)
-    tl.store(out + line[:, None] * DIM + feature, answer.to(out.dtype.element_ty), mask=whole)
+    at = out + (place * heads + head)[:, None] * DIM + feature
+    tl.store(at, answer.to(out.dtype.element_ty), mask=all_of_it[:, None] & (feature < DIM))
+
+
+@triton.jit(do_not_specialize=["room"])
+def merge_parts(
+    out,  # [tokens, heads, DIM] dense
+    parts,  # as attend_tiles left them
+    cut,  # int32 [cut, 4]: see schedule.Schedule
+    sinks,  # [heads]
+    starts,  # int32 [rows + 1]
+    room, value_scale,
+    RATIO: tl.constexpr, DIM: tl.constexpr, SINKS: tl.constexpr, QUERIES: tl.constexpr,
+    LANES: tl.constexpr, SPAN: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Program (cut tile, KV head, token of the tile): its parts in order, ``AHEAD`` loaded at once."""
+    tile, kv_head = cut + tl.program_id(0) * 4, tl.program_id(1)
+    row, first = tl.load(tile), tl.load(tile + 1)
+    start = tl.load(starts + row)
+    query = tl.load(starts + row + 1) - start
+    token = first + tl.program_id(2)
+    if token >= query:
+        return
+    part, segments = tl.load(tile + 2) + tl.program_id(2), tl.load(tile + 3)
+    together, heads = tl.minimum(query - first, QUERIES), tl.num_programs(1) * RATIO
+    lane, feature = tl.arange(0, LANES), tl.arange(0, SPAN)[None, :]
+    head, there = kv_head * RATIO + lane, lane < RATIO
+    totals = parts + room.to(tl.int64) * heads
+    sums = totals + room.to(tl.int64) * heads
+    peak, total, acc = _nothing(LANES, SPAN)
+    for segment in range(0, segments, AHEAD):
+        for number in tl.static_range(AHEAD):
+            known = there & (segment + number < segments)
+            line = (kv_head.to(tl.int64) * room + part + (segment + number) * together) * RATIO + lane
+            next_peak = tl.load(parts + line, mask=known, other=float("-inf"))
+            next_total = tl.load(totals + line, mask=known, other=0.0)
+            whole = known[:, None] & (feature < DIM)
+            next_acc = tl.load(sums + line[:, None] * DIM + feature, mask=whole, other=0.0)
+            peak, total, acc = _merge(peak, total, acc, next_peak, next_total, next_acc)
+    answer = _finish(peak, total, acc, sinks, head, there, value_scale, SINKS)
+    place = (start + token).to(tl.int64) * heads + head
+    whole = there[:, None] & (feature < DIM)
+    tl.store(out + place[:, None] * DIM + feature, answer.to(out.dtype.element_ty), mask=whole)
