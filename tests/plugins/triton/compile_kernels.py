@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv_triton.layers import activation, lora, norm, rope
+from lsv_triton.layers import activation, lora, norm, rope, rope_write
 from lsv_triton.sampling import kernels as sampling
 
 _ROW = {"CHUNKS": 64, "GROUPS": 8192, "PER_CHUNK": 128, "BLOCK": 1024}
@@ -25,11 +25,11 @@ _INEXACT = re.compile(r"\bfma|\.ftz|approx|div\.full")
 def types(floats: str) -> dict[str, str]:
     """Types of arguments by name; others are int32."""
     names = (
-        (f"*{floats}", "x logits residual weight weights out total q_weight k_weight table"),
-        ("*fp32", "edited floats rates listed_weights"),
+        (f"*{floats}", "x logits residual weight weights out total q_weight k_weight table qkv"),
+        ("*fp32", "edited floats rates listed_weights key_scales value_scales"),
         ("*i32", "edits sound keys ids groups listed_ids listed_keys slots"),
         ("*i64", "choices tokens found chosen told counts positions"),
-        ("fp32", "eps q_eps k_eps"),
+        ("fp32", "eps q_eps k_eps key_scale value_scale"),
     )
     return {name: kind for kind, some in names for name in some.split()}
 
@@ -44,6 +44,10 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
         yield sampling.list_candidates, {"EDITED": asked, "DRAWING": asked, **_ROW}, {}
         yield norm._rms_norm, {"SIZE": 896, "ADD": asked, "ROWS": 1, "BLOCK": 1024}, {}
         yield rope._turn_heads, {"DIM": 80, "ROTARY": 20, "NORM": asked, "ROWS": 8, "BLOCK": 128}, {}
+        for form, stored in enumerate(("*bf16", "*u8", "*u8", "*i8")):
+            sizes = {"HEADS": 32, "KV_HEADS": 8, "DIM": 80, "ROTARY": 20, "BLOCK": 64, "LINES": 8, "SPAN": 128}
+            own = {"keys": stored, "values": stored}
+            yield rope_write._turn_and_write, {**sizes, "NORM": asked, "FORM": form}, own
         yield lora._project, {"ADD": asked, "OUTPUTS": 16, "INPUTS": 128}, {}
     yield sampling.draw, {"BLOCK": 1024}, {}
     yield sampling.describe, _ROW, rows

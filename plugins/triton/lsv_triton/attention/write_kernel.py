@@ -53,22 +53,30 @@ def _copy(
 ):  # fmt: skip
     """Heads that begin at ``source_at`` [lines], in the form of the cache, to ``into_at``."""
     feature = tl.arange(0, SPAN)[None, :]
-    whole = there[:, None] & (feature < DIM)
-    x = tl.load(source + source_at[:, None] + feature, mask=whole, other=0.0)
+    x = tl.load(source + source_at[:, None] + feature, mask=there[:, None] & (feature < DIM), other=0.0)
+    keep(x, into + into_at[:, None] + feature, scales + scale_at, scale, there, DIM, FORM)
+
+
+@triton.jit
+def keep(x, into, scales, scale, there, DIM: tl.constexpr, FORM: tl.constexpr):
+    """Heads [lines, SPAN], in the form of the cache, to the places ``into`` [lines, SPAN], and their scales to
+    ``scales`` [lines]. Floats of 8 bits are in units of ``scale``, one number or [lines, 1].
+    """
+    feature = tl.arange(0, x.shape[1])[None, :]
     if FORM == PLAIN:
         stored = x
     elif FORM == INT8:
         number = x.to(tl.float32)
         broken = tl.max((number != number).to(tl.int32), axis=1) > 0
         own = tl.where(broken, float("nan"), tl.div_rn(tl.max(tl.abs(number), axis=1), _LARGEST))
-        tl.store(scales + scale_at, own, mask=there)
+        tl.store(scales, own, mask=there)
         kept = own >= _SMALLEST
         units = tl.div_rn(number, tl.where(kept, own, 1.0)[:, None] + tl.zeros_like(number))
         stored = integer(tl.where(kept[:, None], units, 0.0))
     else:
         number = x.to(tl.float32)
         stored = code(tl.div_rn(number, scale + tl.zeros_like(number)), FORM)
-    tl.store(into + into_at[:, None] + feature, stored, mask=whole)
+    tl.store(into, stored, mask=there[:, None] & (feature < DIM))
 
 
 def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import torch
 
+from lsv.attention.plan import PagedPlan
 from lsv.nn.attention import Attention
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import CarryingKernel
+from lsv_triton.attention.cache import KVCache
 from lsv_triton.layers.norm import add_rms_norm
 from lsv_triton.layers.rope import turn_heads
+from lsv_triton.layers.rope_write import turn_and_write
 
 
-class FusedLayer(Kernel):
+class FusedLayer(CarryingKernel):
     """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden].
 
-    The residual sum and the norm after it are one launch, and so are the norms and the rotation of q and k.
+    Both residual sums are one launch with the norm after them, of which the second is the next layer's. So are the
+    norms and the rotation of q and k, and where the cache is this package's, putting k and v into it.
     """
 
     composite = True  # projections, the first norm and the MLP are called as the modules they are
@@ -25,10 +29,17 @@ class FusedLayer(Kernel):
         self._module = module
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x, change = self.carry(x, None, step)
+        return x + change
+
+    def carry(self, x: torch.Tensor, change: torch.Tensor | None, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         layer, norm = self._module, self._module.before_mlp
-        attended = _attend(layer.attn, layer.before_attn(x), step)
-        x, normed = add_rms_norm(x, attended, norm.weight, norm.eps)
-        return x + layer.mlp(normed)  # type: ignore[no-any-return]
+        if change is None:
+            normed = layer.before_attn(x)
+        else:
+            x, normed = add_rms_norm(x, change, layer.before_attn.weight, layer.before_attn.eps)
+        x, normed = add_rms_norm(x, _attend(layer.attn, normed, step), norm.weight, norm.eps)
+        return x, layer.mlp(normed)
 
 
 def _attend(attn: Attention, x: torch.Tensor, step: Step) -> torch.Tensor:
@@ -38,8 +49,11 @@ def _attend(attn: Attention, x: torch.Tensor, step: Step) -> torch.Tensor:
     rotated, layer = attn.heads + attn.kv_heads, attn.layer
     qkv = attn.qkv(x).view(-1, rotated + attn.kv_heads, attn.head_dim)
     norms = (attn.q_norm, attn.k_norm, attn.heads) if attn.q_norm is not None and attn.k_norm is not None else None
-    qk = turn_heads(qkv[:, :rotated], step.positions[0], attn.rope, norms)
-    attended = step.backend.attend(
-        qk[:, : attn.heads], qk[:, attn.heads :], qkv[:, rotated:], layer, step.cache, step.attention[layer.group]
-    )
+    plan, positions = step.attention[layer.group], step.positions[0]
+    if isinstance(step.cache, KVCache) and isinstance(plan, PagedPlan):
+        q = turn_and_write(qkv, positions, attn.rope, norms, layer, step.cache, plan)
+        attended = step.backend.attend(q, None, None, layer, step.cache, plan)
+    else:
+        qk, v = turn_heads(qkv[:, :rotated], positions, attn.rope, norms), qkv[:, rotated:]
+        attended = step.backend.attend(qk[:, : attn.heads], qk[:, attn.heads :], v, layer, step.cache, plan)
     return attn.out(attended.flatten(1))  # type: ignore[no-any-return]

@@ -36,26 +36,48 @@ def _turn_heads(
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
+    there = (row < rows) & (column < DIM)
+    token, head = row // heads, row % heads
+    start = x + token.to(tl.int64) * token_stride + head * head_stride
+    position = tl.load(positions + token, mask=row < rows, other=0)
+    turned = turn(
+        start, column, there, head < queries, q_weight, k_weight, q_eps, k_eps, table, position, DIM, ROTARY, NORM
+    )
+    tl.store(out + row.to(tl.int64) * DIM + column, turned, mask=there)
+
+
+@triton.jit
+def turn(
+    start,  # pointers to heads [rows, 1]
+    column,  # [1, columns]
+    there,  # [rows, columns]
+    is_query,  # [rows, 1], with NORM
+    q_weight,  # [DIM], with NORM
+    k_weight,
+    q_eps,
+    k_eps,
+    table,  # [max_len, 2 * ROTARY]
+    position,  # int64 [rows, 1]
+    DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """The heads turned, float32 [rows, columns]; with ``NORM`` each is normed first."""
     HALF: tl.constexpr = ROTARY // 2
     turns = column < ROTARY
     partner = tl.where(column < HALF, column + HALF, tl.where(turns, column - HALF, column))
-    there = (row < rows) & (column < DIM)
-    token, head = row // heads, row % heads
-    start = token.to(tl.int64) * token_stride + head * head_stride
-    value = tl.load(x + start + column, mask=there, other=0.0).to(tl.float32)
-    other = tl.load(x + start + partner, mask=there, other=0.0).to(tl.float32)
+    value = tl.load(start + column, mask=there, other=0.0).to(tl.float32)
+    other = tl.load(start + partner, mask=there, other=0.0).to(tl.float32)
     if NORM:
-        is_query = head < queries
         factor = tl.rsqrt(tl.sum(value * value, axis=1)[:, None] / DIM + tl.where(is_query, q_eps, k_eps))
         value *= factor * _either(q_weight, k_weight, is_query, column, there)
         other *= factor * _either(q_weight, k_weight, is_query, partner, there)
-        value = value.to(out.dtype.element_ty).to(tl.float32)  # as where the norm is an op of its own
-        other = other.to(out.dtype.element_ty).to(tl.float32)
-    position = tl.load(positions + token, mask=row < rows, other=0)
+        value = value.to(start.dtype.element_ty).to(tl.float32)  # as where the norm is an op of its own
+        other = other.to(start.dtype.element_ty).to(tl.float32)
     entry = position * (2 * ROTARY) + column
     cos = tl.load(table + entry, mask=there & turns, other=1.0).to(tl.float32)
     sin = tl.load(table + entry + ROTARY, mask=there & turns, other=0.0).to(tl.float32)
-    tl.store(out + row.to(tl.int64) * DIM + column, value * cos + other * sin, mask=there)
+    return value * cos + other * sin
 
 
 @triton.jit
