@@ -47,6 +47,7 @@ def measure(out: Path) -> Iterator[Check]:
     python = sys.executable
     shapes = ("--rows", "1,16,128", "--shapes", "12288x4096,4096x11008")
     yield Check("matrix products", (python, "benchmarks/gpu_kernels.py", "--json", *shapes), 600)
+    yield Check("attention", (python, "benchmarks/gpu_attention.py", "--json"), 600)
     yield Check("decoding and prompts", (python, "benchmarks/gpu_decode.py"), 600)
     yield Check("host time, greedy", (python, "benchmarks/host_time.py", "--rows", "1,32,256"), 600)
     yield Check("host time, sampled", (python, "benchmarks/host_time.py", "--rows", "1,32,256", "--sampled"), 600)
