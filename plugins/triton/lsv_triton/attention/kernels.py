@@ -182,6 +182,45 @@ def _pass_keys(
     return peak, total, acc
 
 
+@triton.jit
+def _pass_segment(
+    q, position, slope,
+    keys, values, key_scales, value_scales, table, origin,
+    low, high, begin, end, whole_from, whole_to,
+    scale, cap,
+    page_stride, key_stride, value_stride, scale_page_stride,
+    DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """The part of keys [low, high) for queries [ROWS, SPAN]; of these, ones outside [begin, end) are nobody's, and
+    those of [whole_from, whole_to), whole tiles, are everybody's.
+    """
+    whole_from = tl.minimum(tl.maximum(whole_from, low), high)
+    whole_to = tl.maximum(tl.minimum(whole_to, high), whole_from)
+    peak, total, acc = _nothing(ROWS, SPAN)
+    if not PAGED:  # while memory is measured: not worth three loops
+        whole_from, whole_to = low, low
+    if PAGED and WINDOW > 0:
+        peak, total, acc = _pass_keys(
+            peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+            low, whole_from, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
+            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+        )  # fmt: skip
+    if PAGED:
+        peak, total, acc = _pass_keys(
+            peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+            whole_from, whole_to, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
+            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+        )  # fmt: skip
+    peak, total, acc = _pass_keys(
+        peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+        whole_to, high, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
+        True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+    )  # fmt: skip
+    return peak, total, acc
+
+
 @triton.jit(do_not_specialize=["rows", "room"])
 def attend_tiles(
     q,  # [tokens, heads, DIM]; the last axis is dense
@@ -257,30 +296,12 @@ def attend_tiles(
     for segment in range(from_segment, to_segment):
         low = tl.maximum(_border(segment, SEGMENT, DOUBLING), begin // KEYS * KEYS)
         high = tl.minimum(_border(segment + 1, SEGMENT, DOUBLING), end)
-        from_whole = tl.minimum(tl.maximum(whole_from, low), high)
-        to_whole = tl.maximum(tl.minimum(whole_to, high), from_whole)
-        next_peak, next_total, next_acc = _nothing(ROWS, SPAN)
-        if WINDOW > 0:
-            next_peak, next_total, next_acc = _pass_keys(
-                next_peak, next_total, next_acc, x, position, slope,
-                own_keys, own_values, own_key_scales, own_value_scales, table, origin,
-                low, from_whole, begin, end, scale, cap,
-                page_stride, key_stride, value_stride, scale_page_stride,
-                True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
-            )  # fmt: skip
-        next_peak, next_total, next_acc = _pass_keys(
-            next_peak, next_total, next_acc, x, position, slope,
+        next_peak, next_total, next_acc = _pass_segment(
+            x, position, slope,
             own_keys, own_values, own_key_scales, own_value_scales, table, origin,
-            from_whole, to_whole, begin, end, scale, cap,
+            low, high, begin, end, whole_from, whole_to, scale, cap,
             page_stride, key_stride, value_stride, scale_page_stride,
-            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
-        )  # fmt: skip
-        next_peak, next_total, next_acc = _pass_keys(
-            next_peak, next_total, next_acc, x, position, slope,
-            own_keys, own_values, own_key_scales, own_value_scales, table, origin,
-            to_whole, high, begin, end, scale, cap,
-            page_stride, key_stride, value_stride, scale_page_stride,
-            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, ROWS, KEYS, SPAN, DOT,
         )  # fmt: skip
         if CUT:
             tl.store(parts + line + lane, next_peak, mask=kept)
