@@ -70,14 +70,14 @@ def _seen(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
 
 
 @triton.jit
-def _seen_by_all(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
-    """The keys [begin, end) that each of the queries at positions lowest … highest of ``length`` sees."""
+def _seen_by_all(lowest, highest, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, KEYS: tl.constexpr):
+    """The keys [begin, end), in whole tiles, that each of the queries at positions lowest … highest sees."""
     begin, end = 0, length
     if WINDOW > 0:
         begin, end = tl.maximum(0, highest - WINDOW + 1), tl.minimum(length, lowest + WINDOW)
     if CAUSAL:
         end = lowest + 1
-    return begin, end
+    return tl.cdiv(begin, KEYS) * KEYS, end // KEYS * KEYS
 
 
 @triton.jit
@@ -221,6 +221,28 @@ def _pass_segment(
     return peak, total, acc
 
 
+@triton.jit
+def _segments_of(unit, begin, end, PLANNED: tl.constexpr, SEGMENT: tl.constexpr, DOUBLING: tl.constexpr):
+    """The segments [from, to) of a unit, or all that keys [begin, end) lie in."""
+    if PLANNED:
+        from_segment, to_segment = tl.load(unit + 2), tl.load(unit + 3)
+    else:
+        from_segment = _segment_at(begin, SEGMENT, DOUBLING)
+        to_segment = _segment_at(end - 1, SEGMENT, DOUBLING) + 1
+    return from_segment, to_segment
+
+
+@triton.jit
+def _keep_part(parts, room, heads, line, kept, peak, total, acc, DIM: tl.constexpr):
+    """Store a part from ``line`` on: of heads and tokens that follow one another."""
+    lane, feature = tl.arange(0, acc.shape[0]), tl.arange(0, acc.shape[1])[None, :]
+    totals = parts + room.to(tl.int64) * heads
+    sums = totals + room.to(tl.int64) * heads
+    tl.store(parts + line + lane, peak, mask=kept)
+    tl.store(totals + line + lane, total, mask=kept)
+    tl.store(sums + line * DIM + lane[:, None] * DIM + feature, acc, mask=kept[:, None] & (feature < DIM))
+
+
 @triton.jit(do_not_specialize=["rows", "room"])
 def attend_tiles(
     q,  # [tokens, heads, DIM]; the last axis is dense
@@ -263,8 +285,7 @@ def attend_tiles(
     lowest = length - query + first
     highest = tl.minimum(lowest + QUERIES, length) - 1
     begin, end = _seen(lowest, highest, length, CAUSAL, WINDOW)
-    whole_from, whole_to = _seen_by_all(lowest, highest, length, CAUSAL, WINDOW)
-    whole_from, whole_to = tl.cdiv(whole_from, KEYS) * KEYS, whole_to // KEYS * KEYS
+    whole_from, whole_to = _seen_by_all(lowest, highest, length, CAUSAL, WINDOW, KEYS)
     kv_head, lane = tl.program_id(1), tl.arange(0, ROWS)
     token, head = first + lane // RATIO, kv_head * RATIO + lane % RATIO
     there = (token < query) & (lane < QUERIES * RATIO)
@@ -279,19 +300,12 @@ def attend_tiles(
     own_keys = keys + kv_head.to(tl.int64) * key_head_stride
     own_values = values + kv_head.to(tl.int64) * value_head_stride
     own_key_scales, own_value_scales = key_scales + kv_head * BLOCK, value_scales + kv_head * BLOCK
-    if PLANNED:
-        from_segment, to_segment = tl.load(unit + 2), tl.load(unit + 3)
-    else:
-        from_segment = _segment_at(begin, SEGMENT, DOUBLING)
-        to_segment = _segment_at(end - 1, SEGMENT, DOUBLING) + 1
+    from_segment, to_segment = _segments_of(unit, begin, end, PLANNED, SEGMENT, DOUBLING)
     all_of_it = there
     if CUT:
         part, together = tl.load(unit + 4), tl.minimum(query - first, QUERIES)
-        kept = there & (part >= 0)
-        all_of_it = there & (part < 0)
+        all_of_it, kept = there & (part < 0), there & (part >= 0)
         line = (kv_head.to(tl.int64) * room + part) * RATIO
-        totals = parts + room.to(tl.int64) * heads
-        sums = totals + room.to(tl.int64) * heads
     peak, total, acc = _nothing(ROWS, SPAN)
     for segment in range(from_segment, to_segment):
         low = tl.maximum(_border(segment, SEGMENT, DOUBLING), begin // KEYS * KEYS)
@@ -304,10 +318,7 @@ def attend_tiles(
             DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, ROWS, KEYS, SPAN, DOT,
         )  # fmt: skip
         if CUT:
-            tl.store(parts + line + lane, next_peak, mask=kept)
-            tl.store(totals + line + lane, next_total, mask=kept)
-            at = sums + line * DIM + lane[:, None] * DIM + feature
-            tl.store(at, next_acc, mask=kept[:, None] & (feature < DIM))
+            _keep_part(parts, room, heads, line, kept, next_peak, next_total, next_acc, DIM)
             line += together * RATIO
         peak, total, acc = _merge(peak, total, acc, next_peak, next_total, next_acc)
     answer = _finish(peak, total, acc, sinks, head, there, value_scale, SINKS)
