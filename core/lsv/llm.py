@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
 from lsv.engine.offline.llm_engine import Output
 from lsv.engine.stats_log import describe_state
-from lsv.errors import BadRequest, ConfigError, suggestion
+from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.outputs import (
@@ -32,7 +33,9 @@ from lsv.request.outputs import (
     RequestOutput,
 )
 from lsv.request.params import PoolingParams, SamplingParams
-from lsv.settings import Declared, Given, Settings, dashed, gather, options
+from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, unknown_variables
+from lsv.settings.elsewhere import NEUTRAL_OFFLINE
+from lsv.settings.spelling import suggest
 from lsv.text.prompts import PromptInput, PromptReader, list_prompts, read_conversation
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
@@ -86,7 +89,11 @@ class LLM:
 
         # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
-        tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.load(config.tokenizer)
+        tokenizer = (
+            NoTokenizer(config.tokenizer)
+            if skip_tokenizer_init
+            else Tokenizer.load(config.tokenizer, generation=config.generation, sampling=config.sampling)
+        )
         self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
 
     def _start(
@@ -310,22 +317,32 @@ class LLMEngine(SteppedEngine):
 def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
     """Keyword arguments of ``LLM`` as settings, and the plugins that they choose. Raises ``ConfigError``."""
     named = dict(given)
-    loaded = plugins.load(_names(named.pop("plugins", None)))
-    return read_options({name: value for name, value in named.items() if value is not None}, loaded), loaded
+    loaded = _load_plugins(named)
+    settings = read_options(named, loaded)
+    for warning in (*neutral.warnings(settings), *unknown_variables((*options.CORE, *loaded.settings()))):
+        _warn_once(warning)
+    return settings, loaded
 
 
 def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
-    """Keyword arguments as settings; variables count as they do for commands. Raises ``ConfigError``."""
-    declared = Declared(options.for_scope("engine", loaded.settings()))
+    """Keyword arguments as settings, None as if left out; variables count as they do for commands.
+
+    Raises ``ConfigError``.
+    """
+    declared = Declared((*options.for_scope("engine", loaded.settings()), *NEUTRAL_OFFLINE))
     found: dict[str, Given] = {}
     for name, value in given.items():
         setting = declared.by_key.get(dashed(name))
         if setting is None:
-            why = options.UNAVAILABLE.get(dashed(name))
-            hint = f"lsv does not have it: {why}" if why else f"unknown{suggestion(dashed(name), declared.by_key)}"
-            raise ConfigError(f"option {name}: {hint}", param=name)
-        found[setting.name] = Given(value, f"argument {name}")
+            raise ConfigError(f"option {name}: unknown{suggest(dashed(name), declared.by_key)}", param=name)
+        if value is not None:
+            found[setting.name] = Given(value, f"argument {name}")
     return gather(declared, found)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 def _warn_of_failures(outputs: Collection[Output]) -> None:
@@ -335,8 +352,14 @@ def _warn_of_failures(outputs: Collection[Output]) -> None:
         log.warning("%d of %d requests failed, see their error; the first: %s", len(errors), len(outputs), errors[0])
 
 
-def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:
-    return given.split(",") if isinstance(given, str) else given
+def _load_plugins(given: dict[str, Any]) -> Plugins:
+    """The plugins that arguments and variables choose; takes these arguments out of ``given``."""
+    named = {setting.name: given.pop(setting.name, None) for setting in options.CHOOSING}
+    chosen = gather(
+        Declared(options.CHOOSING),
+        {name: Given(value, f"argument {name}") for name, value in named.items() if value is not None},
+    )
+    return plugins.load(chosen["plugins"], chosen["no_plugin"] or (), chosen["extra_plugins"])
 
 
 def _list_params(

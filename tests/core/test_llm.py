@@ -305,8 +305,8 @@ def test_options_by_their_names():
     assert settings.source("seed") == "argument seed"
     with pytest.raises(ConfigError, match="did you mean max-model-len"):
         read_options({"max_model_length": 3}, loaded)
-    with pytest.raises(ConfigError, match="speculative decoding"):
-        read_options({"speculative_model": "x"}, loaded)
+    with pytest.raises(ConfigError, match="adapters are not served"):
+        read_options({"enable_lora": True}, loaded)
     with pytest.raises(ConfigError, match="max-num-seqs must be"):
         read_options({"max_num_seqs": "many"}, loaded)
 

@@ -41,7 +41,7 @@ def test_its_command_and_setting(sample: Path, run: Callable, tmp_path: Path) ->
 
 def test_help_shows_both(sample: Path, run: Callable) -> None:
     assert "greet" in run("-m", "lsv", "--help", path=(sample,)).stdout
-    assert "Plugin sample" in run("-m", "lsv", "greet", "--help", path=(sample,)).stdout
+    assert "Plugin sample" in run("-m", "lsv", "greet", "--help=sample", path=(sample,)).stdout
 
 
 def test_left_out(sample: Path, run: Callable) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from lsv.errors import ConfigError
 from lsv.plugins import Plugins, load
-from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, options, unknown_variables
+from lsv.processes import logs
+from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.flags import CommandLine, is_flag, parse
 
 if TYPE_CHECKING:
@@ -21,11 +21,19 @@ JSON = Setting(name="json", type="bool", default=False, help="print JSON", scope
 """The option of every command that prints a table."""
 
 
-class HelpWanted(Exception):
-    """A command was asked for its help; carries the settings it takes."""
+_AHEAD = ("config", *(setting.name for setting in options.CHOOSING))
+"""The settings that are read before plugins are loaded."""
 
-    def __init__(self, declared: Declared) -> None:
+
+class HelpWanted(Exception):
+    """A command was asked for its help; carries the settings it takes, and what of them was asked for.
+
+    ``subject`` is ``"all"``, a group or a setting; empty for what matters most.
+    """
+
+    def __init__(self, declared: Declared, subject: str = "") -> None:
         self.declared = declared
+        self.subject = subject
 
 
 class CommandContext:
@@ -44,7 +52,7 @@ class CommandContext:
     def open(cls, arguments: Sequence[str], *, warns: bool = True) -> CommandContext:
         """Load the plugins that the command line, the environment or the config file ask for."""
         chosen = choose_plugins(arguments)
-        plugins = load(chosen["plugins"], chosen["no_plugin"] or ())
+        plugins = load(chosen["plugins"], chosen["no_plugin"] or (), chosen["extra_plugins"])
         return cls(plugins, chosen, warns=warns)
 
     @cached_property
@@ -65,19 +73,24 @@ class CommandContext:
         of_plugins = self.plugins.settings()
         declared = Declared((*options.for_scope(scope, of_plugins), *extra))
         if wants_help(arguments):
-            raise HelpWanted(declared)
+            raise HelpWanted(declared, _help_subject(arguments))
         known = (*options.CORE, *of_plugins, *extra)
-        line = parse(arguments, declared, options.UNAVAILABLE)
+        line = parse(arguments, declared)
         plain = _take_model(line) if "model" in declared.by_name else line.positional
         if len(plain) > positional:
             raise ConfigError(f"unexpected argument {plain[positional]!r}")
         settings = gather(declared, line.given, file=self._chosen["config"], positional=plain, known=known)
         self._check_chosen(settings)
         self.warn_of_broken()
-        logging.getLogger().setLevel(settings["log_level"].upper())
-        for warning in unknown_variables(known):
-            warn(warning)
+        logs.adopt(settings)
+        for warning in (*neutral.warnings(settings), *unknown_variables(known)):
+            self._warn_once(warning)
         return settings
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warn(text)
 
     def warn_of_broken(self) -> None:
         """Say of each broken plugin, once, that it is."""
@@ -88,7 +101,7 @@ class CommandContext:
 
     def _check_chosen(self, settings: Settings) -> None:
         """The plugins were chosen before their settings were known, so by flags written in full only."""
-        for name in ("config", "plugins", "no_plugin"):
+        for name in _AHEAD:
             if settings[name] != self._chosen[name]:
                 flag = settings.declared.by_name[name].flag
                 raise ConfigError(f"{settings.source(name)}: write {flag} in full", param=name)
@@ -97,7 +110,7 @@ class CommandContext:
 
 def choose_plugins(arguments: Sequence[str]) -> Settings:
     """The common settings that decide what is loaded, read ahead of all others."""
-    declared = Declared(setting for setting in options.COMMON if setting.name in ("config", "plugins", "no_plugin"))
+    declared = Declared(setting for setting in options.COMMON if setting.name in _AHEAD)
     line = parse(_about(arguments, declared), declared)
     first = gather(declared, line.given)
     if first["config"] is None:
@@ -107,7 +120,12 @@ def choose_plugins(arguments: Sequence[str]) -> Settings:
 
 def wants_help(arguments: Sequence[str]) -> bool:
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--help" in flags or "-h" in flags
+    return any(flag in ("--help", "-h") or flag.startswith("--help=") for flag in flags)
+
+
+def _help_subject(arguments: Sequence[str]) -> str:
+    """What follows ``--help=``."""
+    return next((flag.partition("=")[2] for flag in arguments if flag.startswith("--help=")), "")
 
 
 def warn(text: str) -> None:

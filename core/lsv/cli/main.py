@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from functools import wraps
 from lsv.cli.context import CommandContext, HelpWanted
 from lsv.errors import ConfigError, LsvError, PluginError, suggestion
 from lsv.offers import CommandOffer
+from lsv.processes import logs
 from lsv.version import __version__
 
 COMMANDS = {
@@ -28,8 +28,8 @@ Command = Callable[[list[str], CommandContext], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
+        logs.set_up("%(levelname)s %(name)s: %(message)s")
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
@@ -59,7 +59,7 @@ def _dispatch(arguments: list[str]) -> int:
     except HelpWanted as wanted:
         from lsv.cli.help import show_settings
 
-        show_settings(context.console, arguments[0], _summaries(context)[arguments[0]], wanted.declared)
+        show_settings(context.console, arguments[0], _summaries(context)[arguments[0]], wanted)
         return 0
     finally:
         context.warn_of_broken()

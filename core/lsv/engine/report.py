@@ -6,6 +6,7 @@ import logging
 import time
 
 from lsv.config import EngineConfig, Fit
+from lsv.processes import logs
 
 log = logging.getLogger(__name__)
 
@@ -14,9 +15,8 @@ _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm
 
 
 def set_up_logging(level: str) -> None:
-    """One line an event on stderr, for everything lsv and its plugins say."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(asctime)s engine %(name)s: %(message)s")
-    logging.getLogger("lsv").setLevel(level.upper())
+    """For everything lsv and its plugins say; see ``lsv.processes.logs``."""
+    logs.set_up("%(levelname)s %(asctime)s engine %(name)s: %(message)s", level)
 
 
 def log_config(config: EngineConfig) -> None:

@@ -194,14 +194,25 @@ class Plugins:
         return {name: tuple(caller.spec.argnames) for name, caller in hooks.items() if getattr(caller, "spec", None)}
 
 
-def load(names: Sequence[str] | None = None, without: Sequence[str] = ()) -> Plugins:
+def load(
+    names: Sequence[str] | None = None, without: Sequence[str] = (), extra: Sequence[str] | None = None
+) -> Plugins:
     """Load the installed plugins: all of them, or those in ``names``; never those in ``without``.
+
+    ``extra`` chooses among those that other distributions than core's installed; None takes all. A name in it that is
+    not installed may be meant for another program, and is passed over.
 
     Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
     """
     installed = sorted(entry_points(group=GROUP), key=lambda point: (point.name, Origin.of(point).distribution))
     _refuse_unknown([*(names or ()), *without], [point.name for point in installed])
-    chosen = [point for point in installed if _is_chosen(point.name, names, without)]
+    own = {Origin.of(point).distribution for point in installed if point.name == CORE}
+    chosen = [
+        point
+        for point in installed
+        if _is_chosen(point.name, names, without)
+        and (extra is None or point.name in (*extra, *(names or ())) or Origin.of(point).distribution in own)
+    ]
     plugins = Plugins()
     _load_into(plugins, chosen)
     plugins.require(names or ())

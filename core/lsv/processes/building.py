@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from lsv.processes.folder import PrivateFolder
+from lsv.processes.folder import PrivateFolder, cache_root
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def find_compiler() -> str:
 
 def cache_folder(name: str, root: Path | None = None) -> Path:
     """``lsv/<name>`` below ``root`` or the user's cache; a private folder if that can't be written."""
-    folder = (root or Path.home() / ".cache") / "lsv" / name
+    folder = (root or cache_root()) / "lsv" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""A folder that only this user can enter, and that does not stay behind when its owner is killed."""
+"""Folders: one that only this user can enter and that does not outlive its owner, and one for what is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from lsv.settings import Declared, gather, options
+
 _PREFIX = "lsv-run-"
+
+
+def cache_root() -> Path:
+    """The folder of this user's caches, lsv's and others': as its variables say, or ~/.cache."""
+    chosen: str | None = gather(Declared(options.CACHING), {})["cache_root"]
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache"
 
 
 class PrivateFolder:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError, suggestion
+from lsv.errors import ConfigError
+from lsv.settings import foreign
 from lsv.settings.setting import Setting as Setting
 from lsv.settings.setting import SettingType as SettingType
 from lsv.settings.setting import convert as convert
 from lsv.settings.setting import dashed as dashed
+from lsv.settings.spelling import suggest
+from lsv.settings.values import FALSE
 
 
 class Given(NamedTuple):
@@ -98,7 +101,9 @@ def gather(
         for name, one in layer.items():
             found.setdefault(name, one)
     values_in_force = {
-        name: Given(convert(declared.by_name[name], value, source), source) for name, (value, source) in found.items()
+        name: Given(value, source)
+        for name, (given_value, source) in found.items()
+        if (value := convert(declared.by_name[name], given_value, source)) is not None
     }
     return Settings(declared, values_in_force, positional)
 
@@ -138,13 +143,18 @@ def variables(settings: Iterable[Setting]) -> dict[str, str]:
 
 
 def unknown_variables(known: Iterable[Setting]) -> list[str]:
-    """A warning for each ``LSV_`` variable that sets nothing."""
+    """A warning for each variable that is meant for lsv or for vLLM and sets nothing."""
     names = {variable for setting in known for variable in setting.variables}
-    return [
-        f"the variable {variable} is unknown and ignored{suggestion(variable, names)}"
-        for variable in sorted(os.environ)
-        if variable.startswith("LSV_") and variable not in names
-    ]
+    warnings = []
+    for variable, value in sorted(os.environ.items()):
+        if variable in names or not value or foreign.is_service_link(variable, value):
+            continue
+        if variable.startswith("LSV_"):
+            warnings.append(f"the variable {variable} is unknown and ignored{suggest(variable, names)}")
+        elif variable.startswith(foreign.PREFIX) and variable not in foreign.GRANTED and value.lower() not in FALSE:
+            why = foreign.WITHOUT_EFFECT.get(variable, "it is not read here")
+            warnings.append(f"the variable {variable} has no effect: {why}")
+    return warnings
 
 
 def _read_environment(declared: Declared) -> dict[str, Given]:
@@ -153,6 +163,8 @@ def _read_environment(declared: Declared) -> dict[str, Given]:
     for setting in declared:
         for variable in setting.variables:
             value = os.environ.get(variable)
+            if value and foreign.is_service_link(variable, value):
+                continue
             if value or (value is not None and setting.type == "list"):
                 found.setdefault(setting.name, Given(value, variable))
     return found
@@ -173,7 +185,7 @@ def _read_file(file: str, declared: Declared, known: Iterable[Setting] | None) -
     for key, value in _flatten(content or {}):
         setting = declared.by_key.get(key)
         if setting is None and known is not None and key not in others:
-            hint = suggestion(key, [*declared.by_key, *others])
+            hint = suggest(key, [*declared.by_key, *others])
             raise ConfigError(f"config file {file} has an unknown key {key!r}{hint}", param="config")
         if setting is not None:
             found[setting.name] = Given(value, f"file {file}")

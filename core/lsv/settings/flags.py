@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lsv.errors import ConfigError, nearest
+from lsv.errors import ConfigError
 from lsv.settings import Declared, Given, Setting, dashed
+from lsv.settings.spelling import misspelt
 from lsv.settings.values import is_boolean_word
 
 _NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")
@@ -34,11 +35,8 @@ def is_flag(token: str) -> bool:
     return token.startswith("-") and len(token) > 1 and not _NUMBER.fullmatch(token)
 
 
-def parse(arguments: Sequence[str], declared: Declared, unavailable: Mapping[str, str] | None = None) -> CommandLine:
-    """Read a command line; raises ``ConfigError`` for unknown, ambiguous or incomplete flags.
-
-    ``unavailable`` says of known names of options that lsv does not have why not.
-    """
+def parse(arguments: Sequence[str], declared: Declared) -> CommandLine:
+    """Read a command line; raises ``ConfigError`` for unknown, ambiguous or incomplete flags."""
     given: dict[str, Given] = {}
     positional: list[str] = []
     tokens = list(arguments)
@@ -51,7 +49,7 @@ def parse(arguments: Sequence[str], declared: Declared, unavailable: Mapping[str
             positional.append(token)
             continue
         spelling, equals, text = token.partition("=")
-        flag = _find(spelling, declared, unavailable or {})
+        flag = _find(spelling, declared)
         value = _take_value(flag, text if equals else None, tokens)
         name = flag.setting.name
         if flag.setting.type == "list" and name in given:
@@ -86,7 +84,7 @@ def _take_boolean(flag: _Flag, attached: str | None, tokens: list[str]) -> Any:
     return tokens.pop(0) if tokens and is_boolean_word(tokens[0]) else True
 
 
-def _find(spelling: str, declared: Declared, unavailable: Mapping[str, str]) -> _Flag:
+def _find(spelling: str, declared: Declared) -> _Flag:
     if spelling in declared.by_short:
         return _Flag(declared.by_short[spelling], spelling)
     known = {key: _Flag(setting, f"--{key}") for key, setting in declared.by_key.items()}
@@ -97,13 +95,13 @@ def _find(spelling: str, declared: Declared, unavailable: Mapping[str, str]) -> 
     if spelling.startswith("--"):
         if key in known:
             return known[key]
-        if key in unavailable:
-            raise ConfigError(f"{spelling} is not available in this version of lsv: {unavailable[key]}", param=key)
         found = [flag for name, flag in known.items() if name.startswith(key)]
+        # what sets nothing is cut short only where that can't mean anything else
+        found = [flag for flag in found if flag.setting.neutral is None] or found
         if len({(flag.setting.name, flag.negated) for flag in found}) == 1:
             return found[0]
         if found:
             raise ConfigError(f"{spelling} could be {' or '.join(sorted(flag.spelling for flag in found))}", param=key)
-    guess = nearest(key, known)
+    guess = misspelt(key, known)
     hint = f"; did you mean --{guess}?" if guess else "; --help lists what there is"
     raise ConfigError(f"unknown option {spelling}{hint}", param=key)

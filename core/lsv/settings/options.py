@@ -1,4 +1,4 @@
-"""The core's own options, grouped as the help shows them, and the known ones that lsv does not have."""
+"""The core's own options, grouped as the help shows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.settings import Setting
-from lsv.settings.neutral import NEUTRAL
+from lsv.settings.elsewhere import NEUTRAL, NEUTRAL_OF_SERVERS
 
 
 def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
@@ -19,37 +19,71 @@ def _grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
 COMMON = _grouped(
     "Every command",
     "all",
-    Setting(name="config", help="YAML file of options; flags and variables win over it"),
-    Setting(name="plugins", type="list", env=("VLLM_PLUGINS",), help="load only these plugins (default: all)"),
+    Setting(name="config", help="YAML file of options; flags and variables win over it", main=True),
+    Setting(name="plugins", type="list", help="load only these plugins (default: all)"),
     Setting(name="no_plugin", type="list", help="plugins to leave out"),
     Setting(
+        name="extra_plugins", type="list", env=("VLLM_PLUGINS",),
+        help="of the plugins that did not come with lsv, load only these; an empty list is none (default: all)",
+    ),
+    Setting(
+        name="cache_root", env=("VLLM_CACHE_ROOT", "XDG_CACHE_HOME"),
+        help="folder of what is kept between runs, such as compiled kernels, in lsv below it (default: ~/.cache)",
+    ),
+    Setting(
         name="log_level", default="info", choices=("debug", "info", "warning", "error", "critical"),
-        env=("VLLM_LOGGING_LEVEL",), aliases=("uvicorn_log_level",), help="how much is logged",
+        spellings={"warn": "warning", "trace": "debug", "fatal": "critical", "notset": "debug"},
+        env=("VLLM_LOGGING_LEVEL",), aliases=("uvicorn_log_level",), help="how much is logged", main=True,
+    ),
+    Setting(
+        name="log_config_file", env=("VLLM_LOGGING_CONFIG_PATH",),
+        help="JSON file for Python's logging.config.dictConfig; it decides instead of --log-level",
+    ),
+    Setting(
+        name="configure_logging", type="bool", default=True, env=("VLLM_CONFIGURE_LOGGING",),
+        help="set up logging at all",
     ),
 )  # fmt: skip
+
+CHOOSING = tuple(setting for setting in COMMON if setting.name in ("plugins", "no_plugin", "extra_plugins"))
+"""The options that decide which plugins are loaded, and are read before those of plugins are known."""
+
+CACHING = tuple(setting for setting in COMMON if setting.name == "cache_root")
+LOGGING = tuple(setting for setting in COMMON if setting.name in ("log_config_file", "configure_logging"))
 
 _MODEL = _grouped(
     "Model",
     "engine",
-    Setting(name="model", help="folder, Hub name or alias of the model; also the first plain argument"),
+    Setting(name="model", help="folder, Hub name or alias of the model; also the first plain argument", main=True),
     Setting(name="tokenizer", help="folder or name of the tokenizer, if it is not the model's own"),
-    Setting(name="served_model_name", type="list", help="names clients use; answers carry the first"),
+    Setting(name="served_model_name", type="list", help="names clients use; answers carry the first", main=True),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
+    Setting(name="tokenizer_revision", help="branch, tag or commit of a Hub tokenizer (default: that of the model)"),
+    Setting(
+        name="ignore_patterns", type="list", default=(),
+        help='files of a Hub model that are not fetched, such as "original/**"',
+    ),
     Setting(name="download_dir", help="where Hub models are kept (default: the Hub's own cache)"),
-    Setting(name="load_format", default="auto", help="checkpoint format; auto recognises it, dummy is random weights"),
+    Setting(
+        name="load_format", default="auto", spellings={"hf": "auto", "fastsafetensors": "safetensors"},
+        help="checkpoint format; auto recognises it, dummy is random weights",
+    ),
     Setting(
         name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
-        help="type of weights and activations; auto takes the checkpoint's or the platform's",
+        help="type of weights and activations; auto takes the checkpoint's or the platform's", main=True,
     ),
     Setting(
         name="quantization", short=("-q",),
-        help="weight format: the name of a quantiser (default: the checkpoint's own)",
+        help="weight format: the name of a quantiser (default: the checkpoint's own)", main=True,
     ),
     Setting(
         name="quantization_ignore", type="list",
         help='layers that --quantization leaves as they are: lm_head, mlp.down_proj, model.layers.0, "re:.*o_proj"',
     ),
-    Setting(name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)"),
+    Setting(
+        name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)",
+        main=True,
+    ),
     Setting(
         name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
         help="allow a max-model-len over what the model was made for",
@@ -63,6 +97,15 @@ _MODEL = _grouped(
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
     Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
+    Setting(
+        name="generation_config", default="auto",
+        help="folder of the generation_config.json that recommends sampling parameters; auto is the model's, vllm none "
+        "(what ends an answer stays as the model says)",
+    ),
+    Setting(
+        name="override_generation_config", type="json", default={},
+        help='JSON of sampling parameters for requests that do not say, such as {"temperature": 0.5}',
+    ),
 )  # fmt: skip
 
 _MEMORY = _grouped(
@@ -70,21 +113,28 @@ _MEMORY = _grouped(
     "engine",
     Setting(
         name="gpu_memory_utilization", type="float", low=0.01, high=1.0,
-        help="share of the device's memory an engine may use (default: the platform's own rule)",
+        help="share of the device's memory an engine may use (default: the platform's own rule)", main=True
     ),
     Setting(name="block_size", type="int", low=1, help="tokens in a cache block (default: the attention backend's)"),
     Setting(name="num_gpu_blocks_override", type="int", low=2, help="number of cache blocks, instead of measuring"),
     Setting(
+        name="kv_cache_memory_bytes", type="int", low=1,
+        help="bytes of the KV cache on each device, such as 8G, instead of measuring",
+    ),
+    Setting(
         name="kv_cache_dtype", default="auto",
         help="type of the KV cache: fp8 (that is fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 where the "
-        "checkpoint was made for it",
+        "checkpoint was made for it", main=True
     ),
     Setting(
         name="encoder_cache_tokens", type="int", low=1,
         help="tokens of images, audio and video whose embeddings are kept, at least those of the largest item "
         "(default: max-model-len, but 16384 to 32768)",
     ),
-    Setting(name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings"),
+    Setting(
+        name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings",
+        main=True,
+    ),
 )  # fmt: skip
 
 _MEDIA = _grouped(
@@ -92,7 +142,7 @@ _MEDIA = _grouped(
     "engine",
     Setting(
         name="limit_mm_per_prompt", type="counts",
-        help="items a prompt may hold, as image=2,audio=1 or JSON (default: 16 of each kind)",
+        help="items a prompt may hold, as image=2,audio=1 or JSON (default: 16 of each kind)", main=True
     ),
     Setting(name="mm_processor_kwargs", type="json", help="JSON of options for the model's processor of media"),
     Setting(name="allowed_local_media_path", help="the folder file: URLs may read from (default: none)"),
@@ -140,8 +190,8 @@ _MEDIA = _grouped(
 _SCHEDULING = _grouped(
     "Scheduling",
     "engine",
-    Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)"),
-    Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once"),
+    Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)", main=True),
+    Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once", main=True),
     Setting(
         name="max_queue", type="int", default=4096, low=1,
         help="requests of one API key that may wait; more are refused (429)",
@@ -174,15 +224,15 @@ _HARDWARE = _grouped(
     "engine",
     Setting(
         name="platform", default="auto", aliases=("device",),
-        help="kind of hardware; auto takes the highest-ranked with a device",
+        help="kind of hardware; auto takes the highest-ranked with a device", main=True
     ),
     Setting(
         name="emulate", type="bool", default=False,
-        help="run the platform's own code without its device: slow, for tests and for trying settings out",
+        help="run the platform's own code without its device: slow, for tests and for trying settings out", main=True
     ),
     Setting(
         name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
-        help="devices that share each layer",
+        help="devices that share each layer", main=True
     ),
     Setting(
         name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",),
@@ -195,11 +245,12 @@ _HARDWARE = _grouped(
     Setting(name="reference_ops", type="bool", default=False, help="run the plain torch form of every op"),
     Setting(
         name="enforce_eager", type="bool", default=False,
-        help="never capture or compile steps",
+        help="never capture or compile steps", main=True
     ),
 )  # fmt: skip
 
-_NEUTRAL = _grouped("Known from elsewhere, without effect", "engine", *NEUTRAL)
+_ELSEWHERE = "Known from elsewhere"
+_NEUTRAL = _grouped(_ELSEWHERE, "engine", *NEUTRAL)
 
 ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_MEDIA, *_HARDWARE, *_NEUTRAL)
 
@@ -207,11 +258,12 @@ SERVE = (
     *_grouped(
         "Server",
         "serve",
-        Setting(name="host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is every interface"),
-        Setting(name="port", type="int", default=8000, low=0, high=65535, help="port to listen on"),
+        Setting(name="host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is every interface", main=True),
+        Setting(name="port", type="int", default=8000, low=0, high=65535, help="port to listen on", main=True),
+        Setting(name="uds", help="path of a unix socket to listen on instead of --host and --port"),
         Setting(
             name="api_key", type="list", default=(), env=("VLLM_API_KEY",),
-            help="keys of which requests must carry one (default: none asked)",
+            help="keys of which requests must carry one (default: none asked)", main=True
         ),
         Setting(
             name="enable_force_include_usage", type="bool", default=False,
@@ -231,14 +283,33 @@ SERVE = (
         Setting(name="allowed_methods", type="list", default=("*",), help="methods web pages may use"),
         Setting(name="allowed_headers", type="list", default=("*",), help="headers web pages may send"),
         Setting(name="allow_credentials", type="bool", default=False, help="let web pages send cookies"),
-        Setting(name="ssl_keyfile", help="PEM file of the server's key"),
-        Setting(name="ssl_certfile", help="PEM file of the server's certificate"),
+        Setting(name="ssl_keyfile", help="PEM file of the server's key", main=True),
+        Setting(name="ssl_certfile", help="PEM file of the server's certificate", main=True),
+        Setting(
+            name="ssl_ca_certs", help="PEM file of the authorities that clients' certificates must be signed by"
+        ),
+        Setting(
+            name="ssl_cert_reqs", type="int", default=0, low=0, high=2,
+            help="certificates of clients: 0 are not asked for, 1 are checked where there is one, 2 are required",
+        ),
+        Setting(name="ssl_ciphers", help="ciphers of TLS 1.2, in OpenSSL's form (default: Python's choice)"),
         Setting(name="max_body_mb", type="float", default=32.0, low=0.001, help="largest request body in MiB"),
     ),
     *_grouped(
         "Answers",
         "serve",
-        Setting(name="chat_template", help="file of a chat template, or the template (default: the tokenizer's)"),
+        Setting(
+            name="chat_template", help="file of a chat template, or the template (default: the tokenizer's)",
+            main=True,
+        ),
+        Setting(
+            name="chat_template_content_format", default="auto", choices=("auto", "string", "openai"),
+            help="give the chat template contents as text (string) or as parts (openai); auto is what it reads",
+        ),
+        Setting(
+            name="default_chat_template_kwargs", type="json", default={},
+            help='JSON of variables for the chat template where a request brings none, as {"enable_thinking": false}',
+        ),
         Setting(name="response_role", default="assistant", help="role of answers in a chat"),
         Setting(
             name="return_tokens_as_token_ids", type="bool", default=False,
@@ -248,7 +319,8 @@ SERVE = (
     *_grouped(
         "Operation",
         "serve",
-        Setting(name="disable_log_requests", type="bool", default=False, help="do not log requests"),
+        Setting(name="disable_log_requests", type="bool", default=False, help="do not log requests", main=True),
+        Setting(name="enable_log_requests", type="bool", default=True, help="log requests, unless they are disabled"),
         Setting(name="disable_log_stats", type="bool", default=False, help="do not log throughput"),
         Setting(
             name="drain_timeout", type="float", default=30.0, low=0,
@@ -268,42 +340,10 @@ SERVE = (
             help="keep answering (503) when the engine is gone instead of leaving",
         ),
     ),
+    *_grouped(_ELSEWHERE, "serve", *NEUTRAL_OF_SERVERS),
 )  # fmt: skip
 
 CORE = (*COMMON, *ENGINE, *SERVE)
-
-_MISSING = {
-    "it has no speculative decoding": (
-        "speculative_model speculative_model_quantization num_speculative_tokens speculative_config "
-        "speculative_draft_tensor_parallel_size speculative_max_model_len speculative_disable_by_batch_size "
-        "ngram_prompt_lookup_max ngram_prompt_lookup_min spec_decoding_acceptance_method num_lookahead_slots "
-        "typical_acceptance_sampler_posterior_threshold typical_acceptance_sampler_posterior_alpha "
-        "disable_logprobs_during_spec_decoding"
-    ),
-    "it has no adapters": (
-        "enable_lora lora_modules max_loras max_lora_rank lora_extra_vocab_size lora_dtype long_lora_scaling_factors "
-        "max_cpu_loras fully_sharded_loras enable_prompt_adapter prompt_adapters max_prompt_adapters "
-        "max_prompt_adapter_token qlora_adapter_name_or_path"
-    ),
-    "it has no tool parsers": "enable_auto_tool_choice tool_call_parser reasoning_parser",
-    "it has no structured output": "guided_decoding_backend",
-    "it runs in one engine process": (
-        "distributed_executor_backend worker_use_ray engine_use_ray ray_workers_use_nsight data_parallel_size dp "
-        "enable_expert_parallel all2all_backend max_parallel_loading_workers"
-    ),
-    "it has no tracing": "otlp_traces_endpoint collect_detailed_traces profiler_config",
-    "there is only one way here, leave it out": (
-        "disable_custom_all_reduce use_v2_block_manager num_scheduler_steps scheduler_delay_factor "
-        "disable_async_output_proc disable_frontend_multiprocessing max_seq_len_to_capture "
-        "max_context_len_to_capture tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config "
-        "tokenizer_mode skip_tokenizer_init weights_load_device"
-    ),
-    "frontends are plugins, and take no ASGI middleware": "middleware",
-    "plugins do this": "logits_processors model_loader_extra_config",
-}
-
-UNAVAILABLE = {name.replace("_", "-"): why for why, names in _MISSING.items() for name in names.split()}
-"""Options that users of vLLM know, and why lsv does not have them."""
 
 
 def for_scope(scope: str, plugins: Iterable[Setting] = ()) -> tuple[Setting, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -28,11 +28,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Sequence[str] = ()
     """Further names, for flags, keys and ``LSV_`` variables."""
     choices: Sequence[str] = ()
-    """The values there are, where not any will do."""
+    """The values there are, where not any will do; capitals do not matter."""
+    spellings: Mapping[str, str] = {}
+    """Other names of values, in small letters (``"warn"`` of ``"warning"``)."""
     scope: Literal["engine", "serve", "all"] = "engine"
     """Which commands take it."""
     group: str = ""
     """Its heading in the help."""
+    main: bool = False
+    """Whether ``--help`` alone shows it; all are shown by ``--help=all``."""
     low: float | None = None
     """The least value, inclusive."""
     high: float | None = None
@@ -41,6 +45,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The values that are accepted of an option that sets nothing, see ``lsv.settings.neutral``; None for others."""
     instead: str = ""
     """Why other values are refused, and what to use instead."""
+    tolerant: bool = False
+    """Whether other values only earn a warning, since answers are the same without."""
     platform: str = ""
     """The platform on which they are refused; empty is everywhere."""
 
@@ -59,29 +65,55 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return (*(f"LSV_{key.replace('-', '_').upper()}" for key in self.keys), *self.env)
 
 
+ANYTHING = "*"
+"""Among neutral values: whatever is given asks for nothing."""
+
+
 def dashed(name: str) -> str:
     """The spelling of a name in flags and files: dots and underscores become dashes."""
     return name.replace(".", "-").replace("_", "-")
 
 
 def convert(setting: Setting, value: Any, source: str) -> Any:
-    """A value as the setting's type and within its bounds. Raises ``ConfigError`` naming where it came from."""
-    if value is None:
+    """A value as the setting's type and within its bounds; None, also in writing, is the default's.
+
+    Raises ``ConfigError`` naming where the value came from.
+    """
+    if value is None or _says_none(setting, value):
         return None
+    if ANYTHING in (setting.neutral or ()):
+        return value
     try:
         converted = values.convert(setting.type, value)
     except ValueError as cause:
         raise _refusal(setting, source, str(cause), value) from None
+    if isinstance(converted, str):
+        converted = _spelled(setting, converted)
     for one in converted if isinstance(converted, tuple) else (converted,):
         _check_bounds(setting, one, source)
-    if not setting.platform and not is_neutral(setting, converted):
+    if not setting.platform and not setting.tolerant and not is_neutral(setting, converted):
         raise not_neutral(setting, converted, source)
     return converted
 
 
+def _says_none(setting: Setting, value: Any) -> bool:
+    """``--quantization None``, as some servers' options spell that they are left out; a plain text may be that word."""
+    if value not in ("None", "null") or setting.scope == "all":
+        return False
+    return setting.type != "str" or setting.default is None or setting.neutral is not None
+
+
+def _spelled(setting: Setting, text: str) -> str:
+    """The value that a text in other letters, or another name, stands for."""
+    if text in setting.choices:
+        return text
+    small = text.lower()
+    return small if small in setting.choices else setting.spellings.get(small, text)
+
+
 def is_neutral(setting: Setting, value: Any) -> bool:
     """Whether a value asks for nothing that lsv does not do."""
-    return setting.neutral is None or value is None or value in setting.neutral
+    return setting.neutral is None or value is None or value in setting.neutral or ANYTHING in setting.neutral
 
 
 def not_neutral(setting: Setting, value: Any, source: str) -> ConfigError:
@@ -98,7 +130,9 @@ def spell_neutral(values: Sequence[Any]) -> str:
 
 
 def _spell(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) if value not in ((), {}) else ""
 
 
 def _check_bounds(setting: Setting, value: Any, source: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Literal
 
 ValueType = Literal["str", "int", "float", "bool", "json", "list", "counts"]
@@ -48,6 +49,11 @@ def _to_float(value: Any) -> float:
 
 
 def _to_str(value: Any) -> str:
+    """Text, also of a path, and the name of a thing of torch's (``torch.bfloat16``, ``torch.device("cpu")``)."""
+    if type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("text")
     return str(value)

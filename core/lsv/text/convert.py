@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from lsv.errors import CheckpointError
+from lsv.processes.folder import cache_root
 
 _SECONDS = 300.0
 
@@ -21,7 +22,7 @@ def convert_in_side_process(folder: Path) -> Path:
 
     Raises ``CheckpointError`` with the reason when it can't be converted.
     """
-    cache = Path.home() / ".cache" / "lsv" / "tokenizers"
+    cache = cache_root() / "lsv" / "tokenizers"
     target = cache / _fingerprint(folder)
     file = target / "tokenizer.json"
     if file.is_file():

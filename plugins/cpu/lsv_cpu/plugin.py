@@ -61,6 +61,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="cpu.bind",
         default="all",
+        spellings={"auto": "all", "nobind": "all"},
         env=("VLLM_CPU_OMP_THREADS_BIND",),
         help='cores to run on: "all", or a list such as 0-31 or 0,1,2; one list per rank is written 0-31|32-63',
     )
@@ -85,6 +86,5 @@ def lsv_settings() -> Iterable[Setting]:
     )
     yield Setting(
         name="cpu.cache_dir",
-        env=("XDG_CACHE_HOME",),
-        help="folder for compiled kernels, in lsv/cpu below it; default ~/.cache",
+        help="folder for compiled kernels, in lsv/cpu below it (default: that of --cache-root)",
     )

@@ -108,9 +108,9 @@ def lsv_settings() -> Iterable[Setting]:
         env=("ZE_AFFINITY_MASK",),
         help="the devices to use, such as 0,1",
     )
-    forked = "a forked process can't use the driver its parent has opened"
+    forked = "processes are always spawned, since a forked one can't use the driver its parent has opened"
     env = ("VLLM_WORKER_MULTIPROC_METHOD",)
-    yield neutral("xpu.worker_method", "spawn", "", instead=forked, env=env, platform="xpu")
+    yield neutral("xpu.worker_method", "spawn", "", instead=forked, env=env, platform="xpu", tolerant=True)
     yield from oneccl.settings()
     yield Setting(name="xpu.emulated_devices", type="int", default=2, low=1, high=16, help="devices of --emulate")
     yield Setting(

@@ -11,7 +11,7 @@ from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import CommandOffer
-from lsv.settings import Setting
+from lsv.settings import Setting, options
 from lsv.testing.plugins import plugins_of, write_distribution
 from lsv_doctor import command as doctor
 from lsv_scaffold import command as new
@@ -76,7 +76,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_of_a_command_shows_defaults_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["doctor", "--help"]) == 0
+    assert main.main(["doctor", "--help=all"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "--port INT port to listen on [default 8000; LSV_PORT]" in printed
     assert "-tp, --tensor-parallel-size INT" in printed
@@ -85,9 +85,32 @@ def test_help_of_a_command_shows_defaults_and_variables(capsys: pytest.CaptureFi
     assert "Plugin cpu --cpu-threads INT" in printed
 
 
-def test_every_core_setting_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    from lsv.settings import options
+def test_help_alone_shows_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["serve", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") < 60
+    assert all(f"--{name}" in printed for name in ("port", "api-key", "max-model-len", "quantization", "platform"))
+    assert "--swap-space" not in printed
+    assert "--help=all shows all of them" in printed
+    assert "memory-and-kv-cache" in printed
 
+
+def test_help_of_a_group_a_plugin_or_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for subject, shown, hidden in (
+        ("memory-and-kv-cache", "--block-size", "--port"),
+        ("Scheduling", "--max-itl-ms", "--port"),
+        ("cpu", "--cpu-threads", "--port"),
+        ("block_size", "--block-size", "--kv-cache-dtype"),
+    ):
+        assert main.main(["serve", f"--help={subject}"]) == 0
+        printed = capsys.readouterr().out
+        assert shown in printed
+        assert hidden not in printed
+    assert main.main(["serve", "--help=scheduler"]) == 2
+    assert "there is no such group or option; did you mean scheduling?" in capsys.readouterr().err
+
+
+def test_every_core_setting_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert not [setting.name for setting in options.CORE if not setting.help or not setting.group]
 
 
@@ -95,7 +118,7 @@ def test_settings_of_a_scope(context: CommandContext) -> None:
     assert "port" in context.settings([], scope="serve")
     assert "cat.lives" in context.settings([], scope="engine")
     assert "port" not in context.settings([], scope="engine")
-    assert set(context.settings([], scope="none")) == {"config", "plugins", "no_plugin", "log_level"}
+    assert set(context.settings([], scope="none")) == {setting.name for setting in options.COMMON}
 
 
 def test_the_model_is_the_first_plain_argument(context: CommandContext) -> None:
@@ -122,7 +145,7 @@ def test_plugins_are_chosen_before_other_flags_are_known(tmp_path: Path, monkeyp
     file.write_text("no-plugin: [demo]\ncpu-threads: 1\n")
     assert choose_plugins(["M", "--cpu-threads", "2", "--no_plugin=api", "x"])["no_plugin"] == ("api",)
     assert choose_plugins(["--config", str(file)])["no_plugin"] == ("demo",)
-    monkeypatch.setenv("VLLM_PLUGINS", "cpu")
+    monkeypatch.setenv("LSV_PLUGINS", "cpu")
     assert choose_plugins([])["plugins"] == ("cpu",)
     context = CommandContext.open(["--config", str(file), "--plugins", "cpu,demo"])
     assert set(context.plugins.names) == {"core", "cpu"}

@@ -17,7 +17,7 @@ DECLARED = Declared(options.for_scope("serve"))
 
 
 def read(*arguments: str) -> MediaOptions:
-    return MediaOptions.from_settings(gather(DECLARED, parse(arguments, DECLARED, options.UNAVAILABLE).given))
+    return MediaOptions.from_settings(gather(DECLARED, parse(arguments, DECLARED).given))
 
 
 def test_nothing_is_reachable_by_default() -> None:

@@ -1,8 +1,9 @@
-"""Options that set nothing: what is accepted of them everywhere, and what is refused everywhere."""
+"""Options that set nothing: what is accepted of them everywhere, what is refused, and what is warned of."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,18 +12,43 @@ from lsv import plugins
 from lsv.errors import ConfigError
 from lsv.llm import read_options
 from lsv.settings import Declared, Given, Setting, Settings, gather, options
+from lsv.settings.elsewhere import NEUTRAL, NEUTRAL_OF_SERVERS
 from lsv.settings.flags import parse
-from lsv.settings.neutral import NEUTRAL, neutral, problems
+from lsv.settings.neutral import dropped, neutral, problems, warnings
+from lsv.settings.setting import ANYTHING
 
-ROWS = {setting.name: setting for setting in NEUTRAL}
+ROWS = (*NEUTRAL, *NEUTRAL_OF_SERVERS)
+OFFLINE = {setting.name for setting in NEUTRAL}
+BY_NAME = {setting.name: setting for setting in ROWS}
 ACCEPTED = [
-    ("task", "generate"), ("task", "embed"), ("preemption_mode", "recompute"), ("swap_space", 0), ("swap_space", "0"),
-    ("cpu_offload_gb", 0.0), ("trust_remote_code", True), ("trust_remote_code", False),
+    ("task", "generate"), ("task", "embed"), ("runner", "pooling"), ("convert", "none"),
+    ("preemption_mode", "recompute"), ("swap_space", 0),
+    ("swap_space", "4"), ("swap_space", 16.0), ("cpu_offload_gb", 0.0), ("trust_remote_code", True),
+    ("tokenizer_mode", "auto"), ("tokenizer_mode", "slow"), ("num_scheduler_steps", 1), ("scheduler_delay_factor", 0),
+    ("use_v2_block_manager", True), ("disable_custom_all_reduce", True), ("disable_frontend_multiprocessing", True),
+    ("distributed_executor_backend", "mp"), ("weights_load_device", "cpu"), ("tokenizer_pool_size", 0),
+    ("enable_lora", False), ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
+    ("compilation_config", '{"level": 3}'), ("preemption_mode", "None"), ("disable_async_output_proc", False),
 ]  # fmt: skip
 REFUSED = [
-    ("task", "classify", "generate or embed"), ("preemption_mode", "swap", "recompute"), ("swap_space", 4, "0"),
-    ("swap_space", -1, "0"), ("swap_space", "nan", "0"), ("cpu_offload_gb", 10, "0"),
+    ("task", "classify", "generate or embed"), ("runner", "draft", "auto or generate"),
+    ("preemption_mode", "swap", "recompute"),
+    ("cpu_offload_gb", 10, "0"), ("tokenizer_mode", "mistral", "auto or hf"), ("enable_lora", True, "false"),
+    ("distributed_executor_backend", "ray", "mp or uni"), ("tool_call_parser", "hermes", "left out"),
+    ("quantization_param_path", "scales.json", "left out"), ("data_parallel_size", 2, "1"),
+    ("spec_decoding_acceptance_method", "typical_acceptance_sampler", "rejection_sampler"),
+    ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"),
+    ("model_impl", "transformers", "auto or vllm"),
 ]  # fmt: skip
+WARNED = [
+    ("speculative_model", "org/draft", "answers are the same"), ("enable_expert_parallel", True, "experts are cut"),
+    ("num_scheduler_steps", 8, "a step is one pass"), ("otlp_traces_endpoint", "http://x", "there is no tracing"),
+]  # fmt: skip
+OBJECTS = SimpleNamespace(
+    dtype=type("dtype", (), {"__module__": "torch", "__str__": lambda self: "torch.bfloat16"})(),
+    device=type("device", (), {"__module__": "torch", "__str__": lambda self: "cpu"})(),
+)
+"""What torch's own look like, without torch."""
 
 
 def by_flag(name: str, value: Any) -> Settings:
@@ -32,7 +58,7 @@ def by_flag(name: str, value: Any) -> Settings:
 
 def by_file(name: str, value: Any, folder: Path) -> Settings:
     file = folder / "x.yaml"
-    file.write_text(f"{name}: {value}\n")
+    file.write_text(f"{name}: {value!r}\n")
     return gather(Declared(options.CORE), {}, file=str(file))
 
 
@@ -44,45 +70,83 @@ def by_variable(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> Setti
         monkeypatch.delenv(f"LSV_{name.upper()}")
 
 
+@pytest.mark.row(
+    "F-003", "F-005", "F-012", "F-017", "F-018", "F-215", "F-222", "F-229", "F-231", "F-232", "F-243", "F-246", "F-254",
+    "F-256", "F-263", "F-264", "F-265", "F-268", "F-269", "F-270", "F-274", "F-276", "F-286",
+)  # fmt: skip
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
 def test_a_neutral_value_is_accepted_everywhere(
     name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_flag(name, value)
-    by_file(name, value, tmp_path)
-    by_variable(name, value, monkeypatch)
-    read_options({name: value}, plugins.load(()))
+    for settings in (
+        by_flag(name, value),
+        by_file(name, value, tmp_path),
+        by_variable(name, value, monkeypatch),
+        *([read_options({name: value}, plugins.load(()))] if name in OFFLINE else []),
+    ):
+        assert list(warnings(settings)) == []
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), REFUSED)
 def test_another_value_is_refused_everywhere_with_what_to_use_instead(
     name: str, value: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = (
+    ways = [
         ("flag --", lambda: by_flag(name, value)),
         ("file ", lambda: by_file(name, value, tmp_path)),
         ("LSV_", lambda: by_variable(name, value, monkeypatch)),
-        ("argument ", lambda: read_options({name: value}, plugins.load(()))),
-    )
+    ]
+    if name in OFFLINE:
+        ways.append(("argument ", lambda: read_options({name: value}, plugins.load(()))))
     for source, read in ways:
         with pytest.raises(ConfigError) as caught:
             read()
         message = caught.value.message
         assert message.startswith(source)
-        assert f"{name.replace('_', '-')} must be {expected}, got " in message
-        assert message.endswith(f": {ROWS[name].instead}")
+        assert f"{name.replace('_', '-')} must be {expected}" in message
+        assert message.endswith(f": {BY_NAME[name].instead}")
         assert caught.value.param == name
 
 
-def test_all_rows_are_tried_here() -> None:
-    assert {name for name, _ in ACCEPTED} == set(ROWS)
+@pytest.mark.parametrize(("name", "value", "words"), WARNED)
+def test_what_changes_no_answer_is_only_warned_of(name: str, value: Any, words: str) -> None:
+    (warning,) = warnings(by_flag(name, value))
+    assert warning.startswith(f"flag --{name.replace('_', '-')}: ")
+    assert words in warning
 
 
-@pytest.mark.parametrize("setting", NEUTRAL, ids=lambda setting: setting.name)
+@pytest.mark.row("F-007", "F-015", "F-016", "F-271", "F-019")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"enable_lora": False, "max_seq_len_to_capture": 8192, "disable_log_stats": True},
+        {"max_context_len_to_capture": None, "swap_space": 4, "lora_modules": None, "quantization": None},
+        {"dtype": OBJECTS.dtype, "device": OBJECTS.device, "compilation_config": {"level": 3}},
+        {"model": Path("x"), "limit_mm_per_prompt": {"audio": 2}, "override_neuron_config": {"cast_logits_dtype": "x"}},
+        {"use_v2_block_manager": True, "num_speculative_tokens": 5, "distributed_executor_backend": "mp"},
+        {"disable_custom_all_reduce": False, "enforce_eager": None, "trust_remote_code": True, "seed": None},
+    ],
+)
+def test_the_constructor_takes_what_others_take(given: dict[str, Any]) -> None:
+    settings = read_options(given, plugins.load(()))
+    if "dtype" in given:
+        assert (settings["dtype"], settings["platform"]) == ("bfloat16", "cpu")
+    if "model" in given:
+        assert settings["model"] == "x"
+
+
+def test_an_unknown_argument_is_refused_also_when_it_is_none() -> None:
+    with pytest.raises(ConfigError, match="option max_modl_len: unknown; did you mean max-model-len"):
+        read_options({"max_modl_len": None}, plugins.load(()))
+
+
+@pytest.mark.parametrize("setting", ROWS, ids=lambda setting: setting.name)
 def test_a_row_says_what_it_is(setting: Setting) -> None:
     assert setting.instead in setting.help
-    assert setting.neutral
-    assert setting.default == setting.neutral[0]
+    assert setting.help.startswith(("has no effect", "refused"))
+    assert setting.neutral is not None
+    if setting.neutral and ANYTHING not in setting.neutral:
+        assert setting.default == setting.neutral[0]
 
 
 def test_a_row_of_a_platform_is_judged_on_that_platform_alone() -> None:
@@ -96,8 +160,28 @@ def test_a_row_of_a_platform_is_judged_on_that_platform_alone() -> None:
         assert list(problems(gather(declared, {"toy.wheels": Given(value, "x")}), "toy")) == []
 
 
-def test_a_row_may_accept_nothing() -> None:
+def test_a_tolerant_row_of_a_platform_is_told_of_on_that_platform_alone() -> None:
+    row = neutral("toy.wheels", "round", instead="a toy rolls", platform="toy", tolerant=True)
+    settings = gather(Declared([row]), {"toy.wheels": Given("square", "x")})
+    assert list(problems(settings, "toy")) == []
+    assert list(warnings(settings)) == []
+    assert [one.name for one in dropped(settings, "toy")] == ["toy.wheels"]
+    assert list(dropped(settings, "car")) == []
+
+
+def test_a_row_may_accept_nothing_or_everything() -> None:
     row = neutral("layers", type="int", instead="all are computed")
     assert row.help == "refused: all are computed"
     with pytest.raises(ConfigError, match="x: layers must be left out, got 1: all are computed"):
         gather(Declared([row]), {"layers": Given("1", "x")})
+    row = neutral("layers", ANYTHING, type="int", instead="all are computed")
+    assert row.help == "has no effect: all are computed"
+    for value in ("1", "many", 2, {}):
+        gather(Declared([row]), {"layers": Given(value, "x")})
+
+
+def test_what_sets_nothing_does_not_get_into_the_way_of_what_does() -> None:
+    assert by_flag("max-num-b", 5)["max_num_batched_tokens"] == 5
+    assert by_flag("max-num-s", 5)["max_num_seqs"] == 5
+    assert by_flag("gpu-memory-util", 0.5)["gpu_memory_utilization"] == 0.5
+    assert by_flag("tokenizer-pool-s", 5)["tokenizer_pool_size"] == "5"

@@ -23,7 +23,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(*arguments: str, file: Path | None = None) -> Settings:
     declared = Declared(ALL)
-    line = parse(arguments, declared, options.UNAVAILABLE)
+    line = parse(arguments, declared)
     return gather(declared, line.given, file=str(file) if file else None, positional=line.positional)
 
 
@@ -98,11 +98,9 @@ def test_everything_after_two_dashes_is_plain() -> None:
         (["--no-enforce-eager=true"], ["takes no value"]),
         (["--hf-overrides", "{"], ["JSON"]),
         (["--preemption-mode", "swap"], ["recompute", "never swapped"]),
-        (["--swap-space", "4"], ["swap-space", "must be 0", "recomputed"]),
         (["--cpu-offload-gb", "10"], ["cpu-offload-gb", "never offloaded"]),
-        (["--speculative-model", "x"], ["--speculative-model is not available in this version of lsv"]),
-        (["--speculative_model=x"], ["not available"]),
-        (["--enable-lora"], ["not available", "adapters"]),
+        (["--enable-lora"], ["enable-lora must be false", "adapters"]),
+        (["--max-log-size", "5"], ["unknown option --max-log-size; --help lists what there is"]),
     ],
 )
 def test_refusals(arguments: list[str], words: list[str]) -> None:
@@ -111,10 +109,6 @@ def test_refusals(arguments: list[str], words: list[str]) -> None:
     for word in words:
         assert word in caught.value.message
     assert "\n" not in caught.value.message
-
-
-def test_every_unavailable_option_is_really_missing() -> None:
-    assert not set(options.UNAVAILABLE) & set(Declared(options.CORE).by_key)
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,7 +197,8 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings["platform"] == "cpu"
     assert settings["allow_long_max_model_len"] is True
     assert settings["cpu.threads"] == 3
-    assert settings["plugins"] == ()
+    assert settings["extra_plugins"] == ()
+    assert settings["plugins"] is None
     assert settings.source("attention_backend") == "default"
 
 
@@ -221,6 +216,17 @@ def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     (warning,) = unknown_variables(ALL)
     assert "LSV_CPU_TREADS" in warning
     assert "did you mean LSV_CPU_THREADS" in warning
+
+
+@pytest.mark.row("F-272")
+def test_none_in_writing_is_as_if_left_out() -> None:
+    assert read("--quantization", "None")["quantization"] is None
+    assert read("--max-num-seqs=None")["max_num_seqs"] == 256
+
+
+def test_none_wins_over_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_QUANTIZATION", "fp8")
+    assert read("-q", "None")["quantization"] is None
 
 
 def test_two_settings_with_one_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import sys
@@ -17,7 +16,7 @@ from lsv.engine.client import Service
 from lsv.engine.connect import open_client
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import LsvError
-from lsv.processes import heap
+from lsv.processes import heap, logs
 from lsv.processes.lifeline import connect
 from lsv.processes.wire import Channel, Failed
 from lsv_api.accounts.buckets import Buckets
@@ -36,10 +35,7 @@ def main(listener: int, buckets: int, channel: int, parent: int) -> int:
     lifeline: Channel[Alive | Failed, Join] = connect(channel, parent, Join)
     join = lifeline.receive()
     level = str(join.settings["log_level"]).upper()
-    logging.basicConfig(
-        level=logging.WARNING, format=f"%(levelname)s %(asctime)s api-{os.getpid()} %(name)s: %(message)s"
-    )
-    logging.getLogger("lsv").setLevel(level)
+    logs.set_up(f"%(levelname)s %(asctime)s api-{os.getpid()} %(name)s: %(message)s", level)
     try:
         asyncio.run(_serve(join, socket.socket(fileno=listener), buckets, lifeline))
     except LsvError as error:

@@ -29,7 +29,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
         except HelpWanted as wanted:
             from lsv.cli.help import show_settings
 
-            show_settings(context.console, f"bench {kind}", KINDS[kind][1], wanted.declared)
+            show_settings(context.console, f"bench {kind}", KINDS[kind][1], wanted)
             return 0
     if wants_help(arguments[:1]):
         _show_kinds(context)

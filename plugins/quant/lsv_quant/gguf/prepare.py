@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import CheckpointError
+from lsv.processes.folder import cache_root
 from lsv_quant.gguf.config import read_config, read_generation
 from lsv_quant.gguf.file import read_gguf, split_files
 from lsv_quant.gguf.tokenizer import write_tokenizer
 from lsv_quant.recognise import POINTER, gguf_files
 
-CACHE = Path.home() / ".cache" / "lsv" / "gguf"
 _VERSION = 1
 """The version of what is written; folders of another version are made anew."""
 
@@ -30,10 +30,11 @@ def prepare(path: str) -> str:
     if (Path(path) / POINTER).is_file():
         return path
     file = _only_file(Path(path)).resolve()
-    target = CACHE / _fingerprint(file)
+    cache = cache_root() / "lsv" / "gguf"
+    target = cache / _fingerprint(file)
     if not target.is_dir():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=CACHE))
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=cache))
         try:
             _write(file, fresh)
             _move(fresh, target)

@@ -1,0 +1,77 @@
+"""Logging as an operator wants it: a line an event, as a file says, or left alone. The same in all processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+from pathlib import Path
+from typing import Any
+
+from lsv.errors import ConfigError
+from lsv.settings import Declared, Settings, export, gather, options
+
+_FOREIGN = "vllm"
+
+
+def set_up(form: str, level: str | None = None) -> None:
+    """Set logging up as this process's variables say; else a line an event, of this form, on stderr.
+
+    ``level`` is how much lsv logs; others only warn. Raises ``ConfigError`` for a file that can't be used.
+    """
+    chosen = gather(Declared(options.LOGGING), {})
+    if not chosen["configure_logging"]:
+        return
+    if chosen["log_config_file"]:
+        _apply(chosen["log_config_file"])
+        return
+    logging.basicConfig(level=logging.WARNING, format=form)
+    if level is not None:
+        logging.getLogger("lsv").setLevel(level.upper())
+
+
+def adopt(settings: Settings) -> None:
+    """Log as a command's settings say, and have the processes it starts do so. Raises ``ConfigError``."""
+    file = settings["log_config_file"]
+    if not settings["configure_logging"]:
+        if settings.source("log_config_file").startswith("flag"):
+            raise ConfigError("--log-config-file sets up logging, which is left alone: leave one out")
+        logging.getLogger().handlers.clear()
+        export({"LSV_CONFIGURE_LOGGING": "0"}, replace=True)
+    elif file:
+        _apply(file)
+        export({"LSV_LOG_CONFIG_FILE": str(Path(file).absolute())}, replace=True)
+    else:
+        logging.getLogger().setLevel(settings["log_level"].upper())
+
+
+def _apply(file: str) -> None:
+    try:
+        content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+        logging.config.dictConfig(_as_ours(content))
+    except (OSError, ValueError, TypeError, AttributeError, ImportError, RecursionError) as cause:
+        raise ConfigError(
+            f"log config file {file} can't be used: {cause.__cause__ or cause}; it must hold JSON for Python's "
+            "logging.config.dictConfig",
+            param="log_config_file",
+        ) from cause
+
+
+def _as_ours(content: dict[str, Any]) -> dict[str, Any]:
+    """A file that was made for vLLM: its loggers' names become ours, its formatters plain ones, and no logger that is
+    there already falls silent."""
+    loggers = {_our_name(name): logger for name, logger in content.get("loggers", {}).items()}
+    formatters = {
+        name: {key: value for key, value in formatter.items() if not _is_foreign(key, value)}
+        for name, formatter in content.get("formatters", {}).items()
+    }
+    return {"disable_existing_loggers": False, **content, "loggers": loggers, "formatters": formatters}
+
+
+def _our_name(logger: str) -> str:
+    first, dot, rest = logger.partition(".")
+    return f"lsv{dot}{rest}" if first == _FOREIGN else logger
+
+
+def _is_foreign(key: str, value: object) -> bool:
+    return key in ("class", "()") and str(value).startswith(f"{_FOREIGN}.")

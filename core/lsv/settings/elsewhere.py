@@ -1,0 +1,193 @@
+"""The options of vLLM and its forks that lsv takes without doing anything, or knows and refuses, each with the reason.
+
+One table for flags, config files, variables and the constructor of ``LLM``. What a feature that comes to lsv honours
+moves from here to ``lsv.settings.options``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lsv.settings import Setting, SettingType
+from lsv.settings.neutral import neutral
+from lsv.settings.setting import ANYTHING
+
+
+class _Row(NamedTuple):
+    """The neutral values, and the type where they do not say it."""
+
+    values: tuple[Any, ...]
+    type: SettingType | None = None
+
+
+def _any(type: SettingType) -> _Row:
+    """Every value is neutral."""
+    return _Row((ANYTHING,), type)
+
+
+def _none(type: SettingType = "str") -> _Row:
+    """Only leaving it out is."""
+    return _Row((), type)
+
+
+_SWITCH = _Row((False, True))
+"""On or off, it is the same."""
+_OFF = _Row((False,))
+_ON = _Row((True,))
+
+
+def _rows(instead: str, *, tolerant: bool = False, **rows: _Row) -> tuple[Setting, ...]:
+    return tuple(
+        neutral(name, *row.values, type=row.type, instead=instead, tolerant=tolerant) for name, row in rows.items()
+    )
+
+
+_LOADING = (
+    *_rows("every model that can do both serves both", task=_Row(("generate", "embed", "auto", "embedding")),
+           runner=_Row(("auto", "generate", "pooling")), convert=_Row(("auto", "none", "embed"))),
+    *_rows("no checkpoint's code is ever run; plugins bring architectures",
+           trust_remote_code=_SWITCH, code_revision=_any("str")),
+    *_rows("what no plugin has a model for runs by the generic adapter", model_impl=_Row(("auto", "vllm"))),
+    *_rows("config.json is read in the layout of transformers", config_format=_Row(("auto", "hf"))),
+    *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),
+    *_rows("set the variable HF_TOKEN, which the Hub's library reads", hf_token=_none()),
+    *_rows("a tokenizer's fast form is used, which slow ones are converted to",
+           tokenizer_mode=_Row(("auto", "hf", "slow"))),
+    *_rows("a server needs one to read and write text; LLM(skip_tokenizer_init=True) takes and gives token ids",
+           skip_tokenizer_init=_OFF),
+    *_rows("long texts are tokenised beside the server's loop already", tokenizer_pool_size=_any("int"),
+           tokenizer_pool_type=_any("str"), tokenizer_pool_extra_config=_any("json")),
+    *_rows("weights are read tensor by tensor on the host, and quantised before the device gets them",
+           weights_load_device=_any("str"), max_parallel_loading_workers=_any("int"), use_tqdm_on_load=_SWITCH,
+           pt_load_map_location=_any("json"), safetensors_load_strategy=_any("str")),
+    *_rows("checkpoint formats are plugins, with options of their own", model_loader_extra_config=_Row(({},))),
+    *_rows("scales of the KV cache are read from the checkpoint", quantization_param_path=_none(),
+           calculate_kv_scales=_OFF),
+    *_rows("--dtype is the type of attention too", override_attention_dtype=_none()),
+    *_rows("no plugin drives that hardware", override_neuron_config=_any("json")),
+)  # fmt: skip
+
+_STEPS = (
+    *_rows("a request that loses its blocks is computed again, never swapped", preemption_mode=_Row(("recompute",)),
+           swap_space=_any("float")),
+    *_rows("weights are never offloaded to the host; --quantization shrinks them", cpu_offload_gb=_Row((0.0,))),
+    *_rows("the KV cache stays on the device", kv_offloading_size=_none("float"), kv_transfer_config=_none("json"),
+           kv_events_config=_none("json"), ec_transfer_config=_none("json")),
+    *_rows("a step is one pass; --async-scheduling plans one while another runs", tolerant=True,
+           num_scheduler_steps=_Row((1,)), multi_step_stream_outputs=_SWITCH),
+    *_rows("--max-itl-ms bounds what new prompts cost running answers", tolerant=True,
+           scheduler_delay_factor=_Row((0.0,)), max_num_partial_prefills=_Row((1,)),
+           max_long_partial_prefills=_Row((1,)), long_prefill_token_threshold=_Row((0,))),
+    *_rows("there is one block manager, for every kind of cache", use_v2_block_manager=_SWITCH,
+           disable_hybrid_kv_cache_manager=_SWITCH, num_lookahead_slots=_any("int"),
+           prefix_caching_hash_algo=_any("str"), kv_sharing_fast_prefill=_SWITCH),
+    *_rows("a scheduling order is a plugin: --scheduling-policy", scheduler_cls=_none()),
+    *_rows("text is made beside the engine's steps, every token when it is there", disable_async_output_proc=_SWITCH,
+           stream_interval=_any("int")),
+    *_rows("graphs hold steps of any context length; the platform's graph-rows option says for how many requests",
+           max_seq_len_to_capture=_any("int"), max_context_len_to_capture=_any("int"),
+           cudagraph_capture_sizes=_any("list"), cuda_graph_sizes=_any("list"),
+           max_cudagraph_capture_size=_any("int")),
+    *_rows("the platform decides how steps are compiled and captured; --enforce-eager turns that off",
+           compilation_config=_any("str"), optimization_level=_any("str"), disable_cascade_attn=_SWITCH),
+    *_rows("inputs of media are prepared in side processes, and embeddings kept by --encoder-cache-tokens",
+           disable_mm_preprocessor_cache=_SWITCH, mm_processor_cache_gb=_any("float"),
+           mm_processor_cache_type=_any("str"), mm_encoder_tp_mode=_any("str"), skip_mm_profiling=_SWITCH,
+           disable_chunked_mm_input=_SWITCH),
+    *_rows("media are read by the model's own processor: --mm-processor-kwargs", media_io_kwargs=_Row(({},)),
+           interleave_mm_strings=_OFF, enable_mm_embeds=_OFF, video_pruning_rate=_Row((0.0,))),
+    *_rows("a server keeps its weights loaded: stop it instead", enable_sleep_mode=_OFF),
+)  # fmt: skip
+
+_RANKS = (
+    *_rows("collectives are the platform's own", disable_custom_all_reduce=_SWITCH,
+           disable_nccl_for_dp_synchronization=_SWITCH),
+    *_rows("ranks are processes on this machine: --tensor-parallel-size",
+           distributed_executor_backend=_Row(("mp", "uni")), worker_use_ray=_OFF, engine_use_ray=_OFF,
+           ray_workers_use_nsight=_OFF, nnodes=_Row((1,)),
+           node_rank=_Row((0,)), master_addr=_any("str"), master_port=_any("int"), headless=_OFF),
+    *_rows("a worker is the platform's: write a plugin", worker_cls=_Row(("auto",)), worker_extension_cls=_Row(("",))),
+    *_rows("experts are cut like all other layers, by --tensor-parallel-size", tolerant=True,
+           enable_expert_parallel=_OFF, all2all_backend=_any("str"), enable_eplb=_OFF, eplb_config=_any("json"),
+           enable_dbo=_OFF),
+    *_rows("start a server for each copy of the model, and a load balancer before them",
+           data_parallel_size_local=_Row((1,)), data_parallel_rank=_Row((0,)), data_parallel_start_rank=_Row((0,)),
+           data_parallel_address=_any("str"), data_parallel_rpc_port=_any("int"), data_parallel_backend=_any("str"),
+           data_parallel_hybrid_lb=_OFF, data_parallel_external_lb=_OFF),
+    neutral("data_parallel_size", 1, aliases=("dp",), short=("-dp",),
+            instead="start a server for each copy of the model, and a load balancer before them"),
+    *_rows("a request's cache is never cut", decode_context_parallel_size=_Row((1,)),
+           prefill_context_parallel_size=_Row((1,)), dcp_size=_Row((1,))),
+)  # fmt: skip
+
+_ADAPTERS = (
+    *_rows("adapters are not served: merge one into its model's weights, and serve those", enable_lora=_OFF,
+           lora_modules=_Row(((),)), enable_prompt_adapter=_OFF, prompt_adapters=_Row(((),)),
+           qlora_adapter_name_or_path=_none(), default_mm_loras=_none("json")),
+    neutral("enable_prompt_adapters", False, instead="adapters are not served"),
+    *_rows("there are no adapters it could be for", max_loras=_any("int"), max_lora_rank=_any("int"),
+           lora_extra_vocab_size=_any("int"), lora_dtype=_any("str"), long_lora_scaling_factors=_any("str"),
+           max_cpu_loras=_any("int"), fully_sharded_loras=_SWITCH, enable_lora_bias=_SWITCH,
+           max_prompt_adapters=_any("int"), max_prompt_adapter_token=_any("int")),
+)  # fmt: skip
+
+_DRAFTS = (
+    *_rows("no tokens are drafted: answers are the same, and take longer", tolerant=True, speculative_model=_none(),
+           speculative_config=_none("json")),
+    *_rows("the other methods of accepting drafts change answers",
+           spec_decoding_acceptance_method=_Row(("rejection_sampler",))),
+    *_rows("no tokens are drafted", num_speculative_tokens=_any("int"), speculative_model_quantization=_any("str"),
+           speculative_max_model_len=_any("int"), speculative_disable_by_batch_size=_any("int"),
+           speculative_disable_mqa_scorer=_SWITCH, ngram_prompt_lookup_max=_any("int"),
+           ngram_prompt_lookup_min=_any("int"), typical_acceptance_sampler_posterior_threshold=_any("float"),
+           typical_acceptance_sampler_posterior_alpha=_any("float"), disable_logprobs_during_spec_decoding=_SWITCH),
+    neutral("speculative_draft_tensor_parallel_size", ANYTHING, type="int", short=("-spec-draft-tp",),
+            instead="no tokens are drafted"),
+)  # fmt: skip
+
+_ANSWERS = (
+    *_rows("tool calls are written as the model writes them: there is no parser yet", enable_auto_tool_choice=_OFF,
+           tool_call_parser=_none(), tool_parser_plugin=_none(), tool_server=_none(),
+           exclude_tools_when_tool_choice_none=_OFF),
+    *_rows("thinking stays in the answer's text: there is no parser yet", reasoning_parser=_none(),
+           enable_reasoning=_OFF, reasoning_config=_none("json")),
+    *_rows("requests that ask for structured output are refused one by one", guided_decoding_backend=_any("str"),
+           guided_decoding_disable_fallback=_SWITCH, guided_decoding_disable_any_whitespace=_SWITCH,
+           guided_decoding_disable_additional_properties=_SWITCH, structured_outputs_config=_any("json")),
+    *_rows("a plugin offers them, by the hook lsv_logits_processors, and needs no option",
+           logits_processors=_Row(((),)), logits_processor_pattern=_none()),
+    *_rows("vectors are pooled as the checkpoint says", pooler_config=_none("json"),
+           override_pooler_config=_none("json")),
+)  # fmt: skip
+
+_WATCHING = (
+    *_rows("prompts and answers are never logged", max_log_len=_any("int"), enable_log_deltas=_SWITCH),
+    *_rows("prompts and answers are never logged; a proxy in front can", tolerant=True, enable_log_outputs=_OFF),
+    *_rows("requests are logged in one line each: --disable-log-requests", disable_uvicorn_access_log=_SWITCH,
+           disable_access_log_for_endpoints=_any("str")),
+    *_rows("there is no tracing; /metrics has the times of requests", tolerant=True, otlp_traces_endpoint=_none(),
+           collect_detailed_traces=_none("list"), show_hidden_metrics_for_version=_none()),
+    *_rows("there is no profiler", tolerant=True, profiler_config=_none("json")),
+    *_rows("/metrics has it", tolerant=True, enable_server_load_tracking=_OFF),
+    *_rows("every usage says how many tokens of the prompt were found in the cache",
+           enable_prompt_tokens_details=_SWITCH),
+    *_rows("every answer carries X-Request-Id", enable_request_id_headers=_SWITCH),
+    *_rows("tracebacks of errors that are ours are always logged", log_error_stack=_SWITCH),
+)  # fmt: skip
+
+NEUTRAL = (*_LOADING, *_STEPS, *_RANKS, *_ADAPTERS, *_DRAFTS, *_ANSWERS, *_WATCHING)
+
+NEUTRAL_OF_SERVERS = (
+    *_rows("frontends are plugins; the hook lsv_api_app_created changes the application", middleware=_Row(((),))),
+    *_rows("the engine always has a process of its own", disable_frontend_multiprocessing=_SWITCH),
+    *_rows("the API's description is always served", disable_fastapi_docs=_OFF),
+    *_rows("restart the server when its certificate changes", tolerant=True, enable_ssl_refresh=_OFF),
+    *_rows("the size of headers is bounded; --max-body-mb bounds bodies", h11_max_incomplete_event_size=_any("int"),
+           h11_max_header_count=_any("int")),
+    *_rows("nobody but the operator sees the tokenizer", enable_tokenizer_info_endpoint=_OFF),
+)  # fmt: skip
+
+NEUTRAL_OFFLINE = _rows(
+    "nothing is served", disable_log_stats=_SWITCH, disable_log_requests=_SWITCH, enable_log_requests=_SWITCH
+)
+"""Options of ``lsv serve`` that the constructor of ``LLM`` takes, too."""

@@ -1,0 +1,86 @@
+"""Variables of vLLM and its forks that set nothing here, and why. Those that do are named by their settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+PREFIX = "VLLM_"
+
+GRANTED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_USAGE_SOURCE", "VLLM_USAGE_STATS_SERVER"),
+        "nothing is ever sent anywhere",
+    ),
+    **dict.fromkeys(("VLLM_USE_V1", "VLLM_ENABLE_V1_MULTIPROCESSING"), "there is one engine, in a process of its own"),
+    **dict.fromkeys(
+        ("VLLM_TARGET_DEVICE", "VLLM_USE_PRECOMPILED", "VLLM_CPU_AVX512BF16", "VLLM_CONFIG_ROOT", "VLLM_VERSION"),
+        "it is for installing, and nothing is built or configured then",
+    ),
+    "VLLM_NO_DEPRECATION_WARNING": "there is nothing to warn of",
+    "VLLM_OFFLOAD_WEIGHTS_BEFORE_QUANT": "weights are always quantised one by one, on the host",
+    "VLLM_INSTANCE_ID": "processes of an instance know each other",
+}
+"""Variables that ask for what is so anyway, and are taken in silence."""
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("VLLM_RPC_TIMEOUT", "VLLM_RPC_GET_DATA_TIMEOUT_MS"),
+        "the server waits for its engine as long as that shows signs of life; --step-timeout bounds a step",
+    ),
+    **dict.fromkeys(
+        ("VLLM_HOST_IP", "VLLM_PORT", "VLLM_LOOPBACK_IP"),
+        "processes of a server speak over private sockets; --host and --port are where it listens",
+    ),
+    "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, which TMPDIR names",
+    "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",
+    "VLLM_USE_MODELSCOPE": "models come from the Hugging Face Hub; give the folder of one from elsewhere",
+    "VLLM_TRACE_FUNCTION": "calls are not traced; --log-level debug tells more",
+    "VLLM_TORCH_PROFILER_DIR": "there is no profiler",
+    "VLLM_PP_LAYER_PARTITION": "layers are not spread over devices",
+    "VLLM_ASSETS_CACHE": "no assets are fetched",
+    **dict.fromkeys(
+        ("VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASH_ATTN_VERSION", "VLLM_MLA_DISABLE"),
+        "--attention-backend chooses how attention is computed",
+    ),
+    **dict.fromkeys(
+        (
+            "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_FUSED_MOE_CHUNK_SIZE", "VLLM_USE_TRITON_AWQ",
+            "VLLM_TEST_FORCE_FP8_MARLIN",
+        ),
+        "the table of kernels chooses implementations, and lsv kernels prints it",
+    ),
+    **dict.fromkeys(
+        (
+            "VLLM_USE_RAY_SPMD_WORKER", "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_NCCL_CHANNEL",
+            "VLLM_ALLOW_ENGINE_USE_RAY",
+        ),
+        "ranks are processes on this machine, without Ray",
+    ),
+    **dict.fromkeys(
+        ("VLLM_TEST_DYNAMO_GRAPH_CAPTURE", "VLLM_DYNAMO_USE_CUSTOM_DISPATCHER"), "it was for another compiler's tests"
+    ),
+    **dict.fromkeys(
+        (
+            "VLLM_OPENVINO_KVCACHE_SPACE", "VLLM_OPENVINO_CPU_KV_CACHE_PRECISION",
+            "VLLM_OPENVINO_ENABLE_QUANTIZED_WEIGHTS", "VLLM_XLA_CACHE_PATH",
+        ),
+        "it is for hardware that no plugin here drives",
+    ),
+}  # fmt: skip
+"""Variables that are known and can't be honoured; a warning says why. None of them changes an answer."""
+
+_LINK = re.compile(
+    r"(LSV|VLLM)(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
+
+def is_service_link(name: str, value: str) -> bool:
+    """Whether Kubernetes made this variable, for a service whose name begins as ours do.
+
+    Of a service ``lsv`` on port 8000 those are ``LSV_PORT=tcp://…``, ``LSV_SERVICE_HOST``, ``LSV_PORT_8000_TCP_ADDR`` …
+    (Kubernetes documentation, "Service", environment variables).
+    """
+    if _LINK.fullmatch(name) is None:
+        return False
+    return "://" in value if name.endswith("_PORT") and "_PORT_" not in name and "_SERVICE_" not in name else True
