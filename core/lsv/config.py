@@ -53,6 +53,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Names clients use; answers carry the first."""
     tokenizer: str
     """The tokenizer's directory."""
+    generation: str | None = None
+    """The directory whose generation_config.json recommends sampling parameters: None is the tokenizer's, "" none."""
+    sampling: Mapping[str, Any] = {}
+    """Sampling parameters for requests that do not say, over what is recommended."""
     architecture: str
     """As the checkpoint's config.json names it."""
     model_offer: str
@@ -131,6 +135,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What is laid over the checkpoint's config.json."""
     reasons: tuple[Reason, ...] = ()
     """Why what was not asked for was chosen."""
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether a step may compute a part of a prompt that has another part before it."""
+        return self.prefix_caching or self.chunked_prefill
 
     @property
     def beat_interval(self) -> float:

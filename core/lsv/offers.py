@@ -224,6 +224,8 @@ class FrontendOffer(msgspec.Struct, frozen=True):
     """The setting that says in how many processes it runs. Where these are several, it opens clients of its own in each
     (``lsv.engine.connect``), and those of the service it gets carry no requests.
     """
+    check: str | None = None
+    """``(settings) -> None``, called before an engine is started: raises ``ConfigError`` for what would be refused."""
 
 
 def load_object(name: str) -> Any:

@@ -56,6 +56,8 @@ class BatchLimits(msgspec.Struct, frozen=True):
     """Tokens in a block."""
     num_blocks: int = 0
     """Blocks of the whole cache."""
+    contexts: bool = True
+    """Whether a prompt's new tokens may have others before them: those of its earlier chunks, or of a cached prefix."""
 
     @property
     def max_len(self) -> int:

@@ -46,6 +46,11 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
         await _end(page)
 
 
+def check(settings: Mapping[str, Any]) -> None:
+    """Raises ``ConfigError`` for settings that the page can't honour."""
+    page_options(settings)
+
+
 def page_options(settings: Mapping[str, Any]) -> PageOptions:
     """The page's options from the server's. Raises ``ConfigError``.
 
@@ -56,6 +61,8 @@ def page_options(settings: Mapping[str, Any]) -> PageOptions:
             "--webui can't check the certificate of its own server: run lsv webui --api https://NAME:PORT beside it",
             param="webui.enabled",
         )
+    if settings.get("uds"):
+        raise ConfigError("--webui reaches the server at a port: leave --uds out", param="uds")
     if not settings["port"]:
         raise ConfigError("--webui needs to know the server's port: give a --port other than 0", param="port")
     host, keys = settings["webui.host"], settings["api_key"]

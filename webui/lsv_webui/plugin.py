@@ -14,7 +14,9 @@ api = 1
 
 @hookimpl
 def lsv_frontends() -> Iterable[FrontendOffer]:
-    yield FrontendOffer("webui", load="lsv_webui.frontend:serve", switch="webui.enabled")
+    yield FrontendOffer(
+        "webui", load="lsv_webui.frontend:serve", switch="webui.enabled", check="lsv_webui.frontend:check"
+    )
 
 
 @hookimpl
@@ -32,6 +34,7 @@ def lsv_settings() -> Iterable[Setting]:
             aliases=("webui",),
             help="also start the web page",
             scope="serve",
+            main=True,
         ),
         *SETTINGS,
     )

@@ -15,7 +15,7 @@ from lsv.engine.socket_client import SocketClient
 from lsv.engine.stats_log import log_stats
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import ConfigError, LsvError, PluginError
-from lsv.offers import FrontendOffer
+from lsv.offers import FrontendOffer, load_object
 from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.resolve import resolve
@@ -27,18 +27,29 @@ log = logging.getLogger(__name__)
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="serve")
     config = resolve(settings, context.plugins)
+    frontends = choose_frontends(settings, context.plugins)
     heap.share_arenas()
     heap.return_large_blocks()
-    asyncio.run(_serve(config, settings, context.plugins))
+    asyncio.run(_serve(config, frontends, settings, context.plugins))
     return 0
 
 
-async def _serve(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
-    """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
+def choose_frontends(settings: Settings, plugins: Plugins) -> Sequence[FrontendOffer]:
+    """The frontends to run. Raises ``ConfigError`` where there is none, and for settings that one of them refuses."""
     offered = plugins.catalog.offers(FrontendOffer)
     frontends = [offer for offer in offered if offer.default or (offer.switch and settings[offer.switch])]
     if not any(offer.default for offer in frontends):
         raise ConfigError("no plugin offers a frontend: install one, or do not leave out the api plugin")
+    for offer in frontends:
+        if offer.check is not None:
+            load_object(offer.check)(settings)
+    return frontends
+
+
+async def _serve(
+    config: EngineConfig, frontends: Sequence[FrontendOffer], settings: Settings, plugins: Plugins
+) -> None:
+    """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
     restarts = RestartPolicy(settings["restart_limit"] if settings["restart_engine"] else 0, settings["restart_window"])
     supervisor = Supervisor(config, log_level=settings["log_level"].upper(), restarts=restarts)
     supervisor.start()  # before all that this process has to load: the engine needs longer

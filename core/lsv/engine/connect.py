@@ -22,4 +22,5 @@ def open_client(
     Raises ``ConfigError``, and ``CheckpointError`` for a tokenizer that can't be read.
     """
     media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings)) if serves else None
-    return SocketClient(config, address, Tokenizer.load(config.tokenizer), media=media, plugins=plugins)
+    tokenizer = Tokenizer.load(config.tokenizer, generation=config.generation, sampling=config.sampling)
+    return SocketClient(config, address, tokenizer, media=media, plugins=plugins)

@@ -57,6 +57,10 @@ class Range(NamedTuple):
 _MOST = 1 << 31
 
 
+RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""The fields of ``SamplingParams`` that a checkpoint or an operator may set for requests that do not say."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn and when an answer ends; field for field what vLLM's users know.
 

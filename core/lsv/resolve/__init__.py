@@ -9,10 +9,11 @@ from typing import Any
 
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig, Topology
-from lsv.errors import CheckpointError, ConfigError
-from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, QuantizerOffer
+from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.offers import AttentionOffer, CheckpointOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
+from lsv.request.params import RECOMMENDABLE, SamplingParams
 from lsv.resolve.attention import AskedOfAttention, choose_attention
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
@@ -29,6 +30,7 @@ _DTYPES = {
     "fp32": "float32",
     "float32": "float32",
 }
+_LOAD_FORMATS = ("auto", "safetensors", "pt", "dummy")
 _FP8_CACHE = "fp8_e4m3"
 _LEAST_ENCODED, _MOST_ENCODED = 16384, 32768
 """Embeddings of media that are kept: those of the largest item that fits a prompt, as far as that takes no more memory
@@ -44,7 +46,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
-    folder = locate_model(name, catalog, revision=settings["revision"], download_dir=settings["download_dir"])
+    folder = locate_model(
+        name,
+        catalog,
+        revision=settings["revision"],
+        download_dir=settings["download_dir"],
+        ignore=settings["ignore_patterns"],
+    )
     overrides: dict[str, Any] = dict(settings["hf_overrides"] or {})
     changes = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
     overrides = merge(merge(_older_quantization(folder, catalog), overrides), changes)
@@ -67,12 +75,16 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     length = _choose_length(settings, checkpoint, choices)
     if settings["disable_sliding_window"]:
         length, overrides = _without_window(checkpoint, length, overrides, choices)
+    for setting in neutral.dropped(settings, platform.name):
+        choices.note(setting.name, settings[setting.name], f"has no effect: {setting.instead}")
     topology = _topology(settings)
     chunked = bool(settings["enable_chunked_prefill"])
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
-        tokenizer=str(_tokenizer_folder(settings, folder, catalog)),
+        tokenizer=str(_tokenizer_folder(settings, name, folder, catalog)),
+        generation=_generation_folder(settings["generation_config"], catalog),
+        sampling=_sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,
         model_offer=model.name,
         platform=platform.name,
@@ -82,7 +94,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         attention_next=tuple(other.name for other in others if block_size in other.block_sizes),
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
         quantization_ignore=_choose_ignored(settings, checkpoint),
-        load_format=settings["load_format"],
+        load_format=_check_load_format(settings["load_format"], catalog),
         dtype=dtype,
         kv_dtype=kv_dtype,
         block_size=block_size,
@@ -94,12 +106,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         prefix_caching=settings["enable_prefix_caching"],
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
-        policy=settings["scheduling_policy"],
+        policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
         executor=_choose_executor(topology, catalog),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities),
         enforce_eager=settings["enforce_eager"],
         memory_share=settings["gpu_memory_utilization"],
+        kv_bytes=settings["kv_cache_memory_bytes"],
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
@@ -135,9 +148,40 @@ def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
     return names[0]
 
 
-def _tokenizer_folder(settings: Settings, folder: Path, catalog: Catalog) -> Path:
-    name = settings["tokenizer"]
-    return folder if name is None else locate_model(name, catalog, download_dir=settings["download_dir"])
+def _tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Catalog) -> Path:
+    """The model's own folder, or that of another tokenizer, or of another revision of it."""
+    name, revision = settings["tokenizer"], settings["tokenizer_revision"]
+    if name is None and revision in (None, settings["revision"]):
+        return folder
+    return locate_model(name or model, catalog, revision=revision, download_dir=settings["download_dir"])
+
+
+def _generation_folder(asked: str, catalog: Catalog) -> str | None:
+    """Where sampling parameters are recommended: None is the model's own folder, empty is nowhere."""
+    if asked in ("auto", "vllm"):
+        return None if asked == "auto" else ""
+    return str(locate_model(asked, catalog))
+
+
+def _sampling_overrides(given: Any) -> Mapping[str, Any]:
+    """What ``--override-generation-config`` says, checked as a request's parameters are."""
+    if not isinstance(given, Mapping) or not set(given) <= set(RECOMMENDABLE):
+        raise ConfigError(
+            f"override_generation_config must hold any of {', '.join(RECOMMENDABLE)} in JSON, got {given!r:.100}",
+            param="override_generation_config",
+        )
+    try:
+        SamplingParams(**given)
+    except BadRequest as cause:
+        raise ConfigError(f"override_generation_config: {cause.message}", param="override_generation_config") from None
+    return dict(given)
+
+
+def _check_load_format(asked: str, catalog: Catalog) -> str:
+    known = (*_LOAD_FORMATS, *(offer.name for offer in catalog.offers(CheckpointOffer)))
+    if asked not in known:
+        raise ConfigError(f"load_format {asked} is not one of {', '.join(known)}", param="load_format")
+    return asked
 
 
 def _choose_block_size(asked: int | None, attention: AttentionOffer, choices: Choices) -> int:

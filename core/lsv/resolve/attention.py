@@ -34,9 +34,11 @@ def choose_attention(
 ) -> tuple[AttentionOffer, ...]:
     """The backend asked for alone, or all of the platform's that can run here, the first choice first.
 
+    A name in capitals that no backend goes by is another server's: here the same is computed in other ways.
     Raises ``ConfigError`` where none can.
     """
-    if name is not None:
+    foreign = name is not None and name == name.upper() and not _aliased(name, catalog)
+    if name is not None and not foreign:
         return (_named(name, platform, capabilities, catalog, choices, asked),)
     if not platform.attention:
         raise ConfigError(f"platform {platform.name} names no attention backend: choose one with --attention-backend")
@@ -53,6 +55,7 @@ def choose_attention(
         for offer in ahead
     )
     why = f"the first choice of platform {platform.name}" + (f" but for {passed}" if passed else "")
+    why += f"; {name} is not lsv's" if foreign else ""
     choices.note("attention", fitting[0].name, why)
     return tuple(fitting)
 
@@ -66,7 +69,7 @@ def _named(
     asked: AskedOfAttention,
 ) -> AttentionOffer:
     """The backend of that name, or the platform's first that can run of those with that alias, in any case."""
-    offers = [offer for offer in catalog.offers(AttentionOffer) if name.upper() in offer.aliases]
+    offers = _aliased(name, catalog)
     known = {one: place for place, one in enumerate(platform.attention)}
     offers.sort(key=lambda offer: known.get(offer.name, len(known)))
     if not offers:
@@ -80,6 +83,11 @@ def _named(
             return offer
         problems.append(f"attention backend {offer.name} {problem}")
     raise ConfigError("; ".join(problems), param="attention_backend")
+
+
+def _aliased(name: str, catalog: Catalog) -> list[AttentionOffer]:
+    """The backends that go by a name of another server's, in any case."""
+    return [offer for offer in catalog.offers(AttentionOffer) if name.upper() in offer.aliases]
 
 
 def _why_not(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,18 @@ def default_model(catalog: Catalog) -> str:
     raise ConfigError("no model was named and no plugin ships a default one: use lsv serve PATH", param="model")
 
 
-def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, download_dir: str | None = None) -> Path:
+def locate_model(
+    name: str,
+    catalog: Catalog,
+    *,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    ignore: Sequence[str] = (),
+) -> Path:
     """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network.
 
-    Raises ``CheckpointError`` for a name that is none of these, a file of an unknown format, and a model that can't
-    be fetched.
+    ``ignore`` are patterns of files that are not fetched then. Raises ``CheckpointError`` for a name that is none of
+    these, a file of an unknown format, and a model that can't be fetched.
     """
     for alias in catalog.offers(ModelAlias):
         if alias.name == name:
@@ -37,7 +44,7 @@ def locate_model(name: str, catalog: Catalog, *, revision: str | None = None, do
     if path.exists():
         return _prepare(path.resolve(), catalog)
     if _HUB_NAME.fullmatch(name):
-        return _download(name, revision, download_dir)
+        return _download(name, revision, download_dir, ignore)
     known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"
     raise CheckpointError(
         f"there is no folder {name}; give a folder, a Hub name like org/model, or one of: {known}", param="model"
@@ -57,12 +64,19 @@ def _prepare(path: Path, catalog: Catalog) -> Path:
     )
 
 
-def _download(name: str, revision: str | None, download_dir: str | None) -> Path:
+def _download(name: str, revision: str | None, download_dir: str | None, ignore: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=list(_HUB_FILES)))
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=download_dir,
+            allow_patterns=list(_HUB_FILES),
+            ignore_patterns=list(ignore) or None,
+        )
+        return Path(folder)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
         raise CheckpointError(
             f"{name} is not a local folder and could not be fetched from the Hub ({type(cause).__name__}); "

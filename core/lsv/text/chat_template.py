@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 from jinja2 import nodes
@@ -22,6 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lsv.errors import BadRequest, CheckpointError
 
 Message = Mapping[str, Any]
+ContentFormat = Literal["auto", "string", "openai"]
+"""How a template gets contents: as text, as a list of parts, or as it reads them."""
 
 _PARTS_LOOP = re.compile(r"\bin\s+\w+(\.content|\[\s*['\"]content['\"]\s*\])")
 _TAKES_TEXT = re.compile(r"\bis\s+(not\s+)?(string|iterable)\b")
@@ -54,6 +56,7 @@ class ChatTemplates:
         documents: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        content_format: ContentFormat = "auto",
     ) -> str:
         """The conversation as text. ``template`` is a template's text, or the name of one of several.
 
@@ -64,7 +67,7 @@ class ChatTemplates:
         source = self.source(template, with_tools=tools is not None)
         context = {**self._special_tokens, **(kwargs or {})}
         context |= {
-            "messages": [_prepare(message, source) for message in messages],
+            "messages": [_prepare(message, source, content_format) for message in messages],
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
@@ -126,22 +129,30 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in pairs}
 
 
-def _prepare(message: Message, source: str) -> dict[str, Any]:
+def _prepare(message: Message, source: str, content_format: ContentFormat) -> dict[str, Any]:
     """A message as templates expect it: fields that are None left out, reasoning under the names in use.
 
-    Content given as parts becomes text where the template does not go through parts itself, and content given as text
-    becomes a part where it does nothing else.
+    Unless the format is said, content given as parts becomes text where the template does not go through parts itself,
+    and content given as text becomes a part where it does nothing else.
     """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in _REASONING_NAMES if name in prepared), None)
     if reasoning is not None:
         prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
-    content, loops = prepared.get("content"), _PARTS_LOOP.search(source) is not None
-    if isinstance(content, list | tuple) and not loops:
+    content, takes_text, takes_parts = prepared.get("content"), *_find_formats(source, content_format)
+    if isinstance(content, list | tuple) and not takes_parts:
         prepared["content"] = _flatten(content)
-    elif isinstance(content, str) and loops and not _TAKES_TEXT.search(source):
+    elif isinstance(content, str) and not takes_text:
         prepared["content"] = [{"type": "text", "text": content}]
     return prepared
+
+
+def _find_formats(source: str, content_format: ContentFormat) -> tuple[bool, bool]:
+    """Whether a template takes contents as text, and as parts."""
+    if content_format != "auto":
+        return content_format == "string", content_format == "openai"
+    loops = _PARTS_LOOP.search(source) is not None
+    return not loops or _TAKES_TEXT.search(source) is not None, loops
 
 
 def _flatten(parts: Sequence[Any]) -> str:

@@ -16,7 +16,7 @@ from lsv.processes.confinement.terms import Mode, Terms
 from lsv.processes.side.main import Loaded, run
 from lsv.processes.side.pool import SidePool
 from lsv.processes.side.process import Broken, Kind
-from lsv.text.chat_template import ChatTemplates, Message
+from lsv.text.chat_template import ChatTemplates, ContentFormat, Message
 
 _MODULE = "lsv.text.request_templates"
 _PROCESSES = 2
@@ -57,11 +57,12 @@ class RequestTemplates:
         add_generation_prompt: bool,
         documents: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
+        content_format: ContentFormat = "auto",
     ) -> str:
         """As ``ChatTemplates.render``, which raises ``BadRequest``; also for a template that takes too much."""
         given = {
             "messages": messages, "template": template, "add_generation_prompt": add_generation_prompt,
-            "documents": documents, "kwargs": kwargs,
+            "documents": documents, "kwargs": kwargs, "content_format": content_format,
         }  # fmt: skip
         try:
             packed = msgspec.json.encode(given)

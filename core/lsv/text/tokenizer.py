@@ -15,11 +15,11 @@ from typing import Any
 import tokenizers
 
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.text.chat_template import ChatTemplates, read_templates
+from lsv.request.params import RECOMMENDABLE
+from lsv.text.chat_template import ChatTemplates, ContentFormat, read_templates
 from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 _METASPACE = "▁"
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -60,14 +60,21 @@ class Tokenizer:
         self.plain_texts = PlainTexts(self._plain_text)
 
     @classmethod
-    def load(cls, directory: str | Path, *, chat_template: str | None = None) -> Tokenizer:
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        chat_template: str | None = None,
+        generation: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> Tokenizer:
         """Read a tokenizer's folder. ``chat_template`` (text, or the path of a file) replaces the folder's own.
 
-        Raises ``CheckpointError`` where the folder holds no usable tokenizer.
+        ``generation`` is another folder of a generation_config.json, empty for none, and ``sampling`` is laid over what
+        that recommends. Raises ``CheckpointError`` where the folder holds no usable tokenizer.
         """
         folder = Path(directory)
         settings = _read_json(folder / "tokenizer_config.json")
-        generation = _read_json(folder / "generation_config.json")
         special_tokens = _named_tokens(settings, _read_json(folder / "special_tokens_map.json"))
         backend = _read_backend(folder)
         if chat_template is not None:
@@ -79,9 +86,7 @@ class Tokenizer:
             special_tokens=special_tokens,
             eos_ids=read_eos_ids(folder),
             templates=templates,
-            sampling_defaults={
-                name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None
-            },
+            sampling_defaults={**_read_recommended(folder if generation is None else generation), **(sampling or {})},
         )
 
     @cached_property
@@ -154,6 +159,7 @@ class Tokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        content_format: ContentFormat = "auto",
     ) -> str:
         """A conversation as text, to be encoded without adding special tokens; see ``ChatTemplates.render``."""
         return self._chat.render(
@@ -163,6 +169,7 @@ class Tokenizer:
             documents=documents,
             template=template,
             kwargs=kwargs,
+            content_format=content_format,
         )
 
     def _named_id(self, name: str) -> int | None:
@@ -225,6 +232,12 @@ class NoTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return ""
+
+
+def _read_recommended(folder: str | Path) -> dict[str, Any]:
+    """The sampling parameters of generation_config.json; none of no folder."""
+    found = _read_json(Path(folder) / "generation_config.json") if folder else {}
+    return {name: found[name] for name in RECOMMENDABLE if found.get(name) is not None}
 
 
 def read_template(given: str) -> str:

@@ -12,8 +12,9 @@ from lsv_api.accounts.account import read_accounts
 from lsv_api.accounts.quotas import Quotas
 from lsv_api.fleet.fleet import Fleet
 from lsv_api.http.failures import log
+from lsv_api.listening import address_of, listening, tls_context
 from lsv_api.options import ApiOptions
-from lsv_api.server import address_of, bind, first_of, open_server, taking_signals, tls_context, watch_engines
+from lsv_api.server import first_of, open_server, taking_signals, watch_engines
 
 
 async def serve(service: Service, settings: Mapping[str, Any]) -> None:
@@ -33,7 +34,7 @@ async def _serve_by_fleet(service: Service, options: ApiOptions, settings: Mappi
     """Serve with several processes: this one binds the address, starts them and looks after them."""
     tls_context(options)  # raises what is wrong before anything is started
     quotas = Quotas(read_accounts(options.api_keys, options.accounts))
-    with closing(bind(options.host, options.port)) as sock, closing(quotas.buckets):
+    with listening(options) as sock, closing(quotas.buckets):
         fleet = Fleet(service, options, settings, sock, quotas.buckets)
         watcher = asyncio.create_task(_announce_fleet(fleet, service, options, address_of(sock, options)))
         try:

@@ -9,6 +9,7 @@ import msgspec
 
 from lsv.errors import ConfigError
 from lsv.processes.confinement.terms import Mode
+from lsv.text.chat_template import ContentFormat
 from lsv.text.tokenizer import read_template
 from lsv_api.limits import Limits
 
@@ -20,6 +21,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     a key to read metrics and health, too. ``shared_prefix_cache`` lets accounts find each other's prefixes.
     ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
     be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
+    ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
+    none. ``uds`` is the path of a unix socket, instead of host and port. ``ssl_cert_reqs`` is how much certificates of
+    clients are asked for, as ``ssl.CERT_NONE`` … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them.
     ``template_memory`` is in bytes. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
     ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its engine is gone.
     """
@@ -32,6 +36,8 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     shared_prefix_cache: bool = False
     server_count: int = 1
     chat_template: str | None = None
+    content_format: ContentFormat = "auto"
+    default_chat_template_kwargs: Mapping[str, Any] = {}
     request_templates: bool = False
     template_timeout: float = 5.0
     template_memory: int = 128 << 20
@@ -43,8 +49,12 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
+    uds: str | None = None
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: int = 0
+    ssl_ciphers: str | None = None
     limits: Limits = Limits()
     return_tokens_as_token_ids: bool = False
     force_include_usage: bool = False
@@ -76,6 +86,20 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("ssl-keyfile and ssl-certfile must be given together", param="ssl_keyfile")
+        for name in ("ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"):
+            if getattr(self, name) and not self.ssl_certfile:
+                raise ConfigError(
+                    f"{name.replace('_', '-')} is for HTTPS: give ssl-certfile and ssl-keyfile too", param=name
+                )
+        if self.ssl_cert_reqs and not self.ssl_ca_certs:
+            raise ConfigError(
+                "ssl-cert-reqs asks for certificates of clients: give their authorities with ssl-ca-certs",
+                param="ssl_cert_reqs",
+            )
+        if not isinstance(self.default_chat_template_kwargs, dict):
+            raise ConfigError(
+                "default-chat-template-kwargs must be a JSON object", param="default_chat_template_kwargs"
+            )
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> ApiOptions:
@@ -93,6 +117,8 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
             for field, (name, convert) in _LIMITS.items()
             if settings.get(name) is not None
         }
+        if not settings.get("enable_log_requests", True):
+            given["log_requests"] = False
         return cls(**given, limits=Limits(**bounds))
 
 
@@ -103,6 +129,10 @@ def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
 
 def _megabytes(value: float) -> int:
     return int(value * (1 << 20))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _negated(value: bool) -> bool:
@@ -118,6 +148,8 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "shared_prefix_cache": ("api.shared_prefix_cache", bool),
     "server_count": ("api.server_count", int),
     "chat_template": ("chat_template", read_template),
+    "content_format": ("chat_template_content_format", str),
+    "default_chat_template_kwargs": ("default_chat_template_kwargs", _unchanged),
     "request_templates": ("api.request_templates", bool),
     "template_timeout": ("api.template_timeout", float),
     "template_memory": ("api.template_memory_mb", _megabytes),
@@ -129,8 +161,12 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "allowed_methods": ("allowed_methods", _tuple),
     "allowed_headers": ("allowed_headers", _tuple),
     "allow_credentials": ("allow_credentials", bool),
+    "uds": ("uds", str),
     "ssl_keyfile": ("ssl_keyfile", str),
     "ssl_certfile": ("ssl_certfile", str),
+    "ssl_ca_certs": ("ssl_ca_certs", str),
+    "ssl_cert_reqs": ("ssl_cert_reqs", int),
+    "ssl_ciphers": ("ssl_ciphers", str),
     "return_tokens_as_token_ids": ("return_tokens_as_token_ids", bool),
     "force_include_usage": ("enable_force_include_usage", bool),
     "drain_timeout": ("drain_timeout", float),

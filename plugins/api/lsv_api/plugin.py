@@ -16,7 +16,15 @@ api = 1
 
 @hookimpl
 def lsv_frontends() -> Iterable[FrontendOffer]:
-    return (FrontendOffer("api", load="lsv_api.frontend:serve", default=True, processes="api.server_count"),)
+    return (
+        FrontendOffer(
+            "api",
+            load="lsv_api.frontend:serve",
+            default=True,
+            processes="api.server_count",
+            check="lsv_api.listening:check",
+        ),
+    )
 
 
 @hookimpl
@@ -46,6 +54,7 @@ def lsv_settings() -> Iterable[Setting]:
         ),
         Setting(
             name="api.request_templates",
+            aliases=("trust_request_chat_template",),
             type="bool",
             default=False,
             help="let a chat request bring its own chat template",

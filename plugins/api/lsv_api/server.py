@@ -14,17 +14,16 @@ from sanic import Sanic
 
 from lsv import plugins
 from lsv.engine.client import Client, Service
-from lsv.errors import ConfigError
 from lsv_api.app import create_app
 from lsv_api.http.context import Api, Shared
 from lsv_api.http.failures import log
 from lsv_api.http.protocol import Protocol
+from lsv_api.listening import BACKLOG, address_of, listening, tls_context
 from lsv_api.options import ApiOptions
 
 if TYPE_CHECKING:
     from sanic.server.async_server import AsyncioServer
 
-BACKLOG = 2048
 WATCH_SECONDS = 0.2
 LAST_WORDS_SECONDS = 1.0
 """How long connections get at the end to send what is already written."""
@@ -78,7 +77,7 @@ class Server:
     async def run(self) -> None:
         """Listen until stopped."""
         tls = tls_context(self._options)
-        with closing(self._listener or bind(self._options.host, self._options.port)) as sock:
+        with listening(self._options) if self._listener is None else closing(self._listener) as sock:
             server = await self._listen(sock, tls)
             watcher = asyncio.create_task(
                 watch_engines(self._service, self._options, self.address, says_ready=self._listener is None)
@@ -165,48 +164,17 @@ def taking_signals(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def address_of(sock: socket.socket, options: ApiOptions) -> str:
-    """The URL of a server that listens on a socket."""
-    host, port = sock.getsockname()[:2]
-    return f"{'https' if options.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 def curl(address: str, options: ApiOptions, client: Client) -> str:
     """A command to try the server with: a chat, or the transcription of an audio file of the reader's. Where a key is
     needed, they fill in their own.
     """
     key = "" if options.keyless else " -H 'Authorization: Bearer KEY'"
+    if options.uds is not None:
+        address = f"--unix-socket {options.uds} {'https' if options.ssl_certfile else 'http'}://localhost"
     if client.media is not None and client.media.transcriber is not None:
         return f"curl {address}/v1/audio/transcriptions{key} -F file=@sound.wav"
     body = '{"messages": [{"role": "user", "content": "Who are you?"}]}'
     return f"curl {address}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ``ConfigError`` when the address is taken or is not this machine's."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        both = host == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
-        # Inherited by every connection: a streamed token must not wait for the client to acknowledge the last one.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listening
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"can't listen on {host}:{port}: {error}; choose another --host or --port", param="port"
-        ) from None
-
-
-def tls_context(options: ApiOptions) -> ssl.SSLContext | None:
-    """The context for HTTPS, None for HTTP. Raises ``ConfigError`` for files that don't load."""
-    if options.ssl_certfile is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"ssl-certfile and ssl-keyfile can't be used: {error}", param="ssl_certfile") from None
-    return context
 
 
 async def first_of(*waits: Coroutine[Any, Any, object] | asyncio.Task[None]) -> None:

@@ -66,6 +66,7 @@ class FakeTokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        content_format: str = "auto",
     ) -> str:
         for message in messages:
             if message["role"] == "untemplated":

@@ -32,4 +32,5 @@ def batch_limits(config: EngineConfig, num_blocks: int) -> BatchLimits:
         max_blocks=-(-config.max_model_len // config.block_size),
         block_size=config.block_size,
         num_blocks=num_blocks,
+        contexts=config.cuts_prompts,
     )

@@ -151,7 +151,8 @@ async def _render(
     arguments: Mapping[str, Any] = {
         "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
         "documents": body.documents,
-        "kwargs": body.chat_template_kwargs or {},
+        "kwargs": {**options.default_chat_template_kwargs, **(body.chat_template_kwargs or {})},
+        "content_format": options.content_format,
     }
     tokenizer, template = served.client.tokenizer, body.chat_template or options.chat_template
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
