@@ -48,8 +48,11 @@ _SWITCHES = {
 """How steps run: (variable, default, meaning)."""
 
 
-def _neutral(name: str, *values: Any, env: str, instead: str, type: SettingType = "bool") -> Setting:
-    return neutral(f"hpu.{name}", *values, env=(env,), instead=instead, type=type, platform="hpu")
+def _neutral(
+    name: str, *values: Any, env: str, instead: str, type: SettingType = "bool", tolerant: bool = True
+) -> Setting:
+    """A row of this platform. Other values are told of, and refused only where they would change answers."""
+    return neutral(f"hpu.{name}", *values, env=(env,), instead=instead, type=type, platform="hpu", tolerant=tolerant)
 
 
 _STEPS = "compilations are not counted by step"
@@ -57,7 +60,7 @@ _FALLBACKS = "fallbacks to the CPU are not counted"
 _NO_GRAPHS = "there are no HPU graphs, which only lazy mode has"
 _ORDERS = ("min_tokens", "max_bs")
 NEUTRAL = (
-    _neutral("lazy_mode", False, env="PT_HPU_LAZY_MODE",
+    _neutral("lazy_mode", False, env="PT_HPU_LAZY_MODE", tolerant=False,
              instead="lazy mode holds 64-bit integers in 32 bits, and sampled tokens would be wrong: leave it out for "
              "steps compiled by torch, or give --enforce-eager for steps op by op"),
     _neutral("lazy_collectives", True, False, env="PT_HPU_ENABLE_LAZY_COLLECTIVES", instead=_NO_GRAPHS),
@@ -69,7 +72,8 @@ NEUTRAL = (
              instead="scales are never constants of a graph: warming up is faster so"),
     _neutral("handle_topk_duplicates", True, False, env="VLLM_HANDLE_TOPK_DUPLICATES",
              instead="tokens as likely as the last one in top-k always stay in"),
-    _neutral("config_hidden_layers", env="VLLM_CONFIG_HIDDEN_LAYERS", instead="a graph holds a whole step", type="int"),
+    _neutral("config_hidden_layers", 1, env="VLLM_CONFIG_HIDDEN_LAYERS", instead="a graph holds a whole step",
+             type="int"),
     _neutral("profiler_enabled", False, env="VLLM_PROFILER_ENABLED", instead="there is no high-level profiler"),
     _neutral("log_step_graph_compilation", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION", instead=_STEPS),
     _neutral("log_step_graph_compilation_all", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL", instead=_STEPS),
@@ -103,8 +107,8 @@ def read(options: Mapping[str, OptionValue]) -> HpuOptions:
         for name, value in options.items()
         if name.startswith("hpu.") and value is not None
     }
-    strategy = _strategy(given)
     linear = {name: value for name, value in given.items() if "_bucket_" in name}
+    strategy = _strategy(given, "lin" if linear else "exp")
     if linear and strategy != "lin":
         raise ConfigError(
             f"hpu.{next(iter(linear))} is for linear buckets, and these are {STRATEGIES[strategy]}: give "
@@ -127,8 +131,8 @@ def read(options: Mapping[str, OptionValue]) -> HpuOptions:
     return msgspec.convert({**plain, "strategy": strategy, "linear": linear, "lists": lists}, HpuOptions)
 
 
-def _strategy(given: Mapping[str, OptionValue]) -> Strategy:
-    """``bucketing_strategy``, or what the older switch between exponential and linear says."""
+def _strategy(given: Mapping[str, OptionValue], default: Strategy) -> Strategy:
+    """``bucketing_strategy``, or what the older switch between exponential and linear says, or the default."""
     named, older = given.get("bucketing_strategy"), given.get("exponential_bucketing")
     switched: Strategy | None = None if older is None else "exp" if older else "lin"
     if named is not None and switched is not None and named != switched:
@@ -137,7 +141,7 @@ def _strategy(given: Mapping[str, OptionValue]) -> Strategy:
             "leave the second out",
             param="hpu.exponential_bucketing",
         )
-    strategy: Strategy = msgspec.convert(named, Strategy) if named is not None else switched or "exp"
+    strategy: Strategy = msgspec.convert(named, Strategy) if named is not None else switched or default
     return strategy
 
 
@@ -174,7 +178,8 @@ def _bucket_settings() -> Iterator[Setting]:
         name="hpu.bucketing_strategy",
         choices=tuple(STRATEGIES),
         env=("VLLM_BUCKETING_STRATEGY",),
-        help="how sizes of steps are spaced: exponential, linear or padding-aware (default: exp)",
+        help="how sizes of steps are spaced: exponential, linear or padding-aware (default: exp; lin where sizes of "
+        "linear steps are given)",
     )
     yield Setting(
         name="hpu.exponential_bucketing",

@@ -186,6 +186,22 @@ def test_the_long_context_recipe() -> None:
     assert buckets.sizes.decode_block[-1] == 33792
 
 
+@pytest.mark.row("F-483")
+@pytest.mark.parametrize("strategy", ["lin", "exp", "pad"])
+def test_prompts_that_are_never_cut_have_no_context(strategy: str) -> None:
+    whole = BatchLimits(max_rows=4, max_tokens=2048, max_blocks=16, block_size=128, num_blocks=1519, contexts=False)
+    buckets = make(whole, bucketing_strategy=strategy)
+    assert buckets.sizes.prompt_ctx == (0,)
+    assert {shape.blocks for shape in buckets.prompts} == {0}
+
+
+@pytest.mark.row("F-483", "F-484")
+def test_the_example_of_the_log() -> None:
+    whole = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=16, block_size=128, num_blocks=1519, contexts=False)
+    buckets = make(whole, bucketing_strategy="lin")
+    assert len(buckets.prompts) == 24
+
+
 def test_decode_blocks_are_bounded_by_the_cache() -> None:
     assert make(BatchLimits(256, 2048, 719, 128, 3593)).sizes.decode_block[-1] == 3 * 3593
     assert make(BatchLimits(4, 2048, 8, 128, 3593)).sizes.decode_block[-1] == 32

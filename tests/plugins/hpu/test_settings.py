@@ -6,7 +6,7 @@ import pytest
 
 from lsv.config import EngineConfig, OptionValue
 from lsv.errors import ConfigError
-from lsv.settings import Declared, Given, dashed, gather, neutral
+from lsv.settings import Declared, Given, gather, neutral
 from lsv.settings.options import for_scope
 from lsv_hpu import plugin
 from lsv_hpu.settings import HpuOptions, declare, read
@@ -70,7 +70,10 @@ def test_the_twelve_bucket_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt_bs_bucket_min": 2}, "hpu.prompt_bs_bucket_min is for linear buckets, and these are exponential"),
+        (
+            {"exponential_bucketing": True, "prompt_bs_bucket_min": 2},
+            "hpu.prompt_bs_bucket_min is for linear buckets, and these are exponential",
+        ),
         (
             {"bucketing_strategy": "pad", "decode_block_bucket_max": 2},
             "hpu.decode_block_bucket_max is for linear buckets, and these are padding-aware",
@@ -92,6 +95,13 @@ def test_contradictions(options: dict[str, OptionValue], message: str) -> None:
     assert message in problem
 
 
+@pytest.mark.row("F-520", "F-521")
+def test_sizes_of_linear_steps_make_steps_linear() -> None:
+    assert read({}).strategy == "exp"
+    assert read({"hpu.decode_block_bucket_max": 512}).strategy == "lin"
+
+
+@pytest.mark.row("F-507", "F-508", "F-509", "F-510", "F-511", "F-535", "F-536", "F-541", "F-544")
 @pytest.mark.parametrize(
     ("option", "variable"),
     [
@@ -102,20 +112,19 @@ def test_contradictions(options: dict[str, OptionValue], message: str) -> None:
         ("log_step_cpu_fallbacks_all", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL"),
         ("prompt_use_flex_attention", "VLLM_PROMPT_USE_FLEX_ATTENTION"),
         ("config_hidden_layers", "VLLM_CONFIG_HIDDEN_LAYERS"),
-        ("lazy_mode", "PT_HPU_LAZY_MODE"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(monkeypatch: pytest.MonkeyPatch, option: str, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
+def test_what_changes_no_answer_is_dropped_and_told_of(
+    monkeypatch: pytest.MonkeyPatch, option: str, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "4" if option == "config_hidden_layers" else "1")
     settings = gather(Declared(declare()), {})
-    (problem,) = neutral.problems(settings, "hpu")
-    assert problem.startswith(f"{variable}: {dashed(f'hpu.{option}')} must be ")
-    assert settings.declared.by_name[f"hpu.{option}"].instead in problem
-    assert list(neutral.problems(settings, "cpu")) == [], "another platform does not care"
+    assert list(neutral.problems(settings, "hpu")) == []
+    assert [row.name for row in neutral.dropped(settings, "hpu")] == [f"hpu.{option}"]
+    assert list(neutral.dropped(settings, "cpu")) == [], "another platform does not care"
     assert f"hpu.{option}" not in settings.plugin_options()
-    monkeypatch.setenv(variable, "0")
-    accepted = option != "config_hidden_layers"
-    assert (list(neutral.problems(gather(Declared(declare()), {}), "hpu")) == []) == accepted
+    monkeypatch.setenv(variable, "1" if option == "config_hidden_layers" else "0")
+    assert list(neutral.dropped(gather(Declared(declare()), {}), "hpu")) == []
 
 
 BOTH = ("true", "false")

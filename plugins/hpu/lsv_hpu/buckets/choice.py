@@ -123,6 +123,8 @@ def _longest_query(limits: BatchLimits) -> int:
 
 def _deepest_context(limits: BatchLimits) -> int:
     """Blocks before the last new tokens of the longest request."""
+    if not limits.contexts:
+        return 0
     return limits.max_blocks - (1 if in_whole_blocks(limits) else 0)
 
 

@@ -48,6 +48,7 @@ def limits_of(config: EngineConfig) -> BatchLimits:
         max_blocks=-(-config.max_model_len // config.block_size),
         block_size=config.block_size,
         num_blocks=config.num_blocks or 0,
+        contexts=config.cuts_prompts,
     )
 
 
