@@ -89,6 +89,7 @@ class RocmPlatform(CudaPlatform):
 
 def _hand_over(options: Mapping[str, OptionValue]) -> None:
     """Settings that libraries read from the environment; they must be there before CUDA starts."""
-    settings.export({variable: str(options[name]) for name, variable in _EXPORTED.items() if options.get(name)})
+    variables = {variable: str(options[name]) for name, variable in _EXPORTED.items() if options.get(name)}
     if options.get("cuda.launch_blocking"):
-        settings.export({"CUDA_LAUNCH_BLOCKING": "1"})
+        variables["CUDA_LAUNCH_BLOCKING"] = "1"
+    settings.export(variables, replace=True)

@@ -101,4 +101,4 @@ def lsv_settings() -> Iterable[Setting]:
         help="the library of attention of --emulate, answered by a fake: none, flashinfer, flash-attn, flash-attn-3",
     )
     preload = "NCCL is torch's own, and loaded by then; start lsv with LD_PRELOAD set to another one instead"
-    yield neutral("cuda.nccl_so_path", "", instead=preload, env=("VLLM_NCCL_SO_PATH",), platform="cuda")
+    yield neutral("cuda.nccl_so_path", "", instead=preload, env=("VLLM_NCCL_SO_PATH",), platform="cuda", tolerant=True)

@@ -110,27 +110,29 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         EmulatedCudaPlatform().open(8, {})
 
 
-def test_another_nccl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def problems(platform: str) -> list[str]:
-        return list(neutral.problems(gather(Declared(plugin.lsv_settings()), {}), platform))
+@pytest.mark.row("F-813")
+def test_another_nccl_is_not_taken_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropped(platform: str) -> list[str]:
+        return [row.instead for row in neutral.dropped(gather(Declared(plugin.lsv_settings()), {}), platform)]
 
-    assert problems("cuda") == []
+    assert dropped("cuda") == []
     monkeypatch.setenv("VLLM_NCCL_SO_PATH", "/opt/libnccl.so.2")
-    assert problems("cuda")[0].startswith(
-        "VLLM_NCCL_SO_PATH: cuda-nccl-so-path must be left out, got '/opt/libnccl.so.2': NCCL is torch's own"
-    )
-    assert "LD_PRELOAD" in problems("cuda")[0]
-    assert problems("cpu") == []
+    (why,) = dropped("cuda")
+    assert why.startswith("NCCL is torch's own")
+    assert "LD_PRELOAD" in why
+    assert dropped("cpu") == []
 
 
-def test_settings_reach_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("F-862")
+def test_settings_reach_the_libraries_and_win_over_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_LAUNCH_BLOCKING"):
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
     monkeypatch.setenv("NCCL_DEBUG", "TRACE")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
     device, _ = open_device(nccl_debug="INFO", nccl_socket_ifname="eth0", nccl_ib_hca="mlx5", launch_blocking=True)
     values = [os.environ[name] for name in ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_LAUNCH_BLOCKING")]
-    assert values == ["TRACE", "eth0", "mlx5", "1"]
+    assert values == ["INFO", "eth0", "mlx5", "1"]
     assert device.shapes(LIMITS).expected() == 0, "launches that wait can't be captured"
 
 
