@@ -82,7 +82,7 @@ def address(settings: Mapping[str, Any]) -> str:
 
 def find_model(settings: Mapping[str, Any]) -> str:
     """The model to ask for. Raises ``Unavailable`` when no server answers."""
-    name: str | None = settings["model_name"]
+    name: str | None = settings["model_name"] or settings.get("model")
     return name or ApiClient(address(settings), settings["api_key"]).models()[0]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lsv.cli.context import JSON
 from lsv.settings import Setting
+from lsv.settings.neutral import neutral
+from lsv.settings.setting import ANYTHING
 from lsv_bench.load import ENDPOINTS
 from lsv_bench.sweep import SUITES
 
@@ -28,7 +32,10 @@ DATASET = (
         help="where prompts come from",
         scope="all",
     ),
-    Setting(name="dataset_path", help="file of the sharegpt (JSON) or custom (JSONL) dataset", scope="all"),
+    Setting(
+        name="dataset_path", aliases=("dataset",), help="file of the sharegpt (JSON) or custom (JSONL) dataset",
+        scope="all",
+    ),
     Setting(
         name="random_input_len", type="int", default=1024, low=1, aliases=("input_len",), help="prompt tokens",
         scope="all",
@@ -74,6 +81,18 @@ LATENCY = (
     Setting(name="num_iters", type="int", default=10, low=1, help="measured rounds", scope="all"),
     Setting(name="num_iters_warmup", type="int", default=2, low=0, help="unmeasured rounds before", scope="all"),
 )
+_NOT_NEEDED = tuple(
+    msgspec.structs.replace(row, scope="all")
+    for row in (
+        neutral("trust_remote_code", False, True, instead="nothing is loaded here"),
+        neutral("tokenizer", ANYTHING, instead="the server says how many tokens there are"),
+        neutral("tokenizer_mode", ANYTHING, instead="the server says how many tokens there are"),
+        neutral("disable_tqdm", False, True, instead="progress goes to the terminal, results to --output"),
+        neutral("save_result", False, True, instead="--output or --result-dir keeps results"),
+        neutral("profile", False, instead="there is no profiler to start"),
+    )
+)
+"""Options of other programs that put servers under load."""
 SERVE = (
     Setting(name="url", aliases=("base_url",), help="address of the server, ending in /v1", scope="all"),
     Setting(name="host", default="127.0.0.1", help="host of the server", scope="all"),
@@ -81,6 +100,8 @@ SERVE = (
     Setting(
         name="model_name", aliases=("served_model_name",), help="served name (default: the first)", scope="all"
     ),
+    Setting(name="model", help="the same, where there is no --model-name", scope="all"),
+    *_NOT_NEEDED,
     Setting(name="api_key", env=("OPENAI_API_KEY", "VLLM_API_KEY"), help="key of the server", scope="all"),
     Setting(
         name="endpoint", default="completions", aliases=("backend",), choices=tuple(ENDPOINTS),
