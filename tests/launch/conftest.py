@@ -50,6 +50,8 @@ class Launch(NamedTuple):
     config: EngineConfig
     settings: Settings
     warnings: str
+    fetched: list[tuple[str, str | None]]
+    """Names and revisions of what the Hub would have been asked for."""
 
 
 Start = Callable[..., Launch]
@@ -70,7 +72,13 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         folder = tmp_path / checkpoint
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps({**_SHAPE, **CHECKPOINTS[checkpoint]}))
-        monkeypatch.setattr(locate, "_download", lambda *_: folder)
+        fetched: list[tuple[str, str | None]] = []
+
+        def fetch(name: str, revision: str | None, *_: object) -> Path:
+            fetched.append((name, revision))
+            return folder
+
+        monkeypatch.setattr(locate, "_download", fetch)
         variables, arguments = read_line(line)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -80,7 +88,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         settings = context.settings(arguments, scope="serve")
         config = resolve(settings, context.plugins)
         choose_frontends(settings, context.plugins)
-        return Launch(config, settings, capsys.readouterr().err)
+        return Launch(config, settings, capsys.readouterr().err, fetched)
 
     return launch
 

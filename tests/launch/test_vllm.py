@@ -107,3 +107,19 @@ def test_a_service_of_kubernetes_may_have_the_name(start: Start, service: str) -
     assert found.settings["port"] == 8000
     assert found.settings.source("port") == "default"
     assert found.warnings == ""
+
+
+@pytest.mark.row("F-230")
+@pytest.mark.parametrize(
+    ("arguments", "fetched"),
+    [
+        ("", [("org/x", None)]),
+        ("--tokenizer-revision v2", [("org/x", None), ("org/x", "v2")]),
+        ("--revision v2 --tokenizer-revision v2", [("org/x", "v2")]),
+        ("--tokenizer org/t --tokenizer-revision v3", [("org/x", None), ("org/t", "v3")]),
+    ],
+)
+def test_a_tokenizer_has_a_revision_of_its_own(
+    start: Start, arguments: str, fetched: list[tuple[str, str | None]]
+) -> None:
+    assert start(f"vllm serve org/x {arguments}").fetched == fetched

@@ -52,6 +52,17 @@ def reason(plugins: Plugins, name: str) -> str:
     return plugins.broken[name].reason
 
 
+@pytest.mark.row("F-853")
+def test_a_variable_of_others_chooses_among_foreign_plugins_alone(install: Install) -> None:
+    install("good", GOOD)
+    assert {"core", "cpu", "good"} <= set(load().names)
+    assert {"core", "cpu"} <= set(load(extra=()).names)
+    assert "good" not in load(extra=()).names
+    assert "good" not in load(extra=("somebody_elses",)).names, "what is not installed here is for another program"
+    assert "good" in load(extra=("good", "somebody_elses")).names
+    assert "good" in load(["good"], extra=()).names, "who names it wants it"
+
+
 def test_a_plugin_is_found(install: Install) -> None:
     module = install("good", GOOD, version="2.5")
     plugins = load()

@@ -248,6 +248,25 @@ def test_sampling_defaults(tmp_path: Path):
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.sampling_defaults == {"temperature": 0.6, "top_k": 20}
     assert 7 in tokenizer.eos_ids
+    assert Tokenizer.load(folder, generation="").sampling_defaults == {}
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "generation_config.json").write_text('{"top_p": 0.5, "eos_token_id": 1}')
+    elsewhere = Tokenizer.load(folder, generation=str(other), sampling={"min_p": 0.1})
+    assert elsewhere.sampling_defaults == {"top_p": 0.5, "min_p": 0.1}
+    assert 7 in elsewhere.eos_ids, "what ends an answer is the model's"
+
+
+@pytest.mark.row("F-184", "F-222")
+def test_the_form_of_contents_can_be_said():
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    text = [{"role": "user", "content": "a"}]
+    shows = "{{ messages[0]['content'] }}"
+    tokenizer = letters(50)
+    assert tokenizer.render_chat(parts, template=shows, content_format="string") == "a\nb"
+    assert "'text': 'a'" in tokenizer.render_chat(parts, template=shows, content_format="openai")
+    assert "'text': 'a'" in tokenizer.render_chat(text, template=shows, content_format="openai")
+    assert tokenizer.render_chat(text, template=shows) == "a"
 
 
 def test_folders_without_a_usable_tokenizer(tmp_path: Path):

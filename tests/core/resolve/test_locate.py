@@ -1,0 +1,31 @@
+"""Fetching a model: which revision and which files are asked for. Nothing goes to the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv import plugins
+from lsv.resolve.locate import locate_model
+
+
+@pytest.mark.row("F-009", "F-228", "F-230", "F-235")
+def test_revisions_and_patterns_reach_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def fetch(name: str, **given: Any) -> str:
+        asked.append((name, given))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    catalog = plugins.load(["core"]).catalog
+    found = locate_model("org/x", catalog, revision="v1", download_dir="d", ignore=("original/**", "*.pth"))
+    assert found == tmp_path
+    ((name, given),) = asked
+    assert (name, given["revision"], given["cache_dir"]) == ("org/x", "v1", "d")
+    assert given["ignore_patterns"] == ["original/**", "*.pth"]
+    locate_model("org/x", catalog)
+    assert asked[1][1]["ignore_patterns"] is None
