@@ -126,13 +126,17 @@ class LLM:
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: object = None,
+        prompt_adapter_request: object = None,
     ) -> list[RequestOutput]:
-        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr.
+        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr. There are no adapters: None alone
+        is taken.
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
         computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
         their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
+        _refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
         outputs = self._run(listed, params, use_tqdm, priority)
@@ -149,11 +153,13 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        lora_request: object = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation or to each of several; content may have media in parts, as in the OpenAI API.
 
         Raises ``BadRequest`` without a chat template.
         """
+        _refuse_adapters(lora_request)
         single = not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         tokenizer, prompts = self.get_tokenizer(), []
@@ -184,11 +190,14 @@ class LLM:
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
+        lora_request: object = None,
+        prompt_adapter_request: object = None,
     ) -> list[EmbeddingRequestOutput]:
         """One vector for each prompt, in their order; where a request failed, its output has an ``error``.
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest``.
         """
+        _refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
         outputs = self._run(listed, params, use_tqdm, None)
@@ -319,6 +328,7 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
     named = dict(given)
     loaded = _load_plugins(named)
     settings = read_options(named, loaded)
+    settings.hand_on("cache_root")
     for warning in (*neutral.warnings(settings), *unknown_variables((*options.CORE, *loaded.settings()))):
         _warn_once(warning)
     return settings, loaded
@@ -360,6 +370,11 @@ def _load_plugins(given: dict[str, Any]) -> Plugins:
         {name: Given(value, f"argument {name}") for name, value in named.items() if value is not None},
     )
     return plugins.load(chosen["plugins"], chosen["no_plugin"] or (), chosen["extra_plugins"])
+
+
+def _refuse_adapters(*requests: object) -> None:
+    if any(request is not None for request in requests):
+        raise BadRequest("adapters are not served: merge one into its model's weights", param="lora_request")
 
 
 def _list_params(

@@ -311,6 +311,13 @@ def test_options_by_their_names():
         read_options({"max_num_seqs": "many"}, loaded)
 
 
+def test_adapters_are_none(llm: LLM):
+    (output,) = llm.generate([[1]], use_tqdm=False, lora_request=None, prompt_adapter_request=None)
+    assert output.outputs
+    with pytest.raises(BadRequest, match="adapters are not served"):
+        llm.generate([[1]], use_tqdm=False, lora_request=object())
+
+
 def test_default_parameters(llm: LLM):
     assert llm.get_default_sampling_params() == SamplingParams()
     (output,) = llm.generate([[1]], use_tqdm=False)

@@ -83,6 +83,7 @@ class CommandContext:
         self._check_chosen(settings)
         self.warn_of_broken()
         logs.adopt(settings)
+        settings.hand_on("cache_root")
         for warning in (*neutral.warnings(settings), *unknown_variables(known)):
             self._warn_once(warning)
         return settings

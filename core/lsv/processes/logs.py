@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import ConfigError
-from lsv.settings import Declared, Settings, export, gather, options
+from lsv.settings import Declared, Settings, gather, options
 
 _FOREIGN = "vllm"
 
@@ -37,12 +37,12 @@ def adopt(settings: Settings) -> None:
         if settings.source("log_config_file").startswith("flag"):
             raise ConfigError("--log-config-file sets up logging, which is left alone: leave one out")
         logging.getLogger().handlers.clear()
-        export({"LSV_CONFIGURE_LOGGING": "0"}, replace=True)
     elif file:
         _apply(file)
-        export({"LSV_LOG_CONFIG_FILE": str(Path(file).absolute())}, replace=True)
     else:
         logging.getLogger().setLevel(settings["log_level"].upper())
+    for setting in options.LOGGING:
+        settings.hand_on(setting.name)
 
 
 def _apply(file: str) -> None:

@@ -78,6 +78,12 @@ class Settings(Mapping[str, Any]):
         """Where a value came from: ``"flag --port"``, ``"LSV_PORT"``, ``"file x.yaml"``, ``"default"`` …"""
         return self._given[name].source if name in self._given else "default"
 
+    def hand_on(self, name: str) -> None:
+        """Let the processes that this one starts have a value too, as the setting's variable; None is nothing."""
+        setting = self.declared.by_name[name]
+        if self[name] is not None and self.source(name) not in ("default", *setting.variables):
+            export({setting.variables[0]: str(self[name])}, replace=True)
+
     def plugin_options(self) -> dict[str, OptionValue]:
         """What plugins take in the engine and its workers, by full name (``"cpu.threads"``)."""
         return {name: self[name] for name, setting in self.declared.by_name.items()
