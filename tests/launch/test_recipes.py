@@ -39,7 +39,7 @@ def test_the_line_for_an_intel_gpu(start: Start, platform: str) -> None:
     assert "error" not in found.warnings
 
 
-@pytest.mark.row("F-195", "F-856", "F-859", "F-860")
+@pytest.mark.row("F-195", "F-860")
 def test_the_older_line_for_an_intel_gpu(start: Start) -> None:
     line = f"TORCH_LLM_ALLREDUCE=1 VLLM_USE_V1=1 CCL_ZE_IPC_EXCHANGE=pidfd {XPU} --device=xpu --emulate"
     assert start(line).config.platform == "xpu"
@@ -91,7 +91,7 @@ def test_the_line_that_spreads_experts(start: Start) -> None:
     assert "enable-expert-parallel has no effect: experts are cut like all other layers" in found.warnings
 
 
-@pytest.mark.row("F-547", "F-546", "F-520", "F-851")
+@pytest.mark.row("F-547", "F-546", "F-520")
 def test_the_line_for_long_contexts_on_a_gaudi(start: Start) -> None:
     found = start(LONG_CONTEXT, platform="hpu")
     assert found.config.options["hpu.prompt_seq_bucket_max"] == 32768

@@ -1,0 +1,69 @@
+"""The page of compatibility is computed from tests, and the table beside it says only what they can't."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("compatibility", ROOT / "tools" / "compatibility.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+compatibility = load()
+Row = compatibility.Row
+
+
+def test_rows_that_tests_name_exist_and_nothing_contradicts_them() -> None:
+    rows, held = compatibility.read_table(), compatibility.find_tests()
+    assert compatibility.find_faults(rows, held) == []
+    assert "tests/launch/test_recipes.py::test_the_line_for_gaudis" in held["F-196"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (Row("F-1", "g", "f", "", ""), "works"),
+        (Row("F-2", "g", "f", "", ""), "not tested under its name"),
+        (Row("F-1", "g", "f", "partly", "no x"), "partly: no x"),
+        (Row("F-2", "g", "f", "planned", ""), "planned"),
+        (Row("F-2", "g", "f", "not applicable", "no y"), "not applicable: no y"),
+    ],
+)
+def test_the_state_of_a_row(row: tuple[str, ...], expected: str) -> None:
+    assert compatibility.state(row, {"F-1": ["a::b"]}) == expected
+
+
+def test_what_does_not_fit_together_is_told() -> None:
+    rows = [Row("F-1", "g", "f", "planned", ""), Row("F-2", "g", "f", "partly", ""), Row("F-2", "g", "f", "good", "")]
+    faults = compatibility.find_faults(rows, {"F-1": ["a::b"], "F-3": ["a::c"]})
+    assert len(faults) == 5
+    assert "a::c holds F-3, which is no row" in faults
+    assert "F-1 is said to be planned, and a::b holds it" in faults
+
+
+def test_marks_are_read_from_the_source(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "test_x.py"
+    file.parent.mkdir()
+    file.write_text("import pytest\n\n@pytest.mark.row('F-1', 'F-2')\nasync def test_y():\n    ...\n")
+    assert compatibility.find_tests(tmp_path / "tests") == {
+        "F-1": ["tests/test_x.py::test_y"],
+        "F-2": ["tests/test_x.py::test_y"],
+    }
+
+
+def test_the_page_has_a_table_for_each_group() -> None:
+    rows = [Row("F-1", "Group", "a|b", "", ""), Row("F-2", "Other", "c", "planned", "soon")]
+    text = compatibility.page(rows, {"F-1": ["x"]})
+    assert "## Group\n\n| row | feature | state |\n|---|---|---|\n| F-1 | a\\|b | works |\n" in text
+    assert "| F-2 | c | planned: soon |" in text
