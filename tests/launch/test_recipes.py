@@ -119,7 +119,7 @@ def test_the_line_of_the_benchmark() -> None:
     line = (
         "--model /llm/models/DeepSeek-R1-Distill-Qwen-7B --served-model-name DeepSeek-R1-Distill-Qwen-7B "
         "--dataset-name random --random-input-len=1024 --random-output-len=512 --ignore-eos --num-prompt 10 "
-        "--trust_remote_code --request-rate inf --backend vllm --port=8000"
+        "--trust_remote_code --request-rate inf --backend vllm --port=8000 --profile"
     )
     context = CommandContext.open(line.split())
     settings = context.settings(line.split(), scope="client", extra=bench.SETTINGS)

@@ -36,7 +36,8 @@ def adopt(settings: Settings) -> None:
     if not settings["configure_logging"]:
         if settings.source("log_config_file").startswith("flag"):
             raise ConfigError("--log-config-file sets up logging, which is left alone: leave one out")
-        logging.getLogger().handlers.clear()
+        if settings.source("configure_logging") not in settings.declared.by_name["configure_logging"].variables:
+            logging.getLogger().handlers.clear()  # those that were made before flags were read
     elif file:
         _apply(file)
     else:

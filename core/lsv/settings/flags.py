@@ -1,7 +1,8 @@
 """The command line: flags in every spelling users know, to values by setting, and what is left over.
 
 ``--max-model-len 5``, ``--max_model_len=5``, unambiguous prefixes (``--gpu-memory-util``), short forms (``-tp 2``,
-``-tp=2``), booleans as ``--x``, ``--no-x``, ``--x=false`` and ``--x false``, lists repeated or with several values.
+``-tp=2``, ``-tp2``), booleans as ``--x``, ``--no-x``, ``--x=false`` and ``--x false``, lists repeated or with several
+values.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lsv.settings import Declared, Given, Setting, dashed
 from lsv.settings.spelling import misspelt
 from lsv.settings.values import is_boolean_word
 
+_ATTACHED = re.compile(r"(-[A-Za-z]+)(\d+)")
 _NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")
 
 
@@ -48,7 +50,7 @@ def parse(arguments: Sequence[str], declared: Declared) -> CommandLine:
         if not is_flag(token):
             positional.append(token)
             continue
-        spelling, equals, text = token.partition("=")
+        spelling, equals, text = _split(token, declared)
         flag = _find(spelling, declared)
         value = _take_value(flag, text if equals else None, tokens)
         name = flag.setting.name
@@ -56,6 +58,14 @@ def parse(arguments: Sequence[str], declared: Declared) -> CommandLine:
             value = [*given[name].value, *value]
         given[name] = Given(value, f"flag {flag.spelling}")
     return CommandLine(given, positional)
+
+
+def _split(token: str, declared: Declared) -> tuple[str, str, str]:
+    """A flag, ``=`` where a value is attached, and the value; the number of ``-O3`` is one."""
+    attached = _ATTACHED.fullmatch(token)
+    if attached is not None and attached[1] in declared.by_short:
+        return attached[1], "=", attached[2]
+    return token.partition("=")
 
 
 def _take_value(flag: _Flag, attached: str | None, tokens: list[str]) -> Any:

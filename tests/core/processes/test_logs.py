@@ -70,6 +70,10 @@ def test_logging_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger().handlers.clear()
     logs.set_up("never", "debug")
     assert logging.getLogger().handlers == []
+    own = logging.NullHandler()
+    logging.getLogger().addHandler(own)
+    logs.adopt(gather(Declared(options.COMMON), {}))
+    assert logging.getLogger().handlers == [own]
     assert logging.getLogger("lsv").level != logging.DEBUG
 
 

@@ -38,6 +38,8 @@ def read(*arguments: str, file: Path | None = None) -> Settings:
         (["--max-model-len", "1.5K"], "max_model_len", 1536),
         (["-tp", "2"], "tensor_parallel_size", 2),
         (["-tp=2"], "tensor_parallel_size", 2),
+        (["-tp2"], "tensor_parallel_size", 2),
+        (["-O3"], "compilation_config", "3"),
         (["-q", "fp8"], "quantization", "fp8"),
         (["--gpu-memory-util", "0.5"], "gpu_memory_utilization", 0.5),
         (["--gpu_memory_util=0.5"], "gpu_memory_utilization", 0.5),

@@ -89,7 +89,7 @@ _NOT_NEEDED = tuple(
         neutral("tokenizer_mode", ANYTHING, instead="the server says how many tokens there are"),
         neutral("disable_tqdm", False, True, instead="progress goes to the terminal, results to --output"),
         neutral("save_result", False, True, instead="--output or --result-dir keeps results"),
-        neutral("profile", False, instead="there is no profiler to start"),
+        neutral("profile", False, instead="there is no profiler to start", tolerant=True),
     )
 )
 """Options of other programs that put servers under load."""
