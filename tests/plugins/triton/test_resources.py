@@ -25,7 +25,7 @@ SHARED = {
 SPILLED = {"attend_tiles": 288, "multiply": 320, "multiply_integers": 16}
 """Bytes of a thread's registers, of which it has 1020, that may lie in memory; in other kernels there are none."""
 
-RADEON = {"attend_tiles": 640, "multiply": 128, "multiply_integers": 640}
+RADEON = {"attend_tiles": 928, "multiply": 128, "multiply_integers": 640}
 """The same for gfx1100, whose waves of 32 threads each hold twice as much of a tile as those of gfx942."""
 
 HOT = ("plain, 1 rows", "fp8, 1 rows", "int8, 1 rows", "int4, 1 rows")
