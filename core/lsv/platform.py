@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from lsv.config import EngineConfig
+    from lsv.nn.model import Model
 
     Int32s = npt.NDArray[np.int32]
 
@@ -58,6 +59,8 @@ class BatchLimits(msgspec.Struct, frozen=True):
     """Blocks of the whole cache."""
     contexts: bool = True
     """Whether a prompt's new tokens may have others before them: those of its earlier chunks, or of a cached prefix."""
+    prompts_captured: bool = False
+    """Whether attention lets steps with prompts be captured, see ``lsv.attention.AttentionBackend``."""
 
     @property
     def max_len(self) -> int:
@@ -69,13 +72,17 @@ class Shape(msgspec.Struct, frozen=True):
     """The form of a step."""
 
     kind: str
-    """As in the plan."""
+    """As in the plan, or a name of the policy's own."""
     rows: int
     """Requests."""
     query: int
-    """Tokens of each."""
+    """Tokens of each, at most."""
     blocks: int
     """What it counts is the policy's own choice, see ``ShapePolicy.measure``."""
+    tokens: int = 0
+    """Tokens of all rows together, where a flat step is padded to as many; padding rows have those that are left, and
+    perhaps none. 0 where each of them has one.
+    """
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -127,7 +134,7 @@ class ShapePolicy:
 
     def describe(self, shape: Shape) -> str:
         """A shape as the platform's users know it, for the log."""
-        return f"({shape.kind}, {shape.rows}, {shape.query}, {shape.blocks})"
+        return f"({shape.kind}, {shape.rows}, {shape.tokens or shape.query}, {shape.blocks})"
 
     def expected(self) -> int:
         """How many shapes ``warmup`` yields, for showing progress; 0 when that is not known."""
@@ -192,6 +199,8 @@ class Device(abc.ABC):
     """Whether its copies from and to pinned host memory run beside its work."""
     largest_allocation: int | None = None
     """The most bytes it gives at a time; None where that is all that is free."""
+    compiles_late: bool = False
+    """Whether kernels may be compiled when they are launched for the first time, and steps wait for that."""
     info: DeviceInfo
     torch_device: torch.device
 
@@ -221,6 +230,11 @@ class Device(abc.ABC):
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         return ShapePolicy(limits)
+
+    def compile_parts(self, model: Model) -> None:
+        """Replace parts of a filled model by others that can be compiled, on a device that compiles these and not whole
+        steps. Comes before the first ``compile``, unless steps are to run op by op.
+        """
 
     def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
         """A faster form of ``step`` for one shape: a graph, a compiled function, or ``step`` itself.

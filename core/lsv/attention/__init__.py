@@ -160,7 +160,8 @@ class BatchLayout:
 
     In the flat layout the tokens of the rows follow one another. In the padded one every row has ``span`` places, with
     its tokens in the first of them. Padding rows, which only fill up a step, have one token, at position 0 of the null
-    page.
+    page. In a flat step that is padded to a number of tokens they have those that are left, on the null page from
+    position 0 on, and some have none.
     """
 
     query: Int32s
@@ -192,6 +193,12 @@ class AttentionBackend(Protocol):
     """Attention over a paged cache. The types of the cache and of the plan are the backend's own.
 
     ``lsv.attention.paged.PagedBackend`` is a base to start from.
+    """
+
+    captures_prompts: bool
+    """Whether a step in which rows have several tokens can be captured and replayed with rows of other lengths, some of
+    them without tokens: what is launched follows from the shapes of tensors alone, and the host's numbers are not
+    read. Where this is False, steps of single tokens are captured alone.
     """
 
     def supports(self, layer: AttentionLayer) -> str | None:

@@ -21,6 +21,8 @@ class PagedBackend(ABC):
     ``PagedPlan``s; a backend with other ones overrides ``make_cache`` and ``plan``.
     """
 
+    captures_prompts: bool = False
+
     device: Device
     """That of the cache and of all plans; known from ``allocate`` on."""
 

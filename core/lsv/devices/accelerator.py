@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from lsv.capabilities import DeviceInfo
@@ -15,40 +18,72 @@ from lsv.platform import BatchLimits, Budget, Communicator, Device, Event, Fill,
 
 log = logging.getLogger(__name__)
 
+Int32s = npt.NDArray[np.int32]
+
 _GIB = 1 << 30
 _SHARE = 0.9
 _DECODE = "decode"
+_TOKENS = "tokens"
 _LARGE, _LARGE_STEP = 128, 32
 _SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, _LARGE, 16))
 """Sizes below ``_LARGE``. Steps grow: what filling rows cost shrinks beside the others, and each graph takes time and
 memory at the start.
 """
+_PROMPTS = (16, 32, 64, 128, 256, 384)
+"""Tokens of steps with prompts. Up to a few hundred cost what reading the weights does, those that fill up included."""
+MOST_TOKENS = 512
+"""Where launching a step op by op takes no longer than computing it does, there is nothing to gain from a graph."""
 
 
-class DecodePolicy(ShapePolicy):
-    """Decoding steps are padded to a few numbers of rows, with block tables of full width; others run as they come.
+class GraphPolicy(ShapePolicy):
+    """Steps are padded to a few shapes, with block tables of full width: decoding ones to numbers of rows, of at most
+    ``most`` rows, and where steps with prompts can be captured, these to numbers of tokens, of at most ``tokens``, with
+    as many rows as they can have. Larger ones run as they come.
 
-    ``most`` bounds the rows of a padded step, and so the number of shapes. The largest comes first, so that the smaller
-    ones find room in what it took.
+    The largest comes first, so that the smaller ones find room in what it took.
     """
 
-    def __init__(self, limits: BatchLimits, most: int) -> None:
+    def __init__(self, limits: BatchLimits, most: int, tokens: int = 0) -> None:
         super().__init__(limits)
         top = min(most, limits.max_rows)
-        sizes = (*_SIZES, *range(_LARGE, top, _LARGE_STEP))
-        self._sizes = [*(size for size in sizes if size < top), top]
+        self._rows = _up_to(top, (*_SIZES, *range(_LARGE, top, _LARGE_STEP)))
+        top = min(tokens, limits.max_tokens, limits.max_len)
+        self._tokens = _up_to(top, _PROMPTS) if limits.prompts_captured and top > 1 else []
+
+    def measure(self, kind: str, query: Int32s, context: Int32s) -> Shape:
+        shape = super().measure(kind, query, context)
+        return shape if kind == _DECODE else msgspec.structs.replace(shape, tokens=int(query.sum()))
 
     def pad(self, shape: Shape) -> Shape:
-        if shape.kind != _DECODE or shape.rows > self._sizes[-1]:
+        blocks = self.limits.max_blocks
+        if shape.kind == _DECODE or shape.tokens == shape.rows:
+            rows = _fit(self._rows, shape.rows)
+            return shape if rows is None else Shape(_DECODE, rows, 1, blocks)
+        tokens = _fit(self._tokens, shape.tokens) if shape.rows < shape.tokens else None
+        if tokens is None:
             return shape
-        rows = self._sizes[bisect_left(self._sizes, shape.rows)]
-        return Shape(_DECODE, rows, 1, self.limits.max_blocks)
+        # With fewer rows than tokens it is no step of single tokens, and there is a row for tokens that fill it up.
+        return Shape(_TOKENS, min(tokens - 1, self.limits.max_rows + 1), tokens, blocks, tokens)
 
     def warmup(self) -> Iterator[Shape]:
-        return (self.pad(Shape(_DECODE, rows, 1, 1)) for rows in reversed(self._sizes))
+        for tokens in reversed(self._tokens):
+            yield self.pad(Shape(_TOKENS, 1, tokens, 1, tokens))
+        for rows in reversed(self._rows):
+            yield self.pad(Shape(_DECODE, rows, 1, 1))
 
     def expected(self) -> int:
-        return len(self._sizes)
+        return len(self._tokens) + len(self._rows)
+
+
+def _up_to(top: int, sizes: Iterable[int]) -> list[int]:
+    """The sizes below ``top``, and ``top``."""
+    return [*(size for size in sizes if size < top), top]
+
+
+def _fit(sizes: Sequence[int], count: int) -> int | None:
+    """The smallest size that is no smaller than ``count``."""
+    place = bisect_left(sizes, count)
+    return sizes[place] if place < len(sizes) else None
 
 
 class Runtime(Protocol):
@@ -70,8 +105,11 @@ class Accelerator(Device):
     """A device behind a torch ``runtime``. Work given to it runs beside the host, in the order it was given.
 
     ``gpu_memory_utilization`` is a share of all its memory, for weights, activations and cache together; 0.9 unless the
-    user says otherwise. Without ``graphs``, or with ``graph_rows`` 0, every step is launched op by op.
+    user says otherwise. Without ``graphs``, or with ``graph_rows`` 0, every step is launched op by op; steps with
+    prompts are with ``graph_tokens`` 0, and where attention can't be captured in them.
     """
+
+    compiles_late = True
 
     def __init__(
         self,
@@ -81,11 +119,12 @@ class Accelerator(Device):
         *,
         graphs: Graphs | None = None,
         graph_rows: int = 0,
+        graph_tokens: int = MOST_TOKENS,
     ) -> None:
         runtime.set_device(info.index)
         self.info, self.torch_device = info, torch_device
         self.pinned = not torch.empty(0, device=torch_device).is_cpu
-        self._runtime, self._graphs, self._graph_rows = runtime, graphs, graph_rows
+        self._runtime, self._graphs, self._graph_rows, self._graph_tokens = runtime, graphs, graph_rows, graph_tokens
         self._ranks: Communicator | None = None
 
     @property
@@ -109,22 +148,23 @@ class Accelerator(Device):
         self._runtime.empty_cache()
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        return DecodePolicy(limits, self._graph_rows) if self.captures else ShapePolicy(limits)
+        return GraphPolicy(limits, self._graph_rows, self._graph_tokens) if self.captures else ShapePolicy(limits)
 
     def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
         """A captured graph whose replay has given the same values as the step, or the step itself."""
-        if eager or self._graphs is None:
+        if eager or self._graphs is None or shape.tokens > self._graph_tokens:
             return step
+        name = f"the step of {shape.tokens} tokens" if shape.tokens else f"the step of {shape.rows} rows"
         step()  # libraries set themselves up on their first call, which must not be captured
         self.synchronize()
         replay, why = self._capture(self._graphs, step)
-        why = self._agree(why and f"the step of {shape.rows} rows can't be captured ({why})")
+        why = self._agree(why and f"{name} can't be captured ({why})")
         if why is None:
             why = find_difference(step, replay, fillings)
-            why = self._agree(why and f"replaying the step of {shape.rows} rows gives other values ({why})")
+            why = self._agree(why and f"replaying {name} gives other values ({why})")
         if why is None:
             return replay
-        self._drop_graphs(why)
+        self._drop_graphs(why, prompts=shape.tokens > 0)
         return step
 
     def _capture(self, graphs: Graphs, step: StepFn) -> tuple[StepFn, str | None]:
@@ -145,10 +185,13 @@ class Accelerator(Device):
         found = self._ranks.all_gather(refusing).tolist()
         return why or (f"there is none on rank {found.index(1)}" if any(found) else None)
 
-    def _drop_graphs(self, why: str) -> None:
-        """No graphs from here on; those that are there have been verified and stay."""
-        log.warning("no graphs on %s: %s", self.info.name, why)
-        self._graphs = None
+    def _drop_graphs(self, why: str, *, prompts: bool) -> None:
+        """No graphs from here on, or none of steps with ``prompts``; those that are there were verified and stay."""
+        log.warning("no graphs %son %s: %s", "of steps with prompts " if prompts else "", self.info.name, why)
+        if prompts:
+            self._graph_tokens = 0
+        else:
+            self._graphs = None
 
     def event(self) -> Event | None:
         mark = self._runtime.Event()

@@ -17,6 +17,8 @@ _TOLERANCE = 2e-2
 """How far a replayed row may be off the row launched op by op, relative to its length: libraries may choose other
 kernels while they capture, which round differently.
 """
+_AT_ONCE = 1 << 24
+"""Numbers that are compared together: logits of many rows take memory, and comparing them several times as much."""
 
 
 class CapturingRuntime(Protocol):
@@ -83,9 +85,12 @@ def _distance(right: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     """How far the worst row is off, relative to its length; NaN where one has NaN alone."""
     worst = 0.0
     for one, two in zip(right, other, strict=True):
-        one, two = (x.float().reshape(-1, x.shape[-1] if x.ndim else 1) for x in (one, two))
-        if not torch.equal(one.isnan(), two.isnan()):
-            return float("nan")
-        length = one.nan_to_num().norm(dim=1).clamp(min=1e-6)
-        worst = max(worst, float(((one - two).nan_to_num().norm(dim=1) / length).max()))
+        width = max(1, one.shape[-1] if one.ndim else 1)
+        pairs = (x.reshape(-1, width).split(max(1, _AT_ONCE // width)) for x in (one, two))
+        for rows, others in zip(*pairs, strict=True):
+            some, same = rows.float(), others.float()
+            if not torch.equal(some.isnan(), same.isnan()):
+                return float("nan")
+            length = some.nan_to_num().norm(dim=1).clamp(min=1e-6)
+            worst = max(worst, float(((some - same).nan_to_num().norm(dim=1) / length).max()))
     return worst

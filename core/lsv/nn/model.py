@@ -135,6 +135,14 @@ def _run_layers(layers: nn.ModuleList, x: torch.Tensor, step: Step) -> tuple[tor
 
 
 @torch.inference_mode()
+def run_to_logits(model: Model, step: Step, out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``run``, and the logits [R', vocab_size] of these states, in ``out`` if that is given."""
+    hidden = run(model, step)
+    logits = model.head(hidden, step)
+    return hidden, logits if out is None else out.copy_(logits)
+
+
+@torch.inference_mode()
 def write_item(model: Model, item: torch.Tensor, step: Step) -> None:
     """Cache what all cross layers keep of an item: its embeddings [count, hidden] are the tokens of ``step``."""
     for module in model.modules():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import torch
@@ -11,7 +13,7 @@ import torch
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
 from lsv.offers import PlatformOffer, load_object
-from lsv.platform import BatchLimits, Device, Group, Platform, check_platform_class
+from lsv.platform import BatchLimits, Device, Group, Platform, Shape, StepFn, check_platform_class
 
 _LIMITS = BatchLimits(max_rows=8, max_tokens=64, max_blocks=16)
 _HEAVY = ("torch", "transformers")
@@ -89,6 +91,7 @@ def check_device(device: Device) -> None:
     device.synchronize()
     device.release_cache()
     _check_memory(device)
+    check_compiled_steps(device)
     policy = device.shapes(_LIMITS)
     for shape in policy.warmup():
         device.compile(int, shape, eager=True)
@@ -99,6 +102,48 @@ def check_device(device: Device) -> None:
             f"{shape} is warmed up, but a step of {_LIMITS.max_rows} rows is padded to {most}"
         )
     assert device.communicator(Group("tp", (0,), 0, "")) is None, "a group of one needs no communicator"
+
+
+def check_compiled_steps(device: Device) -> None:
+    """A step of each kind and form that the device has warmed up, over buffers that are filled anew after it was
+    compiled: every call must compute with the values that are there. A device that captures must do so here.
+    """
+    policy = device.shapes(msgspec.structs.replace(_LIMITS, prompts_captured=True))
+    seen = set()
+    for shape in policy.warmup():
+        form = shape.kind, shape.query > 1
+        if form in seen:
+            continue
+        seen.add(form)
+        step, fill = _make_step(device, shape)
+        captures = device.captures
+        run = device.compile(step, shape, eager=False, fillings=(partial(fill, 1), partial(fill, 0)))
+        assert not captures or run is not step, f"the device says that it captures, and did not capture {shape}"
+        for number in (2, 3, 2):
+            fill(number)
+            found = [one.clone() for one in run()]
+            same = all(map(torch.allclose, found, step()))
+            assert same, f"{shape}: the compiled step does not compute with what is in its buffers"
+
+
+def _make_step(device: Device, shape: Shape) -> tuple[StepFn, Callable[[int], None]]:
+    """A small step in the form of a model's, a token's result made of all before it; and what fills its buffers."""
+    where, tokens = device.torch_device, shape.tokens or shape.rows * shape.query
+    table = torch.arange(64 * 8, dtype=torch.float32, device=where).view(64, 8).sin()
+    ids = torch.zeros(tokens, dtype=torch.int64, device=where)
+    rows = torch.zeros(shape.rows, dtype=torch.int64, device=where)
+    out = torch.zeros(shape.rows, 64, device=where)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = table.index_select(0, ids).cumsum(0).index_select(0, rows)
+        return hidden, out.copy_(hidden @ table.T)
+
+    def fill(number: int) -> None:
+        for buffer, most in ((ids, 64), (rows, tokens)):
+            values = (torch.arange(len(buffer)) * (number + 1) + number) % most
+            buffer.copy_(values)
+
+    return step, fill
 
 
 def _check_memory(device: Device) -> None:

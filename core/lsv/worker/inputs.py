@@ -122,30 +122,44 @@ def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *,
 
 
 def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0) -> Batch:
-    """The same step with ``shape.rows`` rows; in the ``padded`` layout each has ``shape.query`` places.
+    """The same step with ``shape.rows`` rows; in the ``padded`` layout each has ``shape.query`` places, in the flat one
+    all have ``shape.tokens`` together, if the shape says how many.
 
     ``cross_blocks`` is what the block lists of groups of kind "cross" are padded to.
     """
-    layout, missing = batch.layout, shape.rows - batch.rows
+    layout = batch.layout
     span = shape.query if padded else 0
     moved = _padded_places(layout, span) if padded else np.arange(len(batch.ids))
-    tokens = shape.rows * span if padded else len(batch.ids) + missing
+    more = _share(shape.tokens - len(batch.ids) if shape.tokens else None, shape.rows - batch.rows)
+    tokens = shape.rows * span if padded else len(batch.ids) + int(more.sum())
     return Batch(
         ids=_place(batch.ids, moved, tokens),
         positions=_place(batch.positions, moved, tokens),
-        layout=_pad_layout(layout, missing, span, shape.blocks),
+        layout=_pad_layout(layout, more, more, span, shape.blocks),
         last=moved[batch.last],
         unknown=moved[batch.unknown],
         awaited=batch.awaited,
-        cross=None if batch.cross is None else _pad_layout(batch.cross, missing, span, cross_blocks),
+        cross=None if batch.cross is None else _pad_layout(batch.cross, more, more.clip(max=1), span, cross_blocks),
     )
 
 
-def _pad_layout(layout: BatchLayout, missing: int, span: int, blocks: int) -> BatchLayout:
+def _share(tokens: int | None, rows: int) -> Int32s:
+    """How many of ``tokens`` each of so many padding rows has, the first ones no fewer than the others; None is one
+    each.
+    """
+    if tokens is None:
+        return np.ones(rows, np.int32)
+    assert rows or not tokens, "tokens are to be padded, and there is no row for them"
+    each, left = divmod(tokens, rows) if rows else (0, 0)
+    return np.full(rows, each, np.int32) + (np.arange(rows) < left)
+
+
+def _pad_layout(layout: BatchLayout, more: Int32s, context: Int32s, span: int, blocks: int) -> BatchLayout:
+    """With rows of ``more`` tokens each, and so many in all."""
     return BatchLayout(
-        query=np.pad(layout.query, (0, missing), constant_values=1),
-        context=np.pad(layout.context, (0, missing), constant_values=1),
-        tables=tuple(pad_rows(table, missing) for table in layout.tables),
+        query=np.concatenate((layout.query, more)),
+        context=np.concatenate((layout.context, context)),
+        tables=tuple(pad_rows(table, len(more)) for table in layout.tables),
         span=span,
         blocks=blocks,
     )
@@ -169,11 +183,11 @@ def dummy_batch(
     shape: Shape, groups: Sequence[KVGroup], block_size: int, *, padded: bool, axes: int = 1, cross_blocks: int = 0
 ) -> Batch:
     """Rows of token 0 that use the null page alone, in the form of a padded step: for warming up."""
-    prompts = shape.query > 1 and not padded
+    prompts = shape.query > 1 and not padded and not shape.tokens
     rows, tokens = (shape.rows, shape.rows * shape.query) if prompts else (0, 0)
     lengths = np.full(rows, shape.query, np.int32)
     source = next((group.cross_len for group in groups if group.cross_len is not None), None)
-    width = shape.blocks if rows else 1
+    width = shape.blocks if rows or shape.tokens else 1
     layout = BatchLayout(lengths, lengths, tuple(_no_blocks(group, rows, width, block_size) for group in groups))
     batch = Batch(
         ids=np.zeros(tokens, np.int64),

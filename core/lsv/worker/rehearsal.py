@@ -48,25 +48,40 @@ class Rehearsal:
         tables = tuple(self._table(group, 1) for group in self.groups)
         return replace(dummy, ids=self._ids(shape.query), layout=replace(dummy.layout, tables=tables))
 
-    def decoding(self, dummy: Batch, shape: Shape) -> Batch:
-        """A step of decoding in ``shape``; ``dummy`` is one that attends to as much of media.
+    def step(self, dummy: Batch, shape: Shape) -> Batch:
+        """A step in ``shape``; ``dummy`` is one that attends to as much of media.
 
-        Rows for which there are no blocks compute their one token on the null page.
+        Each row has one token, or where the shape says how many all have together, up to a block of them. Rows for
+        which there are no blocks compute their tokens on the null page.
         """
         shared = self.prompt_blocks
-        rows = np.arange(min(shape.rows, self._blocks - shared))
+        most = shape.rows - 1 if shape.tokens else shape.rows  # the last one has the tokens that are left
+        rows = np.arange(max(0, min(most, self._blocks - shared)))
         parts = shared - rows % (shared + 1)  # of the prompt, in blocks; the longest comes first
         tables = []
         for group in self.groups:
-            table = np.pad(self._table(group, len(rows)), ((0, 0), (0, 1)))
+            table = np.zeros((len(rows), shape.blocks), np.int32)
+            table[:, :shared] = self._table(group, len(rows))
             table[rows, parts] = self._first(group) + shared + rows
             tables.append(table)
-        start = parts * self.limits.block_size
-        query, context = np.ones(len(rows), np.int32), (start + 1).astype(np.int32)
-        positions, layout = np.tile(start, (self.axes, 1)), BatchLayout(query, context, tuple(tables))
-        return replace(
-            pad_batch(Batch(self._ids(len(rows)), positions, layout, last=rows), shape, padded=False), cross=dummy.cross
+        start, query = parts * self.limits.block_size, self._lengths(len(rows), shape.tokens)
+        last = query.cumsum(dtype=np.int64) - 1
+        layout = BatchLayout(query, (start + query).astype(np.int32), tuple(tables))
+        positions = np.arange(query.sum()) + (start - (last + 1 - query)).repeat(query)
+        # the last block may not be needed whole by the longest request, and there are no positions behind it
+        positions = positions.clip(max=(self.limits.max_blocks - 1) * self.limits.block_size)
+        batch = pad_batch(
+            Batch(self._ids(len(positions)), np.tile(positions, (self.axes, 1)), layout, last), shape, padded=False
         )
+        return replace(batch, cross=dummy.cross and replace(dummy.cross, query=batch.layout.query))
+
+    def _lengths(self, rows: int, tokens: int) -> Int32s:
+        """Tokens of each row, one unless there are to be ``tokens`` together: then the first have a block of them."""
+        query = np.ones(rows, np.int32)
+        whole, left = divmod(max(0, tokens - rows), max(1, self.limits.block_size - 1))
+        query[:whole] = self.limits.block_size
+        query[whole : whole + 1] += left
+        return query
 
     def _ids(self, count: int) -> Int64s:
         """The same on all ranks."""

@@ -23,11 +23,13 @@ from lsv.ops import find_uncapturable
 from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv.worker.rehearsal import Rehearsal
+from lsv.worker.variants import steps_of_all_sizes
 
 log = logging.getLogger(__name__)
 
 Int64s = npt.NDArray[np.int64]
 
+_DECODE = "decode"
 
 Gather = Callable[[Batch], Embeddings | None]
 """The embeddings of media in a batch."""
@@ -38,11 +40,21 @@ def no_media(batch: Batch) -> None:
 
 
 class Buffers:
-    """The tensors of a step that runs repeatedly in one shape, and the compiled step that reads them."""
+    """The tensors of a step that runs repeatedly in one shape, and the compiled step that reads them.
 
-    def __init__(self, model: Model, step: Step) -> None:
-        self.step = step
+    ``run`` gives the normed hidden states of the rows; where each has one token, which all go through the head, their
+    logits as well.
+    """
+
+    def __init__(self, model: Model, step: Step, memory: Tensor, *, single: bool) -> None:
+        self.step, self.memory = step, memory
+        """The step, and what holds its ids, positions and the tokens that are wanted."""
+        self.logits: Tensor | None = None
+        """Where a captured step leaves its logits."""
+        self.compiled = False
         self.run: StepFn = lambda: nn_model.run(model, self.step)
+        if single:
+            self.run = lambda: nn_model.run_to_logits(model, self.step, self.logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,8 @@ class ForwardResult:
 
     hidden: Tensor
     """Normed hidden states [rows, hidden]; rows after the first ``wanted`` fill the shape up."""
+    logits: Tensor | None
+    """Those of ``hidden``, where the head is part of the compiled step. The next step overwrites them."""
     wanted: int
     """How many tokens' states were asked for."""
     step: Step
@@ -80,6 +94,7 @@ class ModelRunner:
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes = model.axes
         self._ready: dict[Shape, Buffers] = {}
+        self._logits: Tensor | None = None
         self._warm_kinds: set[str] = set()
         self._missed: set[Shape] = set()
         self._rehearsed = False
@@ -95,13 +110,27 @@ class ModelRunner:
             return self._run_uncompiled(batch, places(batch), media(batch), None)
         shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
         buffers = self._ready.get(shape)
-        if buffers is not None or self._padded:
-            batch = pad_batch(batch, shape, padded=self._padded, cross_blocks=self._cross_blocks(shape))
+        if self._padded:
+            batch = self._pad(batch, shape)
         wanted, embeddings = places(batch), media(batch)
-        if buffers is not None and len(wanted) <= shape.rows and embeddings is None:
-            self._fill(buffers, batch, np.pad(wanted, (0, shape.rows - len(wanted))))
-            return ForwardResult(buffers.run(), len(wanted), buffers.step, unwarmed=False)
-        return self._run_uncompiled(batch, wanted, embeddings, shape)
+        if buffers is None:
+            return self._run_uncompiled(batch, wanted, embeddings, shape)
+        if len(wanted) > shape.rows or embeddings is not None:
+            return self._run_uncompiled(batch, wanted, embeddings, None)
+        self._fill(buffers, batch if self._padded else self._pad(batch, shape), wanted)
+        return self._run_compiled(buffers, shape, len(wanted))
+
+    def _run_compiled(self, buffers: Buffers, shape: Shape, wanted: int) -> ForwardResult:
+        """The step in the buffers. Padding rows of prompts are left out of what the head and the sampler are given."""
+        hidden, logits = buffers.run() if _is_single(shape) else (buffers.run(), None)
+        kept = hidden[:wanted] if shape.tokens else hidden
+        return ForwardResult(kept, logits, wanted, buffers.step, unwarmed=False)
+
+    def head(self, ran: ForwardResult, states: Tensor) -> Tensor:
+        """The logits [rows, vocabulary] of the step's hidden ``states`` [rows, hidden], or of some of them."""
+        if ran.logits is not None and states is ran.hidden:
+            return ran.logits
+        return self.model.head(states, ran.step)
 
     def _run_uncompiled(
         self, batch: Batch, wanted: Int64s, embeddings: Embeddings | None, shape: Shape | None
@@ -111,46 +140,88 @@ class ModelRunner:
         if embeddings is not None:
             step = replace(step, media=embeddings)
         unwarmed = shape is not None and self._note_miss(shape)
-        return ForwardResult(nn_model.run(self.model, step), len(wanted), step, unwarmed=unwarmed)
+        return ForwardResult(nn_model.run(self.model, step), None, len(wanted), step, unwarmed=unwarmed)
 
     def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
         """The batch without padding, through to the logits of the tokens ``wanted``."""
         step = self._make_step(batch, wanted)
         return self.model.head(nn_model.run(self.model, step), step)
 
-    def warm_up(self, report: Callable[[int, int], None], *, eager: bool) -> None:
-        """Compile and run every shape the platform wants ready, on the null page, through to the logits."""
+    def warm_up(
+        self,
+        report: Callable[[int, int], None],
+        *,
+        eager: bool,
+        sample: Callable[[Tensor], None] = lambda logits: None,
+    ) -> None:
+        """Compile and run every shape the platform wants ready, on the null page, through to the logits.
+
+        Where kernels are compiled when they are launched first, steps of other sizes follow op by op, and ``sample``
+        is to choose from logits in all ways.
+        """
         expected = self.policy.expected()
         left = find_uncapturable(self.model)
         if left and expected and not eager:
             log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
             eager = True
+        if not eager:
+            self.device.compile_parts(self.model)
         for done, shape in enumerate(self.policy.warmup(), start=1):
-            buffers = self._ready[shape] = self.prepare(shape, eager=eager)
-            self.model.head(buffers.run(), buffers.step)
-            self._warm_kinds.add(shape.kind)
+            buffers = self.prepare(shape, eager=eager)
+            ran = self._run_compiled(buffers, shape, shape.rows)
+            logits = self.head(ran, ran.hidden)
+            if self._padded and self.device.compiles_late and _is_single(shape):
+                sample(logits)
+            if buffers.compiled or not shape.tokens:  # op by op, tokens that fill a step up only take time
+                self._ready[shape] = buffers
+                self._warm_kinds.add(shape.kind)
             report(done, max(done, expected))
+        if self.device.compiles_late and not self._padded:
+            self._run_all_sizes(sample)
         self.device.synchronize()
+
+    def _run_all_sizes(self, sample: Callable[[Tensor], None]) -> None:
+        """Steps op by op, and ``sample`` from the logits of one row and of as many as there may be, or almost."""
+        limits = self.policy.limits
+        for batch in steps_of_all_sizes(self.groups, limits, self.axes):
+            logits = self.compute(batch, batch.last)
+            if batch.rows == 1 or 2 * batch.rows > limits.max_rows:
+                sample(logits)
 
     def prepare(self, shape: Shape, *, eager: bool) -> Buffers:
         """The buffers of a shape and its compiled step, which has run."""
-        batch = self._dummy(shape)
-        buffers = Buffers(self.model, self._make_step(batch, np.zeros(shape.rows, np.int64)))
-        fillings = () if eager else self._fillings(buffers, batch, shape)
-        buffers.run = self.device.compile(buffers.run, shape, eager=eager, fillings=fillings)
+        batch, wanted = self._dummy(shape), np.zeros(shape.rows, np.int64)
+        memory = self._put(_pack(batch, wanted))
+        step, fillings = self._make_step(batch, wanted, memory), tuple[Fill, ...]()
+        buffers = Buffers(self.model, step, memory, single=_is_single(shape))
+        if self.device.captures and not eager:
+            buffers.logits = self._room(step) if _is_single(shape) else None
+            fillings = self._fillings(buffers, batch, shape)
+        run = self.device.compile(buffers.run, shape, eager=eager, fillings=fillings)
+        buffers.run, buffers.compiled = run, run is not buffers.run
         return buffers
 
+    def _room(self, step: Step) -> Tensor:
+        """For the logits of a captured step; all share it, or each would keep its own."""
+        rows = len(step.logits_rows)
+        if self._logits is None or len(self._logits) < rows:
+            self._logits = self.model.head(nn_model.run(self.model, step), step)
+        return self._logits[:rows]
+
     def _fillings(self, buffers: Buffers, dummy: Batch, shape: Shape) -> tuple[Fill, ...]:
-        """Steps of other lengths, tokens and blocks to compare a graph's replay by: rehearsed ones, then the dummy."""
-        if not self.device.captures or self._padded or shape.query > 1:
+        """Steps of other lengths, tokens and blocks to compare a graph's replay by: a rehearsed one, then the dummy."""
+        if self._padded or (shape.query > 1 and not shape.tokens):
             return ()
-        limits, places = self.policy.limits, np.arange(shape.rows)
+        limits = self.policy.limits
         rehearsal = Rehearsal(self.groups, limits, self.model.vocab_size, self.axes)
         if rehearsal.prompt_blocks and not self._rehearsed:
             self._rehearsed = True
             nn_model.run(self.model, self._make_step(rehearsal.prompt(), np.zeros(1, np.int64)))
-        batches = (rehearsal.decoding(dummy, shape), dummy)
-        return tuple(partial(self._fill, buffers, batch, places) for batch in batches)
+        batches = (rehearsal.step(dummy, shape), dummy)
+        return tuple(partial(self._fill, buffers, batch, batch.last) for batch in batches)
+
+    def _pad(self, batch: Batch, shape: Shape) -> Batch:
+        return pad_batch(batch, shape, padded=self._padded, cross_blocks=self._cross_blocks(shape))
 
     def _dummy(self, shape: Shape) -> Batch:
         size, blocks = self.policy.limits.block_size, self._cross_blocks(shape)
@@ -182,23 +253,26 @@ class ModelRunner:
             log.warning("Configuration: %s was not warmed-up!", self.policy.describe(shape))
         return True
 
-    def _make_step(self, batch: Batch, wanted: Int64s) -> Step:
+    def _make_step(self, batch: Batch, wanted: Int64s, memory: Tensor | None = None) -> Step:
+        """``memory`` holds what was packed of the two, if it is on the device already."""
+        packed = self._put(_pack(batch, wanted)) if memory is None else memory
+        ids, positions, logits_rows = _views(packed, batch, len(wanted))
         step = Step(
-            ids=self._put(batch.ids),
-            positions=self._put(batch.positions),
+            ids=ids,
+            positions=positions,
             backend=self.backend,
             attention=tuple(self.backend.plan(batch.layout_of(group), group) for group in self.groups),
             cache=self.cache,
-            logits_rows=self._put(wanted),
+            logits_rows=logits_rows,
         )
         self._await(step.ids, batch)
         return step
 
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
-        """Write a batch of the buffers' shape into them."""
+        """Write a batch of the buffers' shape into them, and which tokens are wanted: no more than it has rows."""
         step = buffers.step
-        for tensor, values in ((step.ids, batch.ids), (step.positions, batch.positions), (step.logits_rows, wanted)):
-            tensor.copy_(self._on_host(values), non_blocking=True)
+        wanted = np.pad(wanted, (0, len(step.logits_rows) - len(wanted)))
+        buffers.memory.copy_(self._on_host(_pack(batch, wanted)), non_blocking=True)
         self._await(step.ids, batch)
         plans = zip(self.groups, step.attention, strict=True)
         attention = tuple(self.backend.plan(batch.layout_of(group), group, plan) for group, plan in plans)
@@ -207,7 +281,8 @@ class ModelRunner:
     def _await(self, ids: Tensor, batch: Batch) -> None:
         """Take the ids that the host does not know yet from the previous step."""
         if len(batch.unknown):
-            ids[self._put(batch.unknown)] = self.latest[self._put(batch.awaited)]
+            places, slots = self._put(np.stack((batch.unknown, batch.awaited)))
+            ids[places] = self.latest[slots]
 
     def _put(self, values: Int64s) -> Tensor:
         return self._on_host(values).to(self.device.torch_device, non_blocking=True)
@@ -215,3 +290,23 @@ class ModelRunner:
     def _on_host(self, values: Int64s) -> Tensor:
         tensor = torch.from_numpy(values)
         return tensor.pin_memory() if self.device.pinned else tensor
+
+
+def _pack(batch: Batch, wanted: Int64s) -> Int64s:
+    """Ids, positions and the tokens that are wanted in one array, for one copy; each begins at a multiple of 16 bytes,
+    where kernels read fastest.
+    """
+    parts = (batch.ids, batch.positions.reshape(-1), wanted)
+    return np.concatenate([np.pad(part, (0, part.size % 2)) for part in parts])
+
+
+def _views(packed: Tensor, batch: Batch, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What was packed."""
+    (tokens,), (axes, _) = batch.ids.shape, batch.positions.shape
+    ids, positions, places = packed.split([size + size % 2 for size in (tokens, axes * tokens, wanted)])
+    return ids[:tokens], positions[: axes * tokens].view(axes, tokens), places[:wanted]
+
+
+def _is_single(shape: Shape) -> bool:
+    """Whether every row has one token, and wants what follows it."""
+    return shape.kind == _DECODE and shape.query == 1

@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ from lsv.worker.processing import Processors
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
 from lsv.worker.slots import Slot, Slots
+from lsv.worker.variants import sample_in_all_ways
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +90,8 @@ class Worker:
         device = self._device = open_device(config, self._catalog, self._group.rank)
         self._communicator = connect(device, self._group)
         loaded = load(config, self._catalog, device, self._communicator, report)
-        declared, limits = loaded.declared, batch_limits(config, loaded.fit.num_blocks)
+        declared, captures_prompts = loaded.declared, loaded.backend.captures_prompts
+        limits = batch_limits(config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
         self._sampling = declared.sampling
         self._slots = Slots(
             capacity=limits.max_rows,
@@ -110,7 +113,11 @@ class Worker:
             slots=limits.max_rows,
         )
         with report_graphs(device, loaded.fit):
-            self._runner.warm_up(lambda done, total: report("warm-up", done, total), eager=config.enforce_eager)
+            self._runner.warm_up(
+                lambda done, total: report("warm-up", done, total),
+                eager=config.enforce_eager,
+                sample=partial(sample_in_all_ways, ops=self._sampling),
+            )
         self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
         return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)
@@ -165,7 +172,7 @@ class Worker:
             plan, results.slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead
         )
         ran = runner.run(plan.kind, batch, results.outputs.places, gather)
-        results.read(ran, lambda states: runner.model.head(states, ran.step), self._agree)
+        results.read(ran, partial(runner.head, ran), self._agree)
         results.drawn = self._remember(results)
         return ran.unwarmed
 

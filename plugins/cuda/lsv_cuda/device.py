@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.accelerator import Accelerator
+from lsv.devices.accelerator import MOST_TOKENS, Accelerator
 from lsv.devices.collectives import BackendCommunicator
 from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
@@ -18,13 +18,15 @@ from lsv_cuda.vendor import Vendor
 
 
 class CudaDevice(Accelerator):
-    """A GPU whose decoding steps of up to ``graph_rows`` requests are replayed from graphs."""
+    """A GPU whose steps are replayed from graphs: decoding ones of up to ``graph_rows`` requests, and those with
+    prompts of up to ``graph_tokens`` tokens.
+    """
 
-    def __init__(self, info: DeviceInfo, vendor: Vendor, *, graph_rows: int) -> None:
+    def __init__(self, info: DeviceInfo, vendor: Vendor, *, graph_rows: int, graph_tokens: int = MOST_TOKENS) -> None:
         kind = vendor.device_type
         where = torch.device(kind) if kind == "cpu" else torch.device(kind, info.index)
         graphs = Graphs(vendor.runtime.CUDAGraph, vendor.runtime)
-        super().__init__(info, where, vendor.runtime, graphs=graphs, graph_rows=graph_rows)
+        super().__init__(info, where, vendor.runtime, graphs=graphs, graph_rows=graph_rows, graph_tokens=graph_tokens)
         self._connect = vendor.connect
 
     def communicator(self, group: Group) -> Communicator | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GPUS, _GRAPH_ROWS = 8, 16
+_GPUS, _GRAPH_ROWS, _GRAPH_TOKENS = 8, 16, 64
 _GIB = 1 << 30
 _PROPERTIES = SimpleNamespace(
     name="emulated GPU", total_memory=8 * _GIB, major=9, minor=0, multi_processor_count=132
@@ -46,14 +46,18 @@ class EmulatedCudaPlatform(CudaPlatform):
         return tuple(describe(index, *known, target) for index in range(_GPUS))
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
-        """Graphs have at most ``_GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
-        asked = options.get("cuda.graph_rows")
-        rows = _GRAPH_ROWS if asked is None else min(int(asked), _GRAPH_ROWS)
+        """Graphs have at most ``_GRAPH_ROWS`` rows or ``_GRAPH_TOKENS`` tokens: all that they remember lies in the
+        host's memory.
+        """
+        most = {"cuda.graph_rows": _GRAPH_ROWS, "cuda.graph_tokens": _GRAPH_TOKENS}
+        asked = {name: options.get(name) for name in most}
+        graphs = {name: size if asked[name] is None else min(int(asked[name]), size) for name, size in most.items()}
         from lsv.testing.placement.launches import watch_interpreter
 
-        watch_interpreter()
+        interprets = bool(watch_interpreter())
         self._emulate_libraries(str(options.get("cuda.emulated_kernels") or "none"))
-        device = super().open(index, {**options, "cuda.graph_rows": rows})
+        device = super().open(index, {**options, **graphs})
+        device.compiles_late = interprets and bool(options.get("triton.interpret"))
         log.warning("EMULATED: there is no GPU; this process's CPU computes, and speeds mean nothing")
         return device
 

@@ -60,7 +60,8 @@ class CudaPlatform(Platform):
         info = describe(index, *known, getattr(gpu, "gcnArchName", "").partition(":")[0])
         blocking = bool(options.get("cuda.launch_blocking"))
         rows = int(options.get("cuda.graph_rows", 256) or 0)
-        return CudaDevice(info, vendor, graph_rows=0 if blocking else rows)
+        tokens = int(options.get("cuda.graph_tokens", 512) or 0)
+        return CudaDevice(info, vendor, graph_rows=0 if blocking else rows, graph_tokens=tokens)
 
     def references(self, info: DeviceInfo) -> Mapping[str, float]:
         return datasheet.attainable(info.name)

@@ -73,6 +73,14 @@ def lsv_settings() -> Iterable[Setting]:
         help="decoding steps of up to so many requests are replayed from captured graphs; 0 captures none",
     )
     yield Setting(
+        name="cuda.graph_tokens",
+        type="int",
+        default=512,
+        low=0,
+        help="steps with prompts of up to so many tokens are replayed from captured graphs, where attention allows; 0 "
+        "captures none",
+    )
+    yield Setting(
         name="cuda.launch_blocking",
         type="bool",
         default=False,

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class XpuDevice(Accelerator):
-    """A GPU whose decoding steps of up to ``xpu.graph_rows`` requests are replayed from graphs.
+    """A GPU whose decoding steps of up to ``xpu.graph_rows`` requests are replayed from graphs, and where attention
+    allows, short steps with prompts.
 
     ``xpu.graph`` auto captures where torch can and where one device computes alone, and drops a graph that fails or
     whose replay gives other values; 1 makes each of these an error; 0 launches every step op by op.
@@ -68,8 +69,8 @@ class XpuDevice(Accelerator):
         links = Links(self._vendor, self.info.index, group, self._options)
         return BackendCommunicator(group, links.connect, self.torch_device)
 
-    def _drop_graphs(self, why: str) -> None:
-        """No graphs from here on. Raises ``ConfigError`` where they were asked for."""
+    def _drop_graphs(self, why: str, *, prompts: bool) -> None:
+        """No more of these graphs. Raises ``ConfigError`` where they were asked for."""
         if self._graph == "1":
             raise ConfigError(f"xpu.graph=1, but {why}: leave xpu.graph at auto", param="xpu.graph")
-        super()._drop_graphs(why)
+        super()._drop_graphs(why, prompts=prompts)

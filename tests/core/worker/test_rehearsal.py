@@ -18,7 +18,7 @@ GROUPS = (KVGroup(0, "full", (0,), 64), KVGroup(1, "window", (1,), 64, window=20
 def test_rows_write_where_no_other_row_reads_or_writes(blocks: int) -> None:
     shape = Shape("decode", 20, 1, WIDTH)
     rehearsal = Rehearsal(GROUPS, BatchLimits(20, 128, WIDTH, SIZE, num_blocks=blocks), vocab_size=50, axes=3)
-    batch = rehearsal.decoding(dummy_batch(shape, GROUPS, SIZE, padded=False, axes=3), shape)
+    batch = rehearsal.step(dummy_batch(shape, GROUPS, SIZE, padded=False, axes=3), shape)
     assert (batch.ids.shape, batch.positions.shape, batch.layout.blocks) == ((20,), (3, 20), WIDTH)
     context, last = batch.layout.context, (batch.layout.context - 1) // SIZE
     assert (batch.positions[:, context > 1] == context[context > 1] - 1).all()
@@ -43,3 +43,24 @@ def test_the_prompt_fills_the_blocks_that_are_read() -> None:
     assert (len(prompt.ids), list(prompt.layout.context)) == (64, [64])
     assert [np.asarray(table).tolist() for table in prompt.layout.tables] == [[[1, 2, 3, 4]], [[51, 52, 53, 54]]]
     assert prompt.ids.max() < 50
+
+
+@pytest.mark.parametrize("blocks", [1, 9, 40, 500])
+def test_rows_of_many_tokens_fill_a_step(blocks: int) -> None:
+    """Each writes to one block of its own; those that fill the step up are on the null page."""
+    shape = Shape("tokens", 6, 64, WIDTH, tokens=64)
+    rehearsal = Rehearsal(GROUPS, BatchLimits(5, 64, WIDTH, SIZE, num_blocks=blocks), vocab_size=50, axes=3)
+    batch = rehearsal.step(dummy_batch(shape, GROUPS, SIZE, padded=False, axes=3), shape)
+    layout = batch.layout
+    assert (batch.ids.shape, batch.positions.shape, layout.query.sum()) == ((64,), (3, 64), 64)
+    assert (layout.query >= 0).all()
+    assert (layout.context <= WIDTH * SIZE).all()
+    assert batch.positions.max() <= (WIDTH - 1) * SIZE, "a request may end in its last block's first place"
+    for table in map(np.asarray, layout.tables):
+        assert table.shape == (6, WIDTH)
+        written = table[np.arange(6), (layout.context.clip(min=1) - 1) // SIZE]
+        own = written[written > 0]
+        assert len(set(own)) == len(own)
+    if blocks == 500:
+        assert layout.query.tolist() == [16, 16, 16, 15, 1, 0]
+        assert layout.context[:5].tolist() == [80, 64, 48, 31, 1]

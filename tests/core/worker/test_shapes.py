@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lsv.attention import BatchLayout
+from lsv.nn import model as nn_model
 from lsv.platform import BatchLimits, Shape, ShapePolicy
 from lsv.scheduler.plan import Kind, Rows, StepPlan
 from lsv.worker.inputs import Batch, pad_batch
@@ -42,6 +43,17 @@ class Buckets(ShapePolicy):
 
     def describe(self, shape: Shape) -> str:
         return f"(form, {shape.rows}, {shape.query})"
+
+
+class TokenSizes(ShapePolicy):
+    """Steps with prompts are padded to a multiple of 8 tokens, in 5 rows."""
+
+    def measure(self, kind: str, query: Any, context: Any) -> Shape:
+        return Shape("tokens", 5, 1, 8, tokens=-(-int(query.sum()) // 8) * 8)
+
+    def warmup(self) -> Iterator[Shape]:
+        for tokens in (16, 24, 40):
+            yield Shape("tokens", 5, 1, 8, tokens)
 
 
 @pytest.fixture
@@ -78,6 +90,63 @@ def test_padding_changes_no_token(
     decoding = Shape("decode", 4, 1, 8)
     prompts = [Shape("prefill", 4, 16, 8)] if layout == "padded" else []
     assert device.compiled_runs == [*prompts, *[decoding] * 6]
+
+
+def test_steps_padded_to_a_number_of_tokens(
+    drive: Callable[..., Any], device: Any, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of several rows, with filling tokens and without; what has no shape runs as it comes."""
+    monkeypatch.setattr(type(device), "shapes", lambda self, limits: TokenSizes(limits))
+    driver = drive()
+    device.compiled_runs.clear()
+    begun = [begin(driver, *request) for request in enumerate(LENGTHS)]
+    prompts = [(slot, 0, length, True) for slot, length in enumerate(LENGTHS)]
+    found = [driver.run(prompts[:2], begun[:2]), driver.run(prompts[2:], begun[2:])]
+    assert [token for result in found for row in result.tokens for token in row] == [row[0] for row in plain]
+    assert [shape.tokens for shape in device.compiled_runs] == [16, 24]
+    assert not any(result.unwarmed for result in found)
+    found = [driver.run([(0, 5, 1, True), (3, 17, 1, True)])]
+    assert [row[0] for row in found[0].tokens] == [plain[0][1], plain[3][1]]
+
+
+def test_filling_tokens_are_shared_by_filling_rows() -> None:
+    tables = (np.array([[1, 0], [2, 3]], np.int32),)
+    layout = BatchLayout(np.array([2, 3], np.int32), np.array([2, 7], np.int32), tables)
+    batch = Batch(np.arange(1, 6), np.array([[0, 1, 4, 5, 6]]), layout, np.array([1, 4]))
+    for tokens, more in ((5, [0, 0, 0]), (7, [1, 1, 0]), (12, [3, 2, 2])):
+        padded = pad_batch(batch, Shape("tokens", 5, 12, 2, tokens), padded=False)
+        assert padded.layout.query.tolist() == [2, 3, *more]
+        assert padded.layout.context.tolist() == [2, 7, *more]
+        assert padded.ids.tolist() == [1, 2, 3, 4, 5, *[0] * (tokens - 5)]
+        assert padded.layout.tables[0].tolist() == [[1, 0], [2, 3], *[[0, 0]] * 3]
+        assert (padded.last.tolist(), padded.rows) == ([1, 4], 2)
+
+
+def test_the_head_is_part_of_a_compiled_decoding_step(
+    drive: Callable[..., Any], device: Any, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of one it runs for prompts alone, over the rows that want logits."""
+    monkeypatch.setattr(type(device), "shapes", lambda self, limits: DecodeBuckets(limits))
+    driver = drive()
+    model, inside, heads = driver.worker._runner.model, [False], []
+    head, run = model.head.forward, nn_model.run_to_logits
+
+    def count(states: Any, step: Any) -> Any:
+        heads.append((inside[0], len(states)))
+        return head(states, step)
+
+    def within(*args: Any) -> Any:
+        inside[0] = True
+        try:
+            return run(*args)
+        finally:
+            inside[0] = False
+
+    monkeypatch.setattr(model.head, "forward", count)
+    monkeypatch.setattr(nn_model, "run_to_logits", within)
+    requests = list(enumerate(LENGTHS))[:3]
+    assert generate(driver, requests, steps=2) == [token for row in plain[:3] for token in row[:3]]
+    assert heads == [(False, 3), (True, 4), (True, 4)]
 
 
 def test_a_form_that_is_not_ready_is_counted_and_said_once(

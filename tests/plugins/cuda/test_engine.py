@@ -16,6 +16,7 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.attention.plan import PagedPlan
+from lsv.nn.embed import Head
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.testing.emulation import FakeCapturing, FakeGraph
 from lsv.testing.placement.device import placement
@@ -104,6 +105,87 @@ def test_graphs_and_steps_in_flight(
     decoding = fake.calls["Graph.replay"] - 3 * len(SIZES)  # each was replayed to be verified, twice, and to warm up
     assert decoding == launched.count(Kind.DECODE) >= SAMPLING.max_tokens - 2
     assert fake.calls["Event.synchronize"] > 0
+
+
+def attend_token_by_token(
+    self: TorchAttention, q: Any, k: Any, v: Any, layer: Any, cache: Any, plan: PagedPlan
+) -> torch.Tensor:
+    """Each token a row of its own, as the device has the rows: what is launched follows from shapes alone."""
+    if not plan.decoding and cache is not None:
+        token = torch.arange(len(q), device=q.device)
+        row = torch.searchsorted(plan.starts[1:].long(), token, right=True)
+        context = plan.context[row] - plan.starts[1:][row] + token + 1
+        tables, starts = plan.tables[row], torch.cat((token, token[-1:] + 1)).int()
+        plan = replace(plan, starts=starts, context=context.int(), tables=tables)
+    return attend(self, q, k, v, layer, cache, plan)
+
+
+attend = TorchAttention.attend
+
+
+@pytest.fixture
+def captures_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention in plain torch that can be captured in steps with prompts."""
+    monkeypatch.setattr(TorchAttention, "captures_prompts", True)
+    monkeypatch.setattr(TorchAttention, "attend", attend_token_by_token)
+
+
+@pytest.mark.usefixtures("captures_prompts")
+@pytest.mark.parametrize("batched", [64, 20])
+def test_steps_with_prompts_are_replayed(
+    checkpoint: Path, expected: Tokens, fakes: list[FakeCuda], launched: list[Kind], batched: int
+) -> None:
+    """Of prompts alone, and with 20 tokens a step of prompts in the company of decoding rows."""
+    assert emulated(checkpoint, LENGTHS[:4], max_num_batched_tokens=batched) == expected[:4]
+    (fake,) = fakes
+    sizes = len([size for size in (16, 32, 64) if size < batched]) + 1
+    assert fake.calls["graph"] == sizes + len(SIZES)
+    assert len(set(launched) - {Kind.IDLE}) == (2 if batched == 64 else 3)
+    replays = fake.calls["Graph.replay"] - 3 * (sizes + len(SIZES))
+    assert replays == len([kind for kind in launched if kind != Kind.IDLE])
+
+
+@pytest.mark.usefixtures("captures_prompts")
+def test_prompts_that_cannot_be_captured_leave_decoding_its_graphs(
+    checkpoint: Path, expected: Tokens, fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A length that is read from the device fails in the capture; one frozen on the host is found by value."""
+
+    def reading(self: TorchAttention, q: Any, k: Any, v: Any, layer: Any, cache: Any, plan: PagedPlan) -> torch.Tensor:
+        if not plan.decoding:
+            plan.starts.tolist()
+        return attend_token_by_token(self, q, k, v, layer, cache, plan)
+
+    def frozen(self: TorchAttention, q: Any, k: Any, v: Any, layer: Any, cache: Any, plan: PagedPlan) -> torch.Tensor:
+        if not plan.decoding:
+            plan = replace(plan, tables=plan.tables[:, : -(-int(plan.host_context.max()) // self.block_size)])
+        return attend_token_by_token(self, q, k, v, layer, cache, plan)
+
+    for wrong, why in (
+        (reading, "the step of 64 tokens can't be captured"),
+        (frozen, "replaying the step of 64 tokens gives other values"),
+    ):
+        monkeypatch.setattr(TorchAttention, "attend", wrong)
+        caplog.clear()
+        assert emulated(checkpoint, LENGTHS[:4], block_size=16) == expected[:4]
+        assert f"no graphs of steps with prompts on emulated GPU: {why}" in caplog.text
+        assert fakes[-1].calls["graph"] == 1 + len(SIZES)
+
+
+def test_the_head_is_in_the_graph(
+    checkpoint: Path, expected: Tokens, launched: list[Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[int] = []
+    forward, start = Head.forward, Worker.start
+
+    def started(worker: Worker, report: Any) -> Any:
+        fit = start(worker, report)
+        monkeypatch.setattr(Head, "forward", lambda head, *args: heads.append(1) or forward(head, *args))
+        return fit
+
+    monkeypatch.setattr(Worker, "start", started)
+    assert emulated(checkpoint) == expected
+    assert len(heads) == len([kind for kind in launched if kind not in (Kind.IDLE, Kind.DECODE)])
 
 
 def test_an_engine_that_is_closed_holds_no_memory(checkpoint: Path) -> None:

@@ -24,7 +24,7 @@ def connect(device: Device, group: Group) -> Communicator | None:
     return communicator
 
 
-def batch_limits(config: EngineConfig, num_blocks: int) -> BatchLimits:
+def batch_limits(config: EngineConfig, num_blocks: int, *, prompts_captured: bool = False) -> BatchLimits:
     """The largest step a configuration allows over a cache of ``num_blocks`` blocks."""
     return BatchLimits(
         max_rows=config.max_num_seqs,
@@ -33,4 +33,5 @@ def batch_limits(config: EngineConfig, num_blocks: int) -> BatchLimits:
         block_size=config.block_size,
         num_blocks=num_blocks,
         contexts=config.cuts_prompts,
+        prompts_captured=prompts_captured,
     )

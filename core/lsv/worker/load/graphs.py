@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.ops import find_uncapturable
-from lsv.platform import Device
+from lsv.platform import Device, Shape, ShapePolicy
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.device import batch_limits
 from lsv.worker.runner import ModelRunner
@@ -22,27 +22,36 @@ _GIB = 1 << 30
 def measure_graphs(bound: Bound, config: EngineConfig, device: Device) -> list[Reason]:
     """The bytes that the graphs of all shapes will hold; empty where nothing is captured or the cache's size is given.
 
-    The two largest are captured over a cache of the null page, and let go again: the first takes the pool of memory
-    that all share, the second what each further one takes.
+    The largest of each kind are captured over a cache of the null page, and let go again: these take the pool of
+    memory that all share, and one more tells what each further one takes.
     """
     given = config.num_blocks is not None or config.kv_bytes is not None
     if config.enforce_eager or given or not device.captures or find_uncapturable(bound.declared.model):
         return []
-    policy, cache = device.shapes(batch_limits(config, 0)), bound.allocate(1, config, device)
+    cache = bound.allocate(1, config, device)
+    policy = device.shapes(batch_limits(config, 0, prompts_captured=bound.backend.captures_prompts))
     runner = ModelRunner(bound.declared.model, bound.backend, bound.declared.groups, cache, device, policy)
-    shapes = list(islice(policy.warmup(), 2))
-    for shape in shapes[:1]:
+    largest, further = _choose(policy)
+    for shape in largest:
         runner.prepare(shape, eager=True).run()  # what libraries set up for themselves is not the graphs'
     prepared, free = [], [_free(device)]
-    for shape in shapes:
+    for shape in (*largest, *further):
         prepared.append(runner.prepare(shape, eager=False))
         free.append(_free(device))
-    first, *more = (max(0, before - after) for before, after in pairwise(free)) if shapes else (0,)
-    taken = first + sum(more) * (policy.expected() - 1)
+    taken = [max(0, before - after) for before, after in pairwise(free)]
+    count = policy.expected()
+    total = sum(taken[: len(largest)]) + sum(taken[len(largest) :]) * (count - len(largest))
     del prepared
     device.release_cache()
-    why = f"measured with the largest {len(shapes)} of {policy.expected()} graphs"
-    return [Reason("graphs", str(taken), why)] if device.captures and taken else []
+    why = f"measured with the largest {len(taken)} of {count} graphs"
+    return [Reason("graphs", str(total), why)] if device.captures and total else []
+
+
+def _choose(policy: ShapePolicy) -> tuple[list[Shape], list[Shape]]:
+    """The largest shape of each kind, and another one, if there is one."""
+    shapes = list(policy.warmup())
+    largest = list({shape.kind: shape for shape in reversed(shapes)}.values())[::-1]
+    return largest, [shape for shape in shapes if shape not in largest][:1]
 
 
 @contextmanager

@@ -38,6 +38,8 @@ class TritonAttention(PagedBackend):
     the contexts of the rows.
     """
 
+    captures_prompts = True
+
     def __init__(self) -> None:
         self._tilings: dict[int, Tiling] = {}
 
