@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,11 +13,13 @@ from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
 from lsv.errors import ConfigError
+from lsv.nn.model import Model
 from lsv.platform import BatchLimits, Budget, Communicator, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import integers, selection
 from lsv_hpu.memory import GIB, written
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config
+from lsv_hpu.regions import Parts, run_part
 from lsv_hpu.settings import HpuOptions
 from lsv_hpu.vendor import Vendor
 from lsv_hpu.vendor_ops import VendorOps
@@ -30,7 +33,7 @@ _SHARE = 0.9
 class HpuDevice(Accelerator):
     """A Gaudi. ``gpu_memory_utilization`` is a share of what is free once weights are loaded, 0.9 unless told.
 
-    A step runs compiled by torch with the vendor's backend, or with ``enforce_eager`` op by op.
+    The parts of a model run compiled by torch with the vendor's backend, or with ``enforce_eager`` op by op.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class HpuDevice(Accelerator):
         self._before = self._free()
         named = options.quant_config
         self._calibration = Calibration(read_config(Path(named)), ops.gaudi) if named else None
+        self._parts: Parts | None = None
         exact = integers.are_exact(torch_device)
         if not exact:
             log.warning(
@@ -79,12 +83,15 @@ class HpuDevice(Accelerator):
         )  # fmt: skip
         return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
 
-    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
-        """What torch compiles of the step, or the step itself."""
-        if eager:
-            return step
+    def compile_parts(self, model: Model) -> None:
         dynamic = None if self._options.compile_dynamic_shapes else False
-        return self._vendor.compile(step, fullgraph=self._options.compile_fullgraph, dynamic=dynamic)
+        compiled = self._vendor.compile(run_part, fullgraph=self._options.compile_fullgraph, dynamic=dynamic)
+        self._parts = Parts(compiled)
+        self._parts.divide(model)
+
+    def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:
+        """The step with its parts compiled, or the step itself."""
+        return step if eager or self._parts is None else partial(self._parts.run, step)
 
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:

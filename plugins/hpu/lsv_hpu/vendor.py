@@ -6,14 +6,16 @@ hpu/events.py, hpu/memory.py, utils/internal.py and distributed/hccl/ProcessGrou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 
 from lsv.devices.accelerator import Runtime
-from lsv.platform import StepFn
 from lsv_hpu.software import load
+
+Function = Callable[..., Any]
 
 _SHAPES = 8192
 
@@ -28,8 +30,8 @@ class Vendor(Runtime, Protocol):
         """Whether ops are gathered into graphs instead of run at once (``PT_HPU_LAZY_MODE=1``)."""
         ...
 
-    def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
-        """``torch.compile`` with the vendor's backend; compiles at the first call."""
+    def compile(self, function: Function, *, fullgraph: bool, dynamic: bool | None) -> Function:
+        """``torch.compile`` with the vendor's backend; compiles at the first call with arguments of another form."""
         ...
 
     def forbid_compiling(self) -> None:
@@ -47,7 +49,7 @@ class Habana:
     def __init__(self) -> None:
         self._habana = load("habana_frameworks.torch")
         self._hpu = load("torch:hpu")
-        # Every shape is compiled from the same code, far more often than torch expects of one function.
+        # All parts and shapes are compiled from the same code, far more often than torch expects of one function.
         torch._dynamo.config.recompile_limit = _SHAPES
         torch._dynamo.config.accumulated_recompile_limit = _SHAPES
 
@@ -83,8 +85,8 @@ class Habana:
     def is_lazy(self) -> bool:
         return bool(self._habana.utils.internal.is_lazy())
 
-    def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
-        compiled: StepFn = torch.compile(step, backend="hpu_backend", fullgraph=fullgraph, dynamic=dynamic)
+    def compile(self, function: Function, *, fullgraph: bool, dynamic: bool | None) -> Function:
+        compiled: Function = torch.compile(function, backend="hpu_backend", fullgraph=fullgraph, dynamic=dynamic)
         return compiled
 
     def forbid_compiling(self) -> None:

@@ -248,7 +248,7 @@ def test_scales_of_the_cache(folder: Path) -> None:
     keys, values = cache.scales[0]
     assert (float(keys.scale), float(values.scale)) == (16.0, 0.25)
     k, slots = torch.full((2, 2, 16), 16.0 * 26), torch.tensor([16, 17])
-    kept, _ = cache.write(k, k, one, slots)
+    kept, _ = cache.of(one).write(k, k, one, slots)
     assert torch.equal(kept, k)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
+import torch
+from torch import nn
 
 from lsv.errors import ConfigError, LsvError
+from lsv.nn.model import Model
 from lsv.platform import BatchLimits, Shape
 from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.device import HpuDevice
@@ -76,10 +80,40 @@ def test_skipping() -> None:
     assert policy.pad(Shape(PROMPT, 3, 412, 0)) == Shape(PROMPT, 4, 512, 0)
 
 
-def test_every_shape_is_compiled_once_by_torch() -> None:
+class Layer(nn.Linear):
+    def forward(self, x: torch.Tensor, step: object) -> torch.Tensor:
+        return super().forward(x)
+
+
+class Parts(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(4, 4) for _ in range(3))
+        self.embed, self.norm, self.head = nn.Identity(), nn.Identity(), nn.Linear(4, 9)
+
+    def run(self, tokens: int) -> torch.Tensor:
+        x = self.embed(torch.zeros(tokens, 4))
+        for layer in self.layers:
+            x = layer(x, None)
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_layers_that_are_alike_are_compiled_once_for_a_shape(eager: bool) -> None:
+    """What is not warmed up runs op by op, by the same parts."""
     device, vendor = open_device(**{name.removeprefix("hpu."): value for name, value in LOGGED.items()})
-    shapes = run_warmup(device, LONG)
-    assert vendor.compilations == len(set(shapes)) == 72
+    model, tokens = Parts(), set()
+    if not eager:
+        device.compile_parts(model)
+    plain = model.run(17)
+    for shape in device.shapes(LONG).warmup():
+        count = shape.rows * shape.query
+        tokens.add(count)
+        device.compile(partial(model.run, count), shape, eager=eager)()
+    compiled = 0 if eager else 2 * len(tokens)  # the layers, and what embedding and norm are here
+    assert vendor.compilations == compiled
+    assert torch.equal(model.run(17), plain)
+    assert vendor.compilations == compiled
     device.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,11 @@ import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.paged import PagedBackend
+from lsv.attention.plan import pack, split
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv_hpu import selection
-from lsv_hpu.attention.cache import FlatCache, make_cache
+from lsv_hpu.attention.cache import FlatCache, LayerCache, make_cache
 from lsv_hpu.attention.flat import attend_blocks
 from lsv_hpu.attention.prompt import Sight, attend_causally, attend_fused, attend_plainly
 from lsv_hpu.vendor_ops import VendorOps
@@ -23,13 +25,17 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SingleTokens:
-    """A step of one token per row, over one list of all blocks of the batch; see ``attend_blocks``."""
+    """A step of one token per row, over one list of all blocks of the batch; see ``attend_blocks``. All but ``mapping``
+    are views of ``memory``.
+    """
+
+    memory: torch.Tensor
 
     slots: torch.Tensor
     """int64 [R]: where K and V of each token go."""
 
     alive: torch.Tensor
-    """bool [R]: False for padding."""
+    """int64 [R]: 0 for padding."""
 
     pages: torch.Tensor
     """int64 [N]: the page of each block."""
@@ -46,21 +52,23 @@ class SingleTokens:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """A step of ``span`` places per row."""
+    """A step of ``span`` places per row. All tensors are views of ``memory``."""
 
     span: int
+
+    memory: torch.Tensor
 
     slots: torch.Tensor
     """int64 [R * span]: where K and V of each token go."""
 
     alive: torch.Tensor
-    """bool [R * span]: False for padding."""
+    """int64 [R * span]: 0 for padding."""
 
     starts: torch.Tensor
     """int64 [R]: position of each row's first token in this step."""
 
     lengths: torch.Tensor
-    """int32 [R]: tokens of each row in this step."""
+    """int64 [R]: tokens of each row in this step."""
 
     context: torch.Tensor
     """int64 [R]: tokens of each row, those of earlier steps included."""
@@ -115,12 +123,12 @@ class FlatAttention(PagedBackend):
             "rows": _padded(rows, count, len(table)),
             "distance": _padded(apart, count, -1),
         }
-        tensors = self._tensors(lists, into)
-        order = torch.arange(len(table), device=tensors["rows"].device)
-        mapping = (tensors["rows"][:, None] == order).float()
         if isinstance(into, SingleTokens):
-            mapping = into.mapping.copy_(mapping)
-        return SingleTokens(**tensors, mapping=mapping)
+            self._overwrite(into.memory, lists)
+            into.mapping.copy_(_one_hot(into.rows, len(table)))
+            return into
+        tensors = self._send(lists)
+        return SingleTokens(**tensors, mapping=_one_hot(tensors["rows"], len(table)))
 
     def _plan_prompts(self, batch: BatchLayout, table: Int64s, into: FlatPlan | None, *, across: bool) -> Prompts:
         slots, alive = self._places(batch, table)
@@ -129,7 +137,7 @@ class FlatAttention(PagedBackend):
             "slots": slots,
             "alive": alive,
             "starts": context - query,
-            "lengths": batch.query.astype(np.int32),
+            "lengths": query,
             "context": context,
         }
         if table.shape[1]:
@@ -139,8 +147,10 @@ class FlatAttention(PagedBackend):
                 wide = np.zeros((len(table), width), np.int64)
                 wide[:, : table.shape[1]] = table[:, :width]
                 lists["pages"] = wide.reshape(-1)
-        tensors = self._tensors(lists, into)
-        return Prompts(batch.span, **{"pages": None, **tensors})  # type: ignore[arg-type]
+        if isinstance(into, Prompts):
+            self._overwrite(into.memory, lists)
+            return into
+        return Prompts(batch.span, **{"pages": None, **self._send(lists)})  # type: ignore[arg-type]
 
     def _places(self, batch: BatchLayout, table: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         """Where in the cache each place of the step is written to, 0 for padding; and which places are tokens."""
@@ -155,12 +165,13 @@ class FlatAttention(PagedBackend):
         slots = np.where(alive, pages * self.block_size + position % self.block_size, 0)
         return slots.reshape(-1), alive.reshape(-1)
 
-    def _tensors(self, lists: dict[str, npt.NDArray[np.generic]], into: FlatPlan | None) -> dict[str, torch.Tensor]:
-        found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in lists.items()}
-        if into is None:
-            where = self.torch_device
-            return {name: tensor.to(where) for name, tensor in found.items()}
-        return {name: getattr(into, name).copy_(tensor) for name, tensor in found.items()}
+    def _send(self, lists: dict[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+        """The lists on the device, as views of ``memory``: one copy, for each takes its time whatever its size."""
+        memory = torch.from_numpy(pack(tuple(lists.values()), np.int64)).to(self.torch_device)
+        return {"memory": memory, **dict(zip(lists, split(memory, tuple(lists.values())), strict=True))}
+
+    def _overwrite(self, memory: torch.Tensor, lists: dict[str, npt.NDArray[Any]]) -> None:
+        memory.copy_(torch.from_numpy(pack(tuple(lists.values()), np.int64)))
 
     def attend(
         self,
@@ -168,9 +179,10 @@ class FlatAttention(PagedBackend):
         k: torch.Tensor | None,
         v: torch.Tensor | None,
         layer: AttentionLayer,
-        cache: FlatCache | None,
+        cache: FlatCache | LayerCache | None,
         plan: FlatPlan,
     ) -> torch.Tensor:
+        cache = None if cache is None else cache.of(layer)
         if k is not None and v is not None:
             k, v = _zero_padding(k, plan), _zero_padding(v, plan)
             if cache is not None:
@@ -182,7 +194,7 @@ class FlatAttention(PagedBackend):
         return attend_blocks(q, keys, values, plan.rows, plan.distance, plan.mapping, layer)
 
     def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: FlatCache, plan: FlatPlan) -> None:
-        cache.write(_zero_padding(k, plan), _zero_padding(v, plan), layer, plan.slots)
+        cache.of(layer).write(_zero_padding(k, plan), _zero_padding(v, plan), layer, plan.slots)
 
     def _attend_prompts(
         self,
@@ -190,7 +202,7 @@ class FlatAttention(PagedBackend):
         k: torch.Tensor | None,
         v: torch.Tensor | None,
         layer: AttentionLayer,
-        cache: FlatCache | None,
+        cache: LayerCache | None,
         plan: Prompts,
     ) -> torch.Tensor:
         queries = q.unflatten(0, (-1, plan.span))
@@ -201,7 +213,7 @@ class FlatAttention(PagedBackend):
                 k, v = cache.read_tokens(plan.slots, layer, q.dtype)
             keys, values = k.unflatten(0, (-1, plan.span)), v.unflatten(0, (-1, plan.span))
             if self._fused and plain and layer.causal and layer.window is None:
-                return attend_causally(queries, keys, values, plan.lengths, layer, self._ops).flatten(0, 1)
+                return attend_causally(queries, keys, values, plan.lengths.int(), layer, self._ops).flatten(0, 1)
             sight = self._sight_of_step(plan)
         else:
             sight = self._sight_of_cache(plan)
@@ -216,7 +228,7 @@ class FlatAttention(PagedBackend):
 
     def _sight_of_step(self, plan: Prompts) -> Sight:
         place = torch.arange(plan.span, device=plan.starts.device)
-        keys = (plan.starts[:, None] + place).masked_fill(~plan.alive.view(-1, plan.span), -1)
+        keys = (plan.starts[:, None] + place).masked_fill(plan.alive.view(-1, plan.span) == 0, -1)
         return Sight(plan.starts, keys)
 
     def _sight_of_cache(self, plan: Prompts) -> Sight:
@@ -229,7 +241,12 @@ class FlatAttention(PagedBackend):
 
 
 def _zero_padding(x: torch.Tensor, plan: FlatPlan) -> torch.Tensor:
-    return x.masked_fill(~plan.alive[:, None, None], 0.0)
+    return x.masked_fill((plan.alive == 0)[:, None, None], 0.0)
+
+
+def _one_hot(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """float32 [N, count] of rows int64 [N]; one that is ``count`` has no column."""
+    return (rows[:, None] == torch.arange(count, device=rows.device)).float()
 
 
 def _padded(values: Int64s, count: int, filler: int) -> Int64s:

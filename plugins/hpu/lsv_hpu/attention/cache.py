@@ -6,7 +6,7 @@ because a page belongs to one group at a time; a narrower layer uses the front o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,75 @@ class Scales:
 
     inverse: torch.Tensor
     """float32 []: its inverse."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Keys and values of one layer. What it is told of the layer is the form of its heads."""
+
+    keys: torch.Tensor
+    """[pages * block_size, kv_heads * head_dim of the widest layer]."""
+
+    values: torch.Tensor
+    """As ``keys``."""
+
+    block_size: int
+
+    scales: tuple[Scales, Scales] | None
+    """Those of keys and of values; None for a cache in the step's own dtype."""
+
+    ops: VendorOps
+
+    peaks: tuple[torch.Tensor, ...]
+    """The largest key and value written so far; empty unless they are measured."""
+
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, slots: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write k and v [T, kv_heads, head_dim] to ``slots`` int64 [T]. Returns them as they will be read."""
+        for peak, x in zip(self.peaks, (k, v), strict=False):
+            raise_peak(peak, x)
+        kept = []
+        for which, (x, rows) in enumerate(zip((k, v), self._rows(layer), strict=True)):
+            if self.scales is None:
+                put_rows(rows, slots, x.flatten(1))
+                kept.append(x)
+            else:
+                scales = self.scales[which]
+                coded = self.ops.to_fp8(x, scales.inverse)
+                put_rows(rows, slots, coded.flatten(1))
+                kept.append(self.ops.from_fp8(coded, scales.scale, x.dtype))
+        return kept[0], kept[1]
+
+    def read(self, pages: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of pages int64 [N]: [N, block_size, kv_heads, head_dim] each, in ``dtype``."""
+        keys, values = (rows.unflatten(0, (-1, self.block_size)).index_select(0, pages) for rows in self._rows(layer))
+        return self._decoded((keys, values), layer, dtype)
+
+    def read_tokens(
+        self, slots: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of single tokens int64 [T]: [T, kv_heads, head_dim] each, in ``dtype``."""
+        keys, values = (rows.index_select(0, slots) for rows in self._rows(layer))
+        return self._decoded((keys, values), layer, dtype)
+
+    def of(self, layer: AttentionLayer) -> LayerCache:
+        """This; what is given a layer's cache may ask as if it had the whole."""
+        return self
+
+    def _decoded(
+        self, found: tuple[torch.Tensor, torch.Tensor], layer: AttentionLayer, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.scales is not None:
+            keys, values = (self.ops.from_fp8(x, one.scale, dtype) for x, one in zip(found, self.scales, strict=True))
+        else:
+            keys, values = found
+        heads = (layer.kv_heads, layer.head_dim)
+        return keys.unflatten(-1, heads), values.unflatten(-1, heads)
+
+    def _rows(self, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor]:
+        width = layer.kv_heads * layer.head_dim
+        return self.keys[:, :width], self.values[:, :width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,54 +116,11 @@ class FlatCache:
     peaks: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
     """The largest key and value written so far by layer index; empty unless they are measured."""
 
-    def write(
-        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, slots: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write k and v [T, kv_heads, head_dim] to ``slots`` int64 [T]. Returns them as they will be read."""
-        for peak, x in zip(self.peaks.get(layer.index, ()), (k, v), strict=False):
-            raise_peak(peak, x)
-        kept = []
-        for which, (x, store) in enumerate(zip((k, v), self._stores, strict=True)):
-            rows = self._rows(store, layer)
-            if self.scales:
-                scales = self.scales[layer.index][which]
-                coded = self.ops.to_fp8(x, scales.inverse)
-                put_rows(rows, slots, coded.flatten(1))
-                kept.append(self.ops.from_fp8(coded, scales.scale, x.dtype))
-            else:
-                put_rows(rows, slots, x.flatten(1))
-                kept.append(x)
-        return kept[0], kept[1]
-
-    def read(self, pages: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of pages int64 [N]: [N, block_size, kv_heads, head_dim] each, in ``dtype``."""
-        keys, values = (self._rows(store, layer).unflatten(0, (-1, self.block_size)) for store in self._stores)
-        return self._decoded((keys.index_select(0, pages), values.index_select(0, pages)), layer, dtype)
-
-    def read_tokens(
-        self, slots: torch.Tensor, layer: AttentionLayer, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of single tokens int64 [T]: [T, kv_heads, head_dim] each, in ``dtype``."""
-        keys, values = (self._rows(store, layer).index_select(0, slots) for store in self._stores)
-        return self._decoded((keys, values), layer, dtype)
-
-    @property
-    def _stores(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        return self.keys, self.values
-
-    def _decoded(
-        self, found: tuple[torch.Tensor, torch.Tensor], layer: AttentionLayer, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.scales:
-            scales = self.scales[layer.index]
-            keys, values = (self.ops.from_fp8(x, one.scale, dtype) for x, one in zip(found, scales, strict=True))
-        else:
-            keys, values = found
-        heads = (layer.kv_heads, layer.head_dim)
-        return keys.unflatten(-1, heads), values.unflatten(-1, heads)
-
-    def _rows(self, store: Sequence[torch.Tensor], layer: AttentionLayer) -> torch.Tensor:
-        return store[layer.place][:, : layer.kv_heads * layer.head_dim]
+    def of(self, layer: AttentionLayer) -> LayerCache:
+        """The part of a layer."""
+        place, index = layer.place, layer.index
+        scales, peaks = self.scales.get(index), self.peaks.get(index, ())
+        return LayerCache(self.keys[place], self.values[place], self.block_size, scales, self.ops, peaks)
 
 
 def put_rows(rows: torch.Tensor, slots: torch.Tensor, x: torch.Tensor) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.platform import Device, StepFn
+from lsv.platform import Device
 from lsv.testing.emulation import FakeRuntime, emulated_device
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from lsv_hpu.vendor_ops import VendorOps
 
 log = logging.getLogger(__name__)
+
+Function = Callable[..., Any]
 
 DEVICES = 2
 
@@ -65,9 +68,9 @@ class FakeHabana(FakeRuntime):
         self.record("is_lazy")
         return False
 
-    def compile(self, step: StepFn, *, fullgraph: bool, dynamic: bool | None) -> StepFn:
+    def compile(self, function: Function, *, fullgraph: bool, dynamic: bool | None) -> Function:
         self.record("compile", fullgraph, dynamic)
-        return _Compiled(self, step)
+        return _Compiled(self, function)
 
     def forbid_compiling(self) -> None:
         self.record("forbid_compiling")
@@ -87,13 +90,31 @@ class FakeHabana(FakeRuntime):
 
 
 class _Compiled:
-    """What ``torch.compile`` gives: compiles at its first call."""
+    """What ``torch.compile`` gives: compiles at the first call with arguments of another form. Modules of the same
+    parameters are of one form.
+    """
 
-    def __init__(self, habana: FakeHabana, step: StepFn) -> None:
-        self._habana, self._step, self._done = habana, step, False
+    def __init__(self, habana: FakeHabana, function: Function) -> None:
+        self._habana, self._function, self._forms = habana, function, set[Any]()
 
-    def __call__(self) -> Any:
-        if not self._done:
+    def __call__(self, *arguments: Any) -> Any:
+        form = tuple(map(_form, arguments))
+        if form not in self._forms:
             self._habana.count()
-            self._done = True
-        return self._step()
+            self._forms.add(form)
+        return self._function(*arguments)
+
+
+def _form(value: Any) -> Any:
+    """What a compiled function is compiled for: the types and shapes of all that its arguments are made of."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, torch.nn.Module):
+        return type(value), tuple((name, _form(one)) for name, one in value.named_parameters())
+    if isinstance(value, tuple):
+        return tuple(map(_form, value))
+    if is_dataclass(value):
+        return type(value), tuple(_form(getattr(value, field.name)) for field in fields(value))
+    return type(value)
