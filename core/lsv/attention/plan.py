@@ -17,6 +17,9 @@ from lsv.platform import Device
 
 Int64s = npt.NDArray[np.int64]
 
+_ALIGNMENT = 16
+"""Bytes."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedPlan:
@@ -55,7 +58,8 @@ class PagedPlan:
 
     @property
     def host_context(self) -> Int32s:
-        return self.host[self.rows + 1 : 2 * self.rows + 1]
+        first = _whole(self.rows + 1, self.host.itemsize)
+        return self.host[first : first + self.rows]
 
 
 def make_plan(
@@ -140,14 +144,27 @@ def token_slots(batch: BatchLayout, starts: Int32s, table: Int32s | TableRows, b
 
 
 def pack(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The numbers of all parts, one part after another, in one array."""
-    return np.concatenate([part.reshape(-1) for part in parts], dtype=dtype, casting="unsafe")
+    """The numbers of all parts, one part after another, in one array. Each begins at a multiple of ``_ALIGNMENT``:
+    kernels may be compiled for memory that does, and would be once more for memory that does not.
+    """
+    sizes = [_whole(part.size, np.dtype(dtype).itemsize) for part in parts]
+    packed = np.zeros(sum(sizes), dtype)
+    begin = 0
+    for part, size in zip(parts, sizes, strict=True):
+        packed[begin : begin + part.size] = part.reshape(-1)
+        begin += size
+    return packed
 
 
 def split(memory: torch.Tensor, parts: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
     """Views of ``memory``, which holds packed parts, in the shapes of these."""
-    pieces = torch.split(memory, [part.size for part in parts])
-    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    pieces = torch.split(memory, [_whole(part.size, memory.element_size()) for part in parts])
+    return [piece[: part.size].view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+
+
+def _whole(count: int, itemsize: int) -> int:
+    """How many numbers of ``itemsize`` bytes take up whole multiples of ``_ALIGNMENT``, and no fewer than ``count``."""
+    return count + -count % (_ALIGNMENT // itemsize)
 
 
 def send(host: npt.NDArray[Any], device: Device | None) -> torch.Tensor:

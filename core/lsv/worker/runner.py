@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lsv.attention import AttentionBackend, BatchLayout
+from lsv.attention.plan import pack, split
 from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
@@ -256,7 +257,7 @@ class ModelRunner:
     def _make_step(self, batch: Batch, wanted: Int64s, memory: Tensor | None = None) -> Step:
         """``memory`` holds what was packed of the two, if it is on the device already."""
         packed = self._put(_pack(batch, wanted)) if memory is None else memory
-        ids, positions, logits_rows = _views(packed, batch, len(wanted))
+        ids, positions, logits_rows = split(packed, (batch.ids, batch.positions, wanted))
         step = Step(
             ids=ids,
             positions=positions,
@@ -293,18 +294,8 @@ class ModelRunner:
 
 
 def _pack(batch: Batch, wanted: Int64s) -> Int64s:
-    """Ids, positions and the tokens that are wanted in one array, for one copy; each begins at a multiple of 16 bytes,
-    where kernels read fastest.
-    """
-    parts = (batch.ids, batch.positions.reshape(-1), wanted)
-    return np.concatenate([np.pad(part, (0, part.size % 2)) for part in parts])
-
-
-def _views(packed: Tensor, batch: Batch, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What was packed."""
-    (tokens,), (axes, _) = batch.ids.shape, batch.positions.shape
-    ids, positions, places = packed.split([size + size % 2 for size in (tokens, axes * tokens, wanted)])
-    return ids[:tokens], positions[: axes * tokens].view(axes, tokens), places[:wanted]
+    """Ids, positions and the tokens that are wanted, for one copy."""
+    return pack((batch.ids, batch.positions, wanted), np.int64)
 
 
 def _is_single(shape: Shape) -> bool:

@@ -18,8 +18,8 @@ from lsv.platform import BatchLimits
 from lsv.worker.edits import NO_EDITS, join_edits, make_edits
 from lsv.worker.inputs import Batch
 
-_DESCRIBED = (0, 1, 5)
-"""None, one and some of the likeliest tokens beside the chosen one."""
+_DESCRIBED = (0, 1, 5, 16)
+"""How many of the likeliest tokens beside the chosen one: numbers that compilers take for a kind each."""
 _SHORT = 64
 """Tokens of a row after a long context: more of them are computed in the same way, and take longer."""
 

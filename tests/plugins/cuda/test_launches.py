@@ -76,7 +76,7 @@ def key_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
 @pytest.mark.parametrize("eager", [False, True])
 def test_no_kernel_is_compiled_while_serving(tmp_path: Path, eager: bool) -> None:
     """Prompts of several lengths, alone and beside rows that are decoded; greedy, drawn, edited, described."""
-    checkpoint = tiny("llama", tmp_path, tokenizer=True, layers=1)
+    checkpoint = tiny("llama", tmp_path, tokenizer=True, num_hidden_layers=1)
     options: dict[str, Any] = {
         "platform": "cuda", "emulate": True, "triton_interpret": True, "attention_backend": "triton-paged",
         "dtype": "float32", "max_model_len": 32, "max_num_seqs": 4, "max_num_batched_tokens": 24,

@@ -12,7 +12,7 @@ from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rms_norm(
     x,  # [tokens, heads, size]; the last axis is dense
     residual,  # [tokens, size] dense, with ADD

@@ -13,7 +13,7 @@ from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _turn_heads(
     x,  # [tokens, heads, DIM]; the last axis is dense
     q_weight,  # [DIM], with NORM

@@ -25,7 +25,7 @@ _NO_ID = tl.constexpr((1 << 31) - 1)
 GROUP = tl.constexpr(32)  # tokens of which a survey keeps the largest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def edit(
     logits,  # [rows, vocabulary] as they came
     edited,  # float32, dense: what is changed
