@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from lsv.config import EngineConfig
-    from lsv.nn.model import Model
 
     Int32s = npt.NDArray[np.int32]
 
@@ -231,9 +230,9 @@ class Device(abc.ABC):
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
         return ShapePolicy(limits)
 
-    def compile_parts(self, model: Model) -> None:
-        """Replace parts of a filled model by others that can be compiled, on a device that compiles these and not whole
-        steps. Comes before the first ``compile``, unless steps are to run op by op.
+    def compile_parts(self, model: torch.nn.Module) -> None:
+        """Replace parts of a filled ``lsv.nn.model.Model`` by others that can be compiled, on a device that compiles
+        these and not whole steps. Comes before the first ``compile``, unless steps are to run op by op.
         """
 
     def compile(self, step: StepFn, shape: Shape, *, eager: bool, fillings: Sequence[Fill] = ()) -> StepFn:

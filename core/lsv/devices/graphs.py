@@ -86,7 +86,7 @@ def _distance(right: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     worst = 0.0
     for one, two in zip(right, other, strict=True):
         width = max(1, one.shape[-1] if one.ndim else 1)
-        pairs = (x.reshape(-1, width).split(max(1, _AT_ONCE // width)) for x in (one, two))
+        pairs = (torch.split(x.reshape(-1, width), max(1, _AT_ONCE // width)) for x in (one, two))
         for rows, others in zip(*pairs, strict=True):
             some, same = rows.float(), others.float()
             if not torch.equal(some.isnan(), same.isnan()):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lsv.attention import BatchLayout, Int32s
@@ -25,8 +26,11 @@ _SHORT = 64
 
 
 def sample_in_all_ways(logits: Tensor, ops: Sampling) -> None:
-    """Choose a token of every row, greedily and by drawing, with edits of every kind and without, and describe it."""
-    rows = len(logits)
+    """Choose a token of every row, greedily and by drawing, with edits of every kind and without, and describe it.
+
+    ``logits`` say of what form; their numbers are not looked at, since of a null page they may be none.
+    """
+    rows, logits = len(logits), torch.zeros_like(logits)
     greedy, drawn = np.zeros(rows, CHOICE), np.zeros(rows, CHOICE)
     drawn["rate"], drawn["top_k"], drawn["top_p"], drawn["min_p"] = 1.0, 2, WHOLE // 2, WHOLE // 8
     edits = join_edits([make_edits(kind, [0], 1.0) for kind in Kind] * rows)

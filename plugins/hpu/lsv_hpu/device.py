@@ -83,7 +83,8 @@ class HpuDevice(Accelerator):
         )  # fmt: skip
         return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
 
-    def compile_parts(self, model: Model) -> None:
+    def compile_parts(self, model: torch.nn.Module) -> None:
+        assert isinstance(model, Model)
         dynamic = None if self._options.compile_dynamic_shapes else False
         compiled = self._vendor.compile(run_part, fullgraph=self._options.compile_fullgraph, dynamic=dynamic)
         self._parts = Parts(compiled)

@@ -9,7 +9,7 @@ import torch
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.accelerator import Accelerator, first_line
+from lsv.devices.accelerator import MOST_TOKENS, Accelerator, first_line
 from lsv.devices.collectives import BackendCommunicator
 from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
@@ -33,13 +33,15 @@ class XpuDevice(Accelerator):
         self._graph = str(options.get("xpu.graph") or "auto")
         if self._graph == "1" and vendor.make_graph is None:
             raise ConfigError(f"xpu.graph=1, but torch {torch.__version__} has no XPUGraph", param="xpu.graph")
-        rows, make = options.get("xpu.graph_rows"), None if self._graph == "0" else vendor.make_graph
+        rows, tokens = options.get("xpu.graph_rows"), options.get("xpu.graph_tokens")
+        make = None if self._graph == "0" else vendor.make_graph
         super().__init__(
             info,
             vendor.torch_device(info.index),
             vendor.runtime,
             graphs=None if make is None else Graphs(make, vendor.runtime),
             graph_rows=64 if rows is None else int(rows),
+            graph_tokens=MOST_TOKENS if tokens is None else int(tokens),
         )
         self._counts_free = True
 

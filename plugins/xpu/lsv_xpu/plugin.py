@@ -104,6 +104,13 @@ def lsv_settings() -> Iterable[Setting]:
         help="decoding steps of up to so many requests are captured; 0 captures none",
     )
     yield Setting(
+        name="xpu.graph_tokens",
+        type="int",
+        default=512,
+        low=0,
+        help="steps with prompts of up to so many tokens are captured, where attention allows; 0 captures none",
+    )
+    yield Setting(
         name="xpu.affinity_mask",
         env=("ZE_AFFINITY_MASK",),
         help="the devices to use, such as 0,1",

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 DEVICES, MODEL, MEMORY = 2, "B60", 8.0
 """What is emulated unless settings say otherwise: how many devices, which, and the GiB of host memory of each."""
 
-GRAPH_ROWS = 16
+GRAPH_ROWS, GRAPH_TOKENS = 16, 64
 
 _DRIVER = "emulated"
 _GIB = 1 << 30
@@ -46,14 +46,18 @@ class EmulatedXpuPlatform(XpuPlatform):
         return tuple(emulated_info(index, by_short_name(MODEL), int(MEMORY * _GIB)) for index in range(DEVICES))
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
-        """Graphs have at most ``GRAPH_ROWS`` rows: all that they remember lies in the host's memory."""
+        """Graphs have at most ``GRAPH_ROWS`` rows or ``GRAPH_TOKENS`` tokens: all that they remember lies in the host's
+        memory.
+        """
         from lsv.testing.placement.launches import watch_interpreter
 
-        watch_interpreter()
+        interprets = bool(watch_interpreter()) and bool(options.get("triton.interpret"))
         libraries.emulate(str(options.get("xpu.emulated_kernels") or "none"))
-        asked = options.get("xpu.graph_rows")
-        rows = GRAPH_ROWS if asked is None else min(int(asked), GRAPH_ROWS)
-        device = super().open(index, {**options, "xpu.graph_rows": rows})
+        most = {"xpu.graph_rows": GRAPH_ROWS, "xpu.graph_tokens": GRAPH_TOKENS}
+        asked = {name: options.get(name) for name in most}
+        graphs = {name: size if asked[name] is None else min(int(asked[name]), size) for name, size in most.items()}
+        device = super().open(index, {**options, **graphs})
+        device.compiles_late = interprets
         log.warning("EMULATED: %s is not there; this process's CPU computes, and speeds mean nothing", device.info.name)
         return device
 
