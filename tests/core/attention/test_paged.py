@@ -12,7 +12,7 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache
 from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import PagedPlan, make_plan, row_starts
+from lsv.attention.plan import PagedPlan, make_plan, pack, row_starts, split
 from lsv.kv.spec import KVGroup, KVSpec
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, check_attention
@@ -208,3 +208,24 @@ def test_a_cache_of_equal_layers_is_two_tensors_a_layer(device: Device) -> None:
 def test_integers_have_no_room_in_a_cache_without_scales(device: Device) -> None:
     with pytest.raises(AssertionError, match="scales of integers"):
         SmallBackend().allocate(CacheSpec(GROUPS, LAYERS, 4, 16, torch.int8), device)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_packed_parts_begin_at_multiples_of_16_bytes(dtype: type) -> None:
+    """Whatever the number of rows: Triton compiles a kernel apart for memory that does not."""
+    for rows in range(1, 9):
+        parts = (np.arange(rows + 1), np.arange(3 * rows).reshape(3, rows), np.arange(rows), np.arange(0))
+        packed = pack(parts, dtype)
+        assert packed.dtype == dtype
+        memory = torch.from_numpy(packed)
+        for part, view in zip(parts, split(memory, parts), strict=True):
+            assert view.numpy().tolist() == part.tolist()
+            assert (view.data_ptr() - memory.data_ptr()) % 16 == 0 or not part.size
+
+
+@pytest.mark.parametrize("rows", range(1, 6))
+def test_a_plan_knows_its_numbers_on_the_host(rows: int) -> None:
+    query = np.arange(1, rows + 1, dtype=np.int32)
+    plan = make_plan(BatchLayout(query, query + 2, ()), np.zeros((rows, 0), np.int32), 16, None)
+    assert plan.host_starts.tolist() == plan.starts.tolist() == [0, *query.cumsum()]
+    assert plan.host_context.tolist() == plan.context.tolist() == (query + 2).tolist()

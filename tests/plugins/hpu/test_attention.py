@@ -11,9 +11,11 @@ from lsv.kv.spec import KVGroup
 from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.layouts import Padded
+from lsv.testing.placement.device import placement
 from lsv.testing.recording import Recording
 from lsv_hpu.attention.backend import FlatAttention
 from lsv_hpu.emulation.ops import fake_ops
+from lsv_hpu.emulation.platform import EmulatedHpu
 
 DTYPES = ("bfloat16", "float32")
 CASES = attention_cases((16, 32), DTYPES, head_dims=(64, 128, 80), ratios=(7, 1, 4))
@@ -125,6 +127,24 @@ def test_a_graph_of_one_batch_serves_others_of_its_shape(
     replayed = out.clone()
     wanted = attention.attend(q, k, v, layer, cache, attention.plan(second, group))
     torch.testing.assert_close(replayed, wanted)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_plan_is_sent_in_one_copy(kind: str) -> None:
+    """Without pinned memory the host waits for each."""
+    placed = placement()
+    if placed is None:
+        pytest.skip("there is no C++ compiler")
+    device, group = EmulatedHpu().open(0, {}), KVGroup(0, "full", (0,), 0)
+    attention = FlatAttention(fake_ops(), fused=True)
+    attention.allocate(CacheSpec([group], [one_layer()], 9, 16, torch.float32), device)
+    first, second = STEPS[kind]
+    before = placed.waits
+    plan = attention.plan(first, group)
+    assert placed.waits == before + 1
+    attention.plan(second, group, into=plan)
+    assert placed.waits == before + 2
+    device.close()
 
 
 @pytest.mark.slow
