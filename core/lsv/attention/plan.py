@@ -158,8 +158,9 @@ def pack(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray
 
 def split(memory: torch.Tensor, parts: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
     """Views of ``memory``, which holds packed parts, in the shapes of these."""
-    pieces = torch.split(memory, [_whole(part.size, memory.element_size()) for part in parts])
-    return [piece[: part.size].view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    itemsize, sizes = memory.element_size(), [part.size for part in parts]
+    pieces = torch.split(memory, [size for own in sizes for size in (own, _whole(own, itemsize) - own)])
+    return [piece if part.ndim == 1 else piece.view(part.shape) for piece, part in zip(pieces[::2], parts, strict=True)]
 
 
 def _whole(count: int, itemsize: int) -> int:

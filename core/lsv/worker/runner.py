@@ -94,6 +94,7 @@ class ModelRunner:
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes = model.axes
+        self._on_cpu = device.torch_device.type == "cpu"
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
         self._warm_kinds: set[str] = set()
@@ -256,8 +257,11 @@ class ModelRunner:
 
     def _make_step(self, batch: Batch, wanted: Int64s, memory: Tensor | None = None) -> Step:
         """``memory`` holds what was packed of the two, if it is on the device already."""
-        packed = self._put(_pack(batch, wanted)) if memory is None else memory
-        ids, positions, logits_rows = split(packed, (batch.ids, batch.positions, wanted))
+        parts = batch.ids, batch.positions, wanted
+        if memory is None and self._on_cpu:
+            ids, positions, logits_rows = map(torch.from_numpy, parts)
+        else:
+            ids, positions, logits_rows = split(self._put(_pack(batch, wanted)) if memory is None else memory, parts)
         step = Step(
             ids=ids,
             positions=positions,
