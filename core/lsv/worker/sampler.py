@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.nn import sample_ops, sampling
-from lsv.nn.sampling import CHOICE, WHOLE, Choices, Edits, Sampling
+from lsv.nn import sampling
+from lsv.nn.sampling import CHOICE, Choices, Edits, Sampling
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Logprobs
+from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import describe
 from lsv.worker.processing import Processing, process_logits
@@ -40,7 +41,7 @@ _REASONS = {
 _FORBIDDEN = torch.finfo(torch.float32).min
 """What stands for minus infinity where an op gets logits that are to be finite: far too unlikely to be drawn."""
 _PLAIN = Sampling()
-_SEED_MASK = (1 << 64) - 1
+_GREEDY = make_choice(SamplingParams(temperature=0.0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +129,16 @@ def describe_rows(
 
 
 def choices_of(slots: Sequence[Slot], lengths: Sequence[int], rows: int) -> tuple[Choices, Edits]:
-    """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy."""
+    """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy.
+
+    The token of a row is drawn for the place behind ``lengths`` others.
+    """
+    choices = join_choices([*(slot.choice for slot in slots), *(_GREEDY,) * (rows - len(slots))])
+    choices["position"][: len(slots)] = lengths
     edits: list[Edits] = []
-    choices = np.zeros(rows, CHOICE)
-    choices[: len(slots)] = [_choice(slot, length, edits) for slot, length in zip(slots, lengths, strict=True)]
+    for row, slot in enumerate(slots):
+        if slot.constraints is not None:
+            mine = slot.constraints.edits(slot.output)
+            choices["only"][row], choices["edits"][row] = slot.constraints.only, sum(map(len, mine))
+            edits += mine
     return choices, join_edits(edits)
-
-
-def _choice(slot: Slot, length: int, edits: list[Edits]) -> tuple[float, ...]:
-    """A row's ``CHOICE``; the token is drawn for the place behind ``length`` others. The row's edits join ``edits``."""
-    params, constraints = slot.params, slot.constraints
-    only, count = False, 0
-    if constraints is not None:
-        mine = constraints.edits(slot.output)
-        only, count = constraints.only, sum(map(len, mine))
-        edits += mine
-    if params.greedy:
-        return 0.0, only, count, 0, WHOLE, 0, 0, 0
-    draw = slot.begin.seed & _SEED_MASK, length
-    return sample_ops.rate(params.temperature), only, count, *_filters(params), *draw
-
-
-def _filters(params: SamplingParams) -> tuple[int, int, int]:
-    """Top-k, and top-p and min-p as 32-bit fractions."""
-    return max(params.top_k, 0), round(params.top_p * WHOLE), round(params.min_p * WHOLE)

@@ -13,6 +13,7 @@ from lsv.kv.spec import KVGroup
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
+from lsv.worker.choices import make_choice
 from lsv.worker.constraints import Constraints, is_constrained
 from lsv.worker.processing import Processing, Processors, end_processing
 
@@ -69,6 +70,8 @@ class Slot:
     """What logits processors do for it."""
     constrained: bool
     """Whether its logits may change depending on the tokens so far."""
+    choice: bytes
+    """How its tokens are chosen, see ``lsv.worker.choices``; empty for a pooling request."""
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
@@ -84,6 +87,7 @@ class Slot:
         constrained = self.fault is None and params is not None and is_constrained(begin, params)
         self.constraints = Constraints(begin, self.params, self.ids, vocab_size) if constrained else None
         self.processing = ()
+        self.choice = b"" if params is None else make_choice(params, begin.seed)
         self.constrained = constrained or (params is not None and bool(params.logits_processors))
 
     def fail(self, fault: str) -> None:
