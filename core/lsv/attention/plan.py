@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lsv.attention import BatchLayout, Int32s
 from lsv.attention.tables import TableRows, blocks_at
+from lsv.devices import staging
 from lsv.platform import Device
 
 Int64s = npt.NDArray[np.int64]
@@ -170,16 +171,9 @@ def _whole(count: int, itemsize: int) -> int:
 
 def send(host: npt.NDArray[Any], device: Device | None) -> torch.Tensor:
     """``host`` on the device; without a device a tensor on the host that shares its memory."""
-    staged = _stage(host, device)
-    return staged if device is None else staged.to(device.torch_device, non_blocking=True)
+    return torch.from_numpy(host) if device is None else staging.send(host, device.torch_device)
 
 
 def overwrite(tensor: torch.Tensor, host: npt.NDArray[Any], device: Device | None) -> None:
     """Copy ``host`` into a tensor that ``send`` made earlier."""
-    tensor.copy_(_stage(host, device), non_blocking=True)
-
-
-def _stage(host: npt.NDArray[Any], device: Device | None) -> torch.Tensor:
-    """``host`` where the device can fetch it beside its other work."""
-    staged = torch.from_numpy(host)
-    return staged.pin_memory() if device is not None and device.pinned else staged
+    staging.overwrite(tensor, host)

@@ -64,14 +64,15 @@ class BlockTables:
         """The tables on a device, int32 [slots + 1, blocks]. Only what has changed since the last call is sent."""
         import torch
 
+        from lsv.devices import staging
+
         if self._mirror is None or self._mirror.shape != self._table.shape:
             self._mirror = torch.zeros(self._table.shape, dtype=torch.int32, device=device.torch_device)
             self._changed = {int(slot): (0, int(self._used[slot])) for slot in np.flatnonzero(self._used)}
         if self._changed:
             places, values = self._take_changes()
-            staged = torch.from_numpy(np.stack((places, values)))
-            staged = (staged.pin_memory() if device.pinned else staged).to(device.torch_device, non_blocking=True)
-            self._mirror.view(-1).index_copy_(0, staged[0], staged[1].int())
+            sent = staging.send(np.stack((places, values)), device.torch_device)
+            self._mirror.view(-1).index_copy_(0, sent[0], sent[1].int())
         return self._mirror
 
     def _take_changes(self) -> tuple[Int64s, Int64s]:

@@ -14,6 +14,7 @@ import torch
 
 from lsv.capabilities import DeviceInfo
 from lsv.devices.graphs import Graphs, find_difference
+from lsv.devices.staging import close_staging, open_staging
 from lsv.platform import BatchLimits, Budget, Communicator, Device, Event, Fill, Memory, Shape, ShapePolicy, StepFn
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ class Accelerator(Device):
         self.pinned = not torch.empty(0, device=torch_device).is_cpu
         self._runtime, self._graphs, self._graph_rows, self._graph_tokens = runtime, graphs, graph_rows, graph_tokens
         self._ranks: Communicator | None = None
+        open_staging(self)
 
     @property
     def captures(self) -> bool:
@@ -208,6 +210,7 @@ class Accelerator(Device):
 
     def close(self) -> None:
         self.synchronize()
+        close_staging(self)
         self.release_cache()
 
 

@@ -37,6 +37,8 @@ class Batch:
     """int64: the tokens that a step in flight is still sampling; their ids are 0 here."""
     awaited: Int64s = field(default_factory=_nowhere)
     """int64: the slots these are sampled for."""
+    sampled: Int64s = field(default_factory=_nowhere)
+    """int64: the slots that this step samples tokens for, where the next one will take them from the device."""
     cross: BatchLayout | None = None
     """The layout for groups of kind "cross", if the model has any."""
 
@@ -139,6 +141,7 @@ def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0
         last=moved[batch.last],
         unknown=moved[batch.unknown],
         awaited=batch.awaited,
+        sampled=batch.sampled,
         cross=None if batch.cross is None else _pad_layout(batch.cross, more, more.clip(max=1), span, cross_blocks),
     )
 

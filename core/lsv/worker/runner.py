@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from lsv.attention import AttentionBackend, BatchLayout
-from lsv.attention.plan import pack, split
 from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
@@ -24,6 +23,7 @@ from lsv.ops import find_uncapturable
 from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv.worker.rehearsal import Rehearsal
+from lsv.worker.transfer import awaited, overwrite_batch, sampled, send_batch
 from lsv.worker.variants import steps_of_all_sizes
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,8 @@ class Buffers:
     logits as well.
     """
 
-    def __init__(self, model: Model, step: Step, memory: Tensor, *, single: bool) -> None:
-        self.step, self.memory = step, memory
-        """The step, and what holds its ids, positions and the tokens that are wanted."""
+    def __init__(self, model: Model, step: Step, *, single: bool) -> None:
+        self.step = step
         self.logits: Tensor | None = None
         """Where a captured step leaves its logits."""
         self.compiled = False
@@ -94,7 +93,6 @@ class ModelRunner:
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes = model.axes
-        self._on_cpu = device.torch_device.type == "cpu"
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
         self._warm_kinds: set[str] = set()
@@ -193,9 +191,8 @@ class ModelRunner:
     def prepare(self, shape: Shape, *, eager: bool) -> Buffers:
         """The buffers of a shape and its compiled step, which has run."""
         batch, wanted = self._dummy(shape), np.zeros(shape.rows, np.int64)
-        memory = self._put(_pack(batch, wanted))
-        step, fillings = self._make_step(batch, wanted, memory), tuple[Fill, ...]()
-        buffers = Buffers(self.model, step, memory, single=_is_single(shape))
+        step, fillings = self._make_step(batch, wanted), tuple[Fill, ...]()
+        buffers = Buffers(self.model, step, single=_is_single(shape))
         if self.device.captures and not eager:
             buffers.logits = self._room(step) if _is_single(shape) else None
             fillings = self._fillings(buffers, batch, shape)
@@ -255,13 +252,8 @@ class ModelRunner:
             log.warning("Configuration: %s was not warmed-up!", self.policy.describe(shape))
         return True
 
-    def _make_step(self, batch: Batch, wanted: Int64s, memory: Tensor | None = None) -> Step:
-        """``memory`` holds what was packed of the two, if it is on the device already."""
-        parts = batch.ids, batch.positions, wanted
-        if memory is None and self._on_cpu:
-            ids, positions, logits_rows = map(torch.from_numpy, parts)
-        else:
-            ids, positions, logits_rows = split(self._put(_pack(batch, wanted)) if memory is None else memory, parts)
+    def _make_step(self, batch: Batch, wanted: Int64s) -> Step:
+        ids, positions, logits_rows = send_batch(batch, wanted, self.device.torch_device)
         step = Step(
             ids=ids,
             positions=positions,
@@ -270,36 +262,28 @@ class ModelRunner:
             cache=self.cache,
             logits_rows=logits_rows,
         )
-        self._await(step.ids, batch)
+        self._await(step, batch)
         return step
 
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
         """Write a batch of the buffers' shape into them, and which tokens are wanted: no more than it has rows."""
         step = buffers.step
-        wanted = np.pad(wanted, (0, len(step.logits_rows) - len(wanted)))
-        buffers.memory.copy_(self._on_host(_pack(batch, wanted)), non_blocking=True)
-        self._await(step.ids, batch)
+        overwrite_batch(step, batch, np.pad(wanted, (0, len(step.logits_rows) - len(wanted))))
+        self._await(step, batch)
         plans = zip(self.groups, step.attention, strict=True)
         attention = tuple(self.backend.plan(batch.layout_of(group), group, plan) for group, plan in plans)
         buffers.step = replace(step, attention=attention)
 
-    def _await(self, ids: Tensor, batch: Batch) -> None:
+    def _await(self, step: Step, batch: Batch) -> None:
         """Take the ids that the host does not know yet from the previous step."""
         if len(batch.unknown):
-            places, slots = self._put(np.stack((batch.unknown, batch.awaited)))
-            ids[places] = self.latest[slots]
+            unknown, slots = awaited(step, batch)
+            step.ids[unknown] = self.latest[slots]
 
-    def _put(self, values: Int64s) -> Tensor:
-        return self._on_host(values).to(self.device.torch_device, non_blocking=True)
-
-    def _on_host(self, values: Int64s) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor.pin_memory() if self.device.pinned else tensor
-
-
-def _pack(batch: Batch, wanted: Int64s) -> Int64s:
-    """Ids, positions and the tokens that are wanted, for one copy."""
-    return pack((batch.ids, batch.positions, wanted), np.int64)
+    def remember(self, step: Step, tokens: Tensor) -> None:
+        """Keep the tokens int64 [rows] that a step has sampled for ``Batch.sampled``: the next goes on from them."""
+        # a row that failed goes on from token 0; its results are discarded
+        self.latest[sampled(step, len(tokens))] = tokens.clamp(min=0)
 
 
 def _is_single(shape: Shape) -> bool:

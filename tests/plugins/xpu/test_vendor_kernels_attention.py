@@ -12,6 +12,7 @@ import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.step_plan import make_plan
+from lsv.devices.staging import Staging, close_staging, open_staging
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
@@ -196,9 +197,9 @@ def test_every_part_of_a_plan_is_copied_from_pinned_memory(device: Device, monke
     """A copy from other memory waits for the device, whatever it is asked."""
     pinned: list[int] = []
 
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor.data_ptr())
-        return tensor
+    def stage(self: Staging, values: np.ndarray) -> torch.Tensor:
+        pinned.append(values.ctypes.data)
+        return torch.from_numpy(values)
 
     copies: list[int] = []
     to, copy = torch.Tensor.to, torch.Tensor.copy_
@@ -211,12 +212,14 @@ def test_every_part_of_a_plan_is_copied_from_pinned_memory(device: Device, monke
         copies.append(other.data_ptr())
         return copy(tensor, other, **kwargs)
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(Staging, "stage", stage)
     monkeypatch.setattr(torch.Tensor, "to", watched_to)
     monkeypatch.setattr(torch.Tensor, "copy_", watched_copy)
     monkeypatch.setattr(device, "pinned", True)
+    open_staging(device)
     ones, tables = np.ones(2, np.int32), np.array([[4, 2], [1, 0]], np.int32)
     plan = make_plan(BatchLayout(ones, np.array([17, 1], np.int32), (tables,)), tables, 16, device)
     make_plan(BatchLayout(ones, np.array([16, 2], np.int32), (tables,)), tables, 16, device, into=plan)
+    close_staging(device)
     assert len(copies) == 2 * 3, "numbers, slots and tables, of a plan and of the one in its place"
     assert set(copies) <= set(pinned)

@@ -82,6 +82,7 @@ struct DeviceAllocator final : c10::Allocator {
 
 std::mutex pinned_lock;
 std::map<const char*, size_t> pinned;
+std::atomic<int64_t> pinned_allocations{0};
 
 struct PinnedAllocator final : c10::Allocator {
   static void release(void* data) {
@@ -94,6 +95,7 @@ struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = nullptr;
     TORCH_CHECK(posix_memalign(&data, 64, bytes ? bytes : 1) == 0, "out of memory");
+    ++pinned_allocations;
     std::lock_guard<std::mutex> held(pinned_lock);
     pinned[static_cast<const char*>(data)] = bytes;
     return {data, data, release, c10::Device(c10::DeviceType::CPU)};
@@ -465,6 +467,7 @@ int64_t lsv_emulated_held(int index) { return memories[index].held; }
 int64_t lsv_emulated_peak(int index) { return memories[index].peak; }
 void lsv_emulated_reset_peak(int index) { memories[index].peak = memories[index].held.load(); }
 int64_t lsv_emulated_waits() { return waits; }
+int64_t lsv_emulated_pinned_allocations() { return pinned_allocations; }
 void lsv_emulated_set_device(int index) { current = static_cast<c10::DeviceIndex>(index); }
 
 // The number of the last copy that was asked for, for lsv_emulated_finish.

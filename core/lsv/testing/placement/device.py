@@ -50,8 +50,13 @@ class Placement:
         """How often the host has waited for a device, or for a copy from memory that is not pinned."""
         return int(self._library.lsv_emulated_waits())
 
+    @property
+    def pinned_allocations(self) -> int:
+        """How often pinned memory of the host has been asked for."""
+        return int(self._library.lsv_emulated_pinned_allocations())
+
     def mark(self) -> int:
-        """A place in the order of copies, for ``finish``."""
+        """A place in the order of copies beside other work, for ``finish``: how many there have been."""
         return int(self._library.lsv_emulated_mark())
 
     def finish(self, mark: int | None = None) -> None:

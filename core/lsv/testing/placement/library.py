@@ -26,6 +26,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lsv_emulated_reset_peak": (None, [_INT]),
     "lsv_emulated_set_device": (None, [_INT]),
     "lsv_emulated_waits": (_INT64, []),
+    "lsv_emulated_pinned_allocations": (_INT64, []),
     "lsv_emulated_mark": (_INT64, []),
     "lsv_emulated_finish": (_INT, [_INT64]),
 }
