@@ -48,6 +48,7 @@ WHOLE = 1 << 32
 NOT_FINITE, NO_TOKEN_LEFT = -1, -2
 """In the place of a token: the row holds NaN or an infinity; its edits forbid every token."""
 
+_BELOW_SIGN = (1 << 31) - 1
 _ROWS_AT_ONCE = 4
 """Rows drawn together: the scratch memory is tens of bytes per row and vocabulary entry, and fresh pages cost time."""
 
@@ -108,21 +109,36 @@ class Describe(Bindable):
     def spec(self) -> OpSpec:
         return OpSpec(self.op, dtype_name(self.dtype), shape={"vocabulary": self.vocab_size})
 
-    def reference(self, logits: Tensor, rows: Int64s, chosen: Int64s, most: int) -> Tensor:
-        """logits finite [R, vocabulary], any float dtype; float64 [rows, 1 + most, 3], in the host's memory.
+    def reference(self, logits: Tensor, rows: Tensor, tokens: Tensor, most: int) -> Tensor:
+        """logits [R, vocabulary], any float dtype; rows int64, which of them; tokens int64 [R]; all on one device.
 
-        An entry is (id, log probability, rank): first the chosen token's, then those of the ``most`` likeliest, at
-        most the vocabulary; among equals the lower id stands first. A token's rank is 1 plus the number of strictly
-        likelier ones.
+        The answer, int64 [rows, 2 + most, 3] for ``told``, stays on the device, or the host where that computes, with
+        ``most`` at most the vocabulary. An entry is (id, bits of the logit as float32, rank): first of the row's token,
+        then of the ``most`` likeliest; among equals the lower id stands first. A token's rank is 1 plus the number of
+        strictly likelier ones. The last entry is (weight of all tokens, bits of the largest logit, 1). Its third number
+        is 0 where the row's logits are not finite or its token is negative: nothing else of the row counts then.
         """
-        picked = logits[torch.from_numpy(rows).to(logits.device)].float()
-        own = picked.gather(-1, torch.from_numpy(chosen).to(picked.device).unsqueeze(-1))
-        ranks = (picked > own).sum(dim=-1, keepdim=True) + 1
+        picked, own = logits[rows].float(), tokens[rows]
+        sound = sample_ops.finite(picked) & (own >= 0)
+        picked, chosen = picked.nan_to_num_(), own.clamp(min=0).unsqueeze(-1)
+        ranks = (picked > picked.gather(-1, chosen)).sum(dim=-1, keepdim=True) + 1
         ids, places = _likeliest(picked, most)
-        ids = torch.cat((torch.from_numpy(chosen).unsqueeze(-1).to(ids.device), ids), dim=-1)
-        # float64 on the host: not every device has it
-        values = picked.gather(-1, ids).cpu().double() - _normaliser(picked)
-        return torch.stack((ids.cpu(), values, torch.cat((ranks, places), dim=-1).cpu()), dim=-1)
+        ids = torch.cat((chosen, ids), dim=-1)
+        entries = (ids, _bits(picked.gather(-1, ids)), torch.cat((ranks, places), dim=-1))
+        weights = sample_ops.weigh(picked, picked.new_full((len(picked),), sample_ops.rate(1.0)))
+        last = torch.stack((weights.sum(dim=-1), _bits(picked.amax(dim=-1)), sound.long()), dim=-1)
+        return torch.cat((torch.stack(entries, dim=-1), last.unsqueeze(1)), dim=1)
+
+
+def told(described: Int64s) -> npt.NDArray[np.float64]:
+    """What ``Describe`` says of sound rows, on the host: float64 [rows, 1 + most, 3] of (id, log probability, rank).
+
+    Logarithms are taken here, in float64, which not every device has.
+    """
+    entries, (total, best) = described[:, :-1], described[:, -1, :2].T
+    normaliser = _floats(best) + np.log(total.astype(np.float64)) - sample_ops.WEIGHT_BITS * math.log(2.0)
+    columns = (entries[..., 0], _floats(entries[..., 1]) - normaliser[:, None], entries[..., 2])
+    return np.stack(columns, axis=-1).astype(np.float64)
 
 
 class Sampling(nn.Module):
@@ -179,27 +195,28 @@ def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, w
     return x
 
 
-def _normaliser(logits: Tensor) -> Tensor:
-    """The logarithm of the sum of exponentials, float64 [rows, 1], in the host's memory."""
-    weights = sample_ops.weigh(logits, logits.new_full((len(logits),), sample_ops.rate(1.0)))
-    total, best = weights.sum(dim=-1, keepdim=True).cpu().double(), logits.amax(dim=-1, keepdim=True).cpu().double()
-    return best + total.log() - sample_ops.WEIGHT_BITS * math.log(2.0)
-
-
 def _likeliest(logits: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Ids and ranks of the best tokens, int64 [rows, most]; by descending logit, then by id."""
+    """Ids and ranks of the best tokens, int64 [rows, most]; by descending logit, then by id.
+
+    No shape depends on values, so no host waits for a device here.
+    """
     most = min(most, logits.shape[-1])
     if most == 0:
         nothing = torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
         return nothing, nothing
-    values = logits.topk(most, dim=-1).values
-    ids = torch.stack([_best_ids(row, best) for row, best in zip(logits, values, strict=True)])
+    bits = _bits(logits + 0.0)  # 0.0 and -0.0 are one
+    keys = torch.where(bits < 0, bits ^ _BELOW_SIGN, bits)
+    order = (keys << 32) - torch.arange(logits.shape[-1], device=logits.device)  # no two of a row are equal
+    ids = order.topk(most, dim=-1).values.neg_().bitwise_and_((1 << 32) - 1)
+    values = logits.gather(-1, ids)
     ranks = torch.searchsorted(-values, -values) + 1
     return ids, ranks
 
 
-def _best_ids(row: Tensor, best: Tensor) -> Tensor:
-    """The ids behind the values ``best``; with ties at the border there are more tokens than places."""
-    ids = (row >= best[-1]).nonzero().squeeze(-1)
-    order = row[ids].argsort(descending=True, stable=True)
-    return ids[order[: len(best)]]
+def _bits(x: Tensor) -> Tensor:
+    """Those of float32 as int64."""
+    return x.contiguous().view(torch.int32).long()
+
+
+def _floats(bits: Int64s) -> npt.NDArray[np.float64]:
+    return bits.astype(np.int32).view(np.float32).astype(np.float64)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lsv.devices.staging import Fetched, fetch, send
 from lsv.nn import sample_ops
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
-from lsv.worker.logprobs import describe, join
+from lsv.worker.logprobs import Described, describe, join
 from lsv.worker.runner import ForwardResult
 from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
@@ -97,7 +98,13 @@ class ResultBuilder:
     unencoded: Mapping[bytes, str] = field(default_factory=dict)
     """By hash, why media could not be encoded in this step."""
     drawn: Tensor | None = None
-    """int64: the tokens of the rows ``outputs.sampled``, where the device has them."""
+    """int64: the tokens of the rows ``outputs.sampled``, on the device."""
+    coming: Fetched | None = None
+    """The same on their way to the host."""
+    described: Described | None = None
+    """Log probabilities on their way, by place in ``outputs.sampled``."""
+    scores: dict[int, list[Described]] = field(default_factory=dict)
+    """By row, log probabilities of its prompt on their way."""
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
@@ -119,20 +126,30 @@ class ResultBuilder:
         if outputs.sampled:
             self._sample(head(hidden), agree)
 
+    @property
+    def pending(self) -> bool:
+        """Whether the host still has to read something from the device."""
+        return self.coming is not None or bool(self.scores)
+
     def settle(self) -> None:
-        """Append the sampled tokens to their slots."""
-        if self.drawn is None:
+        """Read what has come from the device: append the sampled tokens to their slots."""
+        for row, parts in self.scores.items():
+            self._settle_score(row, parts)
+        if self.coming is None:
             return
-        rows, tokens = self.outputs.sampled, self.drawn.tolist()
+        rows, tokens = self.outputs.sampled, self.coming.read().tolist()
         self.failed |= {rows[place]: why for place, why in why_failed(tokens).items()}
         for row, slot, token in zip(rows, self._slots_of(rows), tokens, strict=True):
             if row not in self.failed:
                 slot.append(token)
                 self.tokens[row] = (token,)
+        if self.described is not None:
+            self.logprobs |= {rows[place]: one for place, one in self.described.read().items()}
 
     def fail(self, why: str) -> None:
         """All rows have failed."""
-        self.drawn, self.broken = None, True
+        self.drawn = self.coming = self.described = None
+        self.broken, self.scores = True, {}
         self.failed = dict.fromkeys(range(len(self.plan.rows)), why)
 
     def stand_in(self) -> None:
@@ -171,9 +188,8 @@ class ResultBuilder:
         slots = self._slots_of(rows)
         lengths = [plan.start[row] + plan.count[row] for row in rows]
         self.drawn = agree(draw_rows(logits, slots, lengths, self.ops))
-        if [slot for slot in slots if slot.params.logprobs is not None]:
-            found = describe_rows(logits, self.drawn.tolist(), slots, self.ops)
-            self.logprobs |= {rows[place]: one for place, one in found.items()}
+        self.coming = fetch(self.drawn)
+        self.described = describe_rows(logits, self.drawn, slots, self.ops)
 
     def _pool(self, hidden: Tensor) -> None:
         states = hidden.float()
@@ -192,14 +208,16 @@ class ResultBuilder:
         """Log probabilities of the prompt tokens that follow the row's first ``len(hidden)`` tokens."""
         (slot,) = self._slots_of([row])
         start = self.plan.rows.start[row]
-        following = torch.from_numpy(slot.ids[start + 1 : start + 1 + len(hidden)].astype(np.int64))
-        most = slot.params.prompt_logprobs or 0
-        positions: list[Logprobs] = []
-        for first in range(0, len(hidden), _SCORED_AT_ONCE):
-            part = slice(first, first + _SCORED_AT_ONCE)
-            logits, chosen = head(hidden[part]), following[part]
-            if not bool(sample_ops.finite(logits.float()).all()):
-                self.failed[row] = NOT_FINITE
-                return
-            positions += describe(logits, chosen, [most] * len(chosen), op=self.ops.describe)
-        self.prompt_logprobs[row] = join(positions)
+        following = slot.ids[start + 1 : start + 1 + len(hidden)].astype(np.int64)
+        tokens, most = send(following, hidden.device), slot.params.prompt_logprobs or 0
+        parts = zip(torch.split(hidden, _SCORED_AT_ONCE), torch.split(tokens, _SCORED_AT_ONCE), strict=True)
+        self.scores[row] = [
+            describe(head(states), chosen, [most] * len(chosen), op=self.ops.describe) for states, chosen in parts
+        ]
+
+    def _settle_score(self, row: int, parts: Sequence[Described]) -> None:
+        found = [part.read() for part in parts]
+        if any(len(positions) < len(part.rows) for positions, part in zip(found, parts, strict=True)):
+            self.failed[row] = NOT_FINITE
+        else:
+            self.prompt_logprobs[row] = join(one for positions in found for one in positions.values())

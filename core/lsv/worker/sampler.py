@@ -21,7 +21,7 @@ from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Logprobs
 from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.edits import NO_EDITS, join_edits
-from lsv.worker.logprobs import describe
+from lsv.worker.logprobs import Described, describe
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
 
@@ -59,8 +59,9 @@ class Samples:
 def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Samples:
     """Draw the next token of each slot. ``logits`` [rows, vocabulary], any float dtype."""
     lengths = [len(slot.tokens) for slot in slots]
-    tokens: list[int] = draw_rows(logits, slots, lengths, ops).tolist()
-    return Samples(tokens, describe_rows(logits, tokens, slots, ops), why_failed(tokens))
+    drawn = draw_rows(logits, slots, lengths, ops)
+    described, tokens = describe_rows(logits, drawn, slots, ops), drawn.tolist()
+    return Samples(tokens, described.read() if described else {}, why_failed(tokens))
 
 
 def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops: Sampling = _PLAIN) -> Tensor:
@@ -116,16 +117,12 @@ def why_failed(tokens: Sequence[int]) -> dict[int, str]:
     return {row: _REASONS[token] for row, token in enumerate(tokens) if token < 0}
 
 
-def describe_rows(
-    logits: Tensor, tokens: Sequence[int], slots: Sequence[Slot], ops: Sampling = _PLAIN
-) -> dict[int, Logprobs]:
-    """Log probabilities of the rows whose slots ask for them, if they have a token."""
-    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None and tokens[row] >= 0]
+def describe_rows(logits: Tensor, tokens: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Described | None:
+    """Log probabilities of the rows whose slots ask for them, on their way; ``tokens`` as ``draw_rows`` gives them."""
+    asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None]
     if not asking:
-        return {}
-    chosen = torch.tensor([tokens[row] for row in asking])
-    wanted = [slots[row].params.logprobs or 0 for row in asking]
-    return dict(zip(asking, describe(logits, chosen, wanted, asking, ops.describe), strict=True))
+        return None
+    return describe(logits, tokens, [slots[row].params.logprobs or 0 for row in asking], asking, ops.describe)
 
 
 def choices_of(slots: Sequence[Slot], lengths: Sequence[int], rows: int) -> tuple[Choices, Edits]:

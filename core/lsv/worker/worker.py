@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -171,9 +172,13 @@ class Worker:
         batch = build_batch(
             plan, results.slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead
         )
+        if self._config.in_flight > 1:
+            numbers = [plan.rows.slot[row] for row in results.outputs.sampled]
+            batch = replace(batch, sampled=np.array(numbers, np.int64))
         ran = runner.run(plan.kind, batch, results.outputs.places, gather)
         results.read(ran, partial(runner.head, ran), self._agree)
-        results.drawn = self._remember(results)
+        if results.drawn is not None and self._config.in_flight > 1:
+            runner.remember(ran.step, results.drawn)
         return ran.unwarmed
 
     def _fail(self, results: ResultBuilder, cause: Exception) -> None:
@@ -217,24 +222,9 @@ class Worker:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
         return tokens if self._communicator is None else self._communicator.broadcast(tokens.contiguous())
 
-    def _remember(self, results: ResultBuilder) -> Tensor | None:
-        """Keep the sampled tokens for the next step on the device, and start bringing them to the host."""
-        drawn = results.drawn
-        if drawn is None or self._config.in_flight == 1:
-            return drawn
-        assert self._runner is not None
-        assert self._device is not None
-        numbers = [results.plan.rows.slot[row] for row in results.outputs.sampled]
-        slots = torch.tensor(numbers, pin_memory=self._device.pinned).to(drawn.device, non_blocking=True)
-        # a row that failed goes on from token 0; its results are discarded
-        self._runner.latest[slots] = drawn.clamp(min=0)
-        if not self._device.pinned:
-            return drawn
-        return torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)
-
     def _mark(self, results: ResultBuilder) -> Event | None:
         assert self._device is not None
-        return None if results.drawn is None else self._device.event()
+        return self._device.event() if results.pending else None
 
 
 def _must_know(slot: Slot, start: int, count: int) -> bool:

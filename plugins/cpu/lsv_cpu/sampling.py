@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lsv.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits, Int64s
+from lsv.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv_cpu import native
@@ -50,18 +50,18 @@ class NativeDescribe(Kernel):
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._library = _library()
 
-    def forward(self, logits: torch.Tensor, rows: Int64s, chosen: Int64s, most: int) -> torch.Tensor:
+    def forward(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, most: int) -> torch.Tensor:
         logits = _dense(logits)
         most = min(most, logits.shape[1])
-        found = torch.empty((len(rows), 1 + most, 3), dtype=torch.float64)
+        found = torch.empty((len(rows), 2 + most, 3), dtype=torch.int64)
         self._library.lsv_describe(
             native.DTYPES[logits.dtype],
             logits.data_ptr(),
             logits.stride(0),
             logits.shape[1],
             len(rows),
-            rows.ctypes.data,
-            chosen.ctypes.data,
+            rows.data_ptr(),
+            tokens.data_ptr(),
             most,
             found.data_ptr(),
         )

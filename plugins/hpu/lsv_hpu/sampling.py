@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s
+from lsv.nn.sampling import Choices, Choose, Describe, Edits
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv_hpu import selection
@@ -23,14 +22,13 @@ class HostChoose(Kernel):
 
 
 class HostDescribe(Kernel):
-    """``lsv.nn.sampling.Describe``."""
+    """``lsv.nn.sampling.Describe``; what it says stays on the host, whose integers are exact."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._module = module
 
-    def forward(self, logits: torch.Tensor, rows: Int64s, chosen: Int64s, most: int) -> torch.Tensor:
-        picked = logits[torch.from_numpy(rows).to(logits.device)].cpu()
-        return self._module.reference(picked, np.arange(len(rows)), chosen, most)
+    def forward(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, most: int) -> torch.Tensor:
+        return self._module.reference(logits[rows].cpu(), torch.arange(len(rows)), tokens[rows].cpu(), most)
 
 
 def why_not_on_host(spec: OpSpec) -> str | None:

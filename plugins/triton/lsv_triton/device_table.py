@@ -61,10 +61,15 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "rope": {"default": Launch({"elements": 1024})},
     "rope_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 13})},
     "gated": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
-    # of a vocabulary: what one of many programs surveys, what one program of a row works on at once
+    # of a vocabulary: what one of many programs surveys and lists, what one program of a row works on at once;
+    # room: for a row's candidates
     "survey": {"default": Launch({"chunk": 4096}, warps=8), INTERPRETER: Launch({"chunk": 1024})},
-    "sample": {"default": Launch({"tokens": 4096}, warps=16)},
-    "draw": {"default": Launch({"tokens": 2048}, warps=8), INTERPRETER: Launch({"tokens": 1024})},
+    "best": {"default": Launch(warps=8)},
+    "list": {"default": Launch(warps=8)},
+    "draw": {
+        "default": Launch({"tokens": 1024, "room": 1 << 14}, warps=8),
+        INTERPRETER: Launch({"tokens": 1024, "room": 256}),
+    },
     "edit": {"default": Launch({"edits": 256})},
     # of one token's adapter
     "shrink": {"default": Launch({"outputs": 16, "inputs": 128})},

@@ -31,14 +31,14 @@ def test_logprobs_are_those_of_the_raw_logits(make_slot: Callable[..., Slot]) ->
 
 def test_ties_stand_in_order_of_ids_and_share_a_rank() -> None:
     values = torch.tensor([[1.0, 5.0, 3.0, 3.0, 5.0, 3.0]])
-    found = describe(values, torch.tensor([5]), [3])[0]
+    found = describe(values, torch.tensor([5]), [3]).read()[0]
     assert found.ids == ((5, 1, 4, 2),)
     assert found.ranks == ((3, 1, 1, 3),)
 
 
 def test_rows_may_want_different_numbers_and_more_than_there_are() -> None:
     values = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
-    found = join(describe(values, torch.tensor([0, 1, 2]), [0, 2, 9]))
+    found = join(describe(values, torch.tensor([0, 1, 2]), [0, 2, 9]).read().values())
     assert [len(ids) for ids in found.ids] == [1, 3, 5]
     order = values[2].argsort(descending=True).tolist()
     assert list(found.ids[2]) == [2, *order]

@@ -26,7 +26,7 @@ def writer(demo: Tokenizer) -> LogprobWriter:
 
 
 def position(logits: torch.Tensor, chosen: int, top: int) -> PositionLogprobs:
-    (found,) = describe(logits[None], torch.tensor([chosen]), [top])
+    (found,) = describe(logits[None], torch.tensor([chosen]), [top]).read().values()
     return tuple(
         TokenLogprob(token, str(token), value, rank)
         for token, value, rank in zip(found.ids[0], found.values[0], found.ranks[0], strict=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lsv.nn import sample_ops
-from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling
+from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.platform import Device
@@ -213,12 +213,15 @@ def test_descriptions_are_those_of_the_plain_path(dtype: torch.dtype, team: int)
     chance = random.Random(str(dtype))
     for vocabulary in VOCABULARIES:
         logits = random_logits(12, vocabulary, 4, dtype)
-        rows = np.array([0, 3, 4, 5, 11, 8, 8])
-        chosen = np.array([chance.randrange(vocabulary) for _ in rows])
+        logits[7, -1] = float("inf")
+        rows = torch.tensor([0, 3, 4, 5, 11, 8, 9, 7])
+        tokens = torch.tensor([chance.randrange(vocabulary) for _ in logits])
+        tokens[9] = NOT_FINITE
         for most in (0, 1, 5, 200, vocabulary):
-            found = kernel.forward(logits, rows, chosen, most)
-            expected = PLAIN.describe.reference(logits, rows, chosen, most)
-            torch.testing.assert_close(found[..., [0, 2]], expected[..., [0, 2]], rtol=0, atol=0)
-            torch.testing.assert_close(found[..., 1], expected[..., 1], rtol=1e-12, atol=1e-12)
-            exact = logits[rows].double().log_softmax(-1).gather(-1, found[..., 0].long())
-            torch.testing.assert_close(found[..., 1], exact, rtol=2e-7, atol=2e-6)
+            found = kernel.forward(logits, rows, tokens, most).numpy()
+            expected = PLAIN.describe.reference(logits, rows, tokens, most).numpy()
+            assert found[:, -1, 2].tolist() == expected[:, -1, 2].tolist() == [1] * 6 + [0] * 2
+            entries = told(found[:6])
+            np.testing.assert_array_equal(entries, told(expected[:6]))
+            exact = logits[rows[:6]].double().log_softmax(-1).gather(-1, torch.from_numpy(entries[..., 0]).long())
+            np.testing.assert_allclose(entries[..., 1], exact, rtol=2e-7, atol=2e-6)

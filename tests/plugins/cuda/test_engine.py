@@ -204,6 +204,64 @@ def test_an_engine_that_is_closed_holds_no_memory(checkpoint: Path) -> None:
         gc.enable()
 
 
+def answers(checkpoint: Path, params: SamplingParams, **options: Any) -> list[Any]:
+    """Tokens, and log probabilities of answer and prompt in so far as they were asked for."""
+    common = {"dtype": "float32", "max_model_len": 64, "num_gpu_blocks_override": 64, "reference_ops": True}
+    prompts = [{"prompt_token_ids": list(range(40, 40 + length))} for length in LENGTHS]
+    with LLM(str(checkpoint), **common, **options) as llm:
+        found = llm.generate(prompts, params)
+    return [(tuple(one.outputs[0].token_ids), one.outputs[0].logprobs, one.prompt_logprobs) for one in found]
+
+
+def test_log_probabilities_are_not_waited_for_while_steps_are_launched(
+    checkpoint: Path, launched: list[Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, depth, launch = SAMPLING.replace(logprobs=2, prompt_logprobs=1), [], Worker.launch
+
+    def watched(worker: Worker, plan: StepPlan) -> None:
+        launch(worker, plan)
+        depth.append(worker.in_flight)
+
+    monkeypatch.setattr(Worker, "launch", watched)
+    expected = answers(checkpoint, params, platform="cpu", cpu_threads=1, cpu_native="off")
+    launched.clear()
+    depth.clear()
+    found = answers(checkpoint, params, platform="cuda", emulate=True)
+    assert [one[0] for one in found] == [one[0] for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        for positions, others in zip(one[1:], other[1:], strict=True):
+            assert _numbers(positions) == pytest.approx(_numbers(others), abs=1e-4)
+    assert launched.count(Kind.DECODE) >= SAMPLING.max_tokens - 2
+    assert max(depth) == 2
+
+
+def _numbers(positions: Any) -> list[float]:
+    """Ids, values and ranks in one list."""
+    said = [one for position in positions or () if position is not None for one in position]
+    return [number for one in said for number in (one.id, one.logprob, one.rank)]
+
+
+def test_a_decoding_step_takes_few_copies_and_no_new_pinned_memory(
+    checkpoint: Path, expected: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed, launch = placement(), Worker.launch
+    if placed is None:
+        pytest.skip("there is no C++ compiler")
+    steps: list[tuple[int, int]] = []
+
+    def watched(worker: Worker, plan: StepPlan) -> None:
+        copies, pinned = placed.mark(), placed.pinned_allocations
+        launch(worker, plan)
+        if plan.kind == Kind.DECODE:
+            steps.append((placed.mark() - copies, placed.pinned_allocations - pinned))
+
+    monkeypatch.setattr(Worker, "launch", watched)
+    assert emulated(checkpoint, block_size=16) == expected
+    # inputs, attention plan, rows of block tables, what has changed in these, and tokens back
+    assert max(copies for copies, _ in steps) <= 5
+    assert sum(pinned for _, pinned in steps[2:]) == 0
+
+
 def test_a_step_larger_than_all_graphs_runs_without(checkpoint: Path, expected: Tokens, fakes: list[FakeCuda]) -> None:
     assert emulated(checkpoint, cuda_graph_rows=2) == expected
     assert fakes[0].calls["graph"] == 2

@@ -108,7 +108,7 @@ def test_tokens_and_log_probabilities_are_right_without_64_bits() -> None:
     logits, choices = wide()
     choose, describe = Choose(700, torch.float32), Describe(700, torch.float32)
     none = np.zeros(0, EDIT)
-    rows, best = np.array([3, 7]), logits[[3, 7]].argmax(-1).numpy()
+    rows, best = torch.tensor([3, 7]), logits.argmax(-1)
     tokens, entries = choose.reference(logits, choices, none), describe.reference(logits, rows, best, 4)
 
     there = logits.as_subclass(DeviceTensor)

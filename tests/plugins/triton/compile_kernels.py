@@ -16,9 +16,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from lsv_triton.layers import activation, lora, norm, rope, rope_write
+from lsv_triton.sampling import describing
 from lsv_triton.sampling import kernels as sampling
 
-_ROW = {"CHUNKS": 64, "GROUPS": 8192, "PER_CHUNK": 128, "BLOCK": 1024}
+_SURVEYED = {"CHUNKS": 64, "GROUPS": 8192, "PER_CHUNK": 128}
+_LISTED = {"ROOM": 1 << 14, "CHUNK": 4096}
+_WEIGHING = (sampling.find_best, sampling.list_candidates, sampling.draw, describing.describe)
 _INEXACT = re.compile(r"\bfma|\.ftz|approx|div\.full")
 
 
@@ -26,9 +29,9 @@ def types(floats: str) -> dict[str, str]:
     """Types of arguments by name; others are int32."""
     names = (
         (f"*{floats}", "x logits residual weight weights out total q_weight k_weight table qkv"),
-        ("*fp32", "edited floats rates listed_weights key_scales value_scales"),
-        ("*i32", "edits sound keys ids groups listed_ids listed_keys slots"),
-        ("*i64", "choices tokens found chosen told counts positions"),
+        ("*fp32", "edited floats rates key_scales value_scales"),
+        ("*i32", "edits sound keys ids groups counts listed_ids listed_keys slots"),
+        ("*i64", "choices tokens bounds sums told positions"),
         ("fp32", "eps q_eps k_eps key_scale value_scale"),
     )
     return {name: kind for kind, some in names for name in some.split()}
@@ -39,9 +42,9 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
     rows = {"rows": "*i64"}
     for kind in range(4):
         yield sampling.edit, {"KIND": kind, "BLOCK": 256}, {}
-    yield sampling.survey, {"CHUNK": 4096}, rows
     for asked in (False, True):
-        yield sampling.list_candidates, {"EDITED": asked, "DRAWING": asked, **_ROW}, {}
+        yield sampling.survey, {"PICKED": asked, "CHUNK": 4096}, rows
+        yield sampling.find_best, {"EDITED": asked, "DRAWING": asked, **_SURVEYED}, {}
         yield norm._rms_norm, {"SIZE": 896, "ADD": asked, "ROWS": 1, "BLOCK": 1024}, {}
         yield rope._turn_heads, {"DIM": 80, "ROTARY": 20, "NORM": asked, "ROWS": 8, "BLOCK": 128}, {}
         for form, stored in enumerate(("*bf16", "*u8", "*u8", "*i8")):
@@ -49,9 +52,11 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
             own = {"keys": stored, "values": stored}
             yield rope_write._turn_and_write, {**sizes, "NORM": asked, "FORM": form}, own
         yield lora._project, {"ADD": asked, "OUTPUTS": 16, "INPUTS": 128}, {}
-    yield sampling.draw, {"BLOCK": 1024}, {}
-    yield sampling.describe, _ROW, rows
-    yield sampling.rank, {"BLOCK": 1024}, {}
+    yield sampling.list_candidates, _LISTED, {}
+    yield sampling.draw, {**_LISTED, "CHUNKS": 64, "FIRST": 7, "BLOCK": 1024}, {}
+    yield describing.find_border, _SURVEYED, {}
+    yield describing.describe, _LISTED, rows
+    yield describing.rank, {"ROOM": 1 << 14, "CHUNKS": 64, "BLOCK": 1024}, rows
     for name in ("silu", "gelu", "gelu_new", "relu"):
         yield activation._gated, {"KIND": name, "BLOCK": 1024}, {}
 
@@ -67,9 +72,9 @@ def main(architecture: int, floats: str) -> None:
             constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         )
         code = triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm
-        exact = kernel.__module__ == sampling.__name__
+        exact = kernel.__module__ in (sampling.__name__, describing.__name__)
         inexact = len(_INEXACT.findall(code["ptx"])) if exact else 0
-        machine = code["sass"] if kernel in (sampling.list_candidates, sampling.describe) else ""
+        machine = code["sass"] if kernel in _WEIGHING else ""
         found.append((kernel.__name__, inexact, machine.count("FFMA"), machine.count("FMUL")))
     print(json.dumps(found))
 

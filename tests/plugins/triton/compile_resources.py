@@ -153,7 +153,8 @@ def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def _warps(kernel: str) -> int:
     """As many as the device table gives the op behind a kernel."""
-    op = {"list_candidates": "sample", "describe": "sample", "rank": "draw"}.get(kernel, kernel)
+    found = {"find_best": "best", "find_border": "best", "list_candidates": "list", "describe": "list", "rank": "draw"}
+    op = found.get(kernel, kernel)
     table = device_table._TABLE.get(op, {})
     return table["default"].warps if "default" in table else 4
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lsv.nn import sample_ops
-from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling
+from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv_triton import plugin
@@ -236,12 +237,101 @@ def test_descriptions_are_those_of_the_plain_path(dtype: torch.dtype, device: to
     described = DeviceDescribe(PLAIN.describe, PLAIN.describe.spec())
     chance = random.Random(str(dtype))
     for vocabulary, counts in ((1, (0, 1)), (17, (5, 17)), (2100, (0, 20, 2100))):
-        logits = random_logits(6, vocabulary, 4, dtype)
-        rows = np.array([0, 3, 5, 1, 1])
-        chosen = np.array([chance.randrange(vocabulary) for _ in rows])
+        logits = random_logits(7, vocabulary, 4, dtype)
+        logits[6, 0] = float("nan")
+        rows = torch.tensor([0, 3, 5, 1, 2, 6])
+        tokens = torch.tensor([chance.randrange(vocabulary) for _ in logits])
+        tokens[2] = NOT_FINITE
         for most in counts:
-            found = described.forward(logits.to(device), rows, chosen, most)
-            expected = PLAIN.describe.reference(logits, rows, chosen, most)
-            assert (found.dtype, found.device.type) == (torch.float64, "cpu")
-            torch.testing.assert_close(found[..., [0, 2]], expected[..., [0, 2]], rtol=0, atol=0)
-            torch.testing.assert_close(found[..., 1], expected[..., 1], rtol=1e-12, atol=1e-12)
+            found = described.forward(logits.to(device), rows.to(device), tokens.to(device), most)
+            expected = PLAIN.describe.reference(logits, rows, tokens, most).numpy()
+            assert (found.dtype, found.device.type) == (torch.int64, device.type)
+            assert found[:, -1, 2].tolist() == expected[:, -1, 2].tolist() == [1, 1, 1, 1, 0, 0]
+            np.testing.assert_array_equal(told(found.cpu().numpy()[:4]), told(expected[:4]))
+
+
+@pytest.mark.parametrize("room", [64, 4096])
+def test_what_a_list_has_no_room_for_is_found_in_the_row(
+    room: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lsv_triton import device_table
+    from lsv_triton.sampling.ops import DeviceDescribe
+
+    sizes = {"tokens": 512, "room": room}
+    monkeypatch.setattr(device_table, "_TABLE", device_table._TABLE | {"draw": {"default": device_table.Launch(sizes)}})
+    device_table.launch.cache_clear()
+    logits = random_logits(8, 1500, 3, torch.float32).to(device)
+    filters = ({"top_p": 0.97}, {"top_k": 700}, {"top_k": 900, "top_p": 0.9, "min_p": 1e-4}, {"min_p": 1e-6}) * 2
+    try:
+        check(logits, choices([{"temperature": 1.1, "seed": place, **one} for place, one in enumerate(filters)]))
+        flat = torch.zeros(2, 1500)
+        found = DeviceDescribe(PLAIN.describe, PLAIN.describe.spec()).forward(
+            flat.to(device), torch.arange(2, device=device), torch.tensor([7, 1499], device=device), 3
+        )
+        expected = PLAIN.describe.reference(flat, torch.arange(2), torch.tensor([7, 1499]), 3)
+        np.testing.assert_array_equal(told(found.cpu().numpy()), told(expected.numpy()))
+    finally:
+        device_table.launch.cache_clear()
+
+
+class Launches:
+    """In the place of the module of kernels: remembers launches, and makes none."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, tuple[int, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        from lsv_triton.sampling import kernels
+
+        if name.isupper():
+            return getattr(kernels, name)
+        made = self.made
+
+        class Kernel:
+            def __getitem__(self, grid: tuple[int, ...]) -> Any:
+                made.append((name, grid))
+                return lambda *args, **named: None
+
+        return Kernel()
+
+
+class Allocations(TorchDispatchMode):
+    """Bytes of the tensors that are made without a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.empty.memory_format:
+            self.bytes.append(found.nbytes)
+        return found
+
+
+@pytest.mark.parametrize("rows", [1, 32, 256])
+def test_launches_and_memory_do_not_grow_with_rows_that_do_not_draw(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lsv_triton.sampling import ops
+
+    vocabulary, room = 20_000, 256
+    logits = torch.zeros(rows, vocabulary)
+
+    def launch(drawn: int) -> tuple[list[tuple[str, tuple[int, ...]]], list[int]]:
+        launches = Launches()
+        monkeypatch.setattr(ops, "kernels", launches)
+        asked = choices([{"temperature": float(row < drawn)} for row in range(rows)])
+        with Allocations() as allocations:
+            kernel().forward(logits, asked, NO_EDITS)
+        return launches.made, allocations.bytes
+
+    greedy, small = launch(0)
+    chunks = greedy[0][1][1]
+    assert greedy == [("survey", (rows, chunks)), ("find_best", (rows,))]
+    assert chunks > 1
+    assert len(small) <= 3
+    assert sum(small) < rows * vocabulary, "there is no room for candidates"
+    for drawn in {1, rows}:
+        made, allocated = launch(drawn)
+        assert made == [*greedy, ("list_candidates", (rows, chunks)), ("draw", (rows,))]
+        assert len(allocated) <= 7
+        assert sum(allocated) - sum(small) <= drawn * (8 * room + 8 * chunks + 64)

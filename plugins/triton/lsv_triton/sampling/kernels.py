@@ -1,8 +1,8 @@
-"""Kernels that choose and describe tokens; ``lsv_triton.sampling.ops`` says in what order they run.
+"""Kernels that choose tokens; ``lsv_triton.sampling.ops`` says in what order they run.
 
-A row is surveyed in chunks by many programs. Then one program lists its candidates, tokens that a bound does not
-exclude, by ascending id, and another one selects among them. Thresholds are found digit by digit from counts and sums
-of integers, which are exact in any order. What one program writes, only a later launch reads.
+All rows of a step go through each launch together. A row is surveyed in chunks by many programs, and one program finds
+its best token. For a row that draws, many programs then weigh its chunks and list its candidates, and one program
+selects among them. What one program writes, only a later launch reads, but for the length of a list.
 """
 
 from __future__ import annotations
@@ -10,19 +10,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv.nn import sample_ops, sampling
+from lsv.nn import sampling
+from lsv_triton.sampling.candidates import (
+    BY_ID,
+    BY_KEY,
+    BY_WEIGHT,
+    GROUP,
+    append,
+    kept_weight,
+    kth_group,
+    select,
+    weight_of_groups,
+)
 from lsv_triton.sampling.weights import FORBIDDEN_KEY, HEAVIEST, LEAST_KEY, key_of, product, scale, value_of, weigh
 
-COLUMNS = tl.constexpr(sampling.CHOICE.itemsize // 8)  # a row's choice as int64; the draw stands in the seed's place
+# A row's choice as int64. In the seed's place stands the draw, in the position's the row's place among those that draw.
+COLUMNS = tl.constexpr(sampling.CHOICE.itemsize // 8)
 EDIT_COLUMNS = tl.constexpr(6)  # of int32: row (2), token, kind, first, second
-_TOP_K, _TOP_P, _MIN_P, _DRAW = (
-    tl.constexpr(sampling.CHOICE.fields[name][1] // 8) for name in ("top_k", "top_p", "min_p", "seed")
+_TOP_K, _TOP_P, _MIN_P, _DRAW, _PLACE = (
+    tl.constexpr(sampling.CHOICE.fields[name][1] // 8) for name in ("top_k", "top_p", "min_p", "seed", "position")
 )
 _WHOLE = tl.constexpr(sampling.WHOLE)
 _NOT_FINITE, _NO_TOKEN_LEFT = tl.constexpr(sampling.NOT_FINITE), tl.constexpr(sampling.NO_TOKEN_LEFT)
-_NATURAL = tl.constexpr(sample_ops.rate(1.0))
 _NO_ID = tl.constexpr((1 << 31) - 1)
-GROUP = tl.constexpr(32)  # tokens of which a survey keeps the largest
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -62,7 +72,7 @@ def edit(
 def survey(
     logits,  # [any, vocabulary] as they came
     x,  # what is chosen from: edited, or the same
-    rows,  # int64 [programs]: which rows
+    rows,  # int64 [programs]: which rows, if PICKED
     sound,  # int32 [programs, chunks]: 1 if all its logits are finite
     keys,  # int32 [programs, chunks]: of its largest
     ids,  # int32 [programs, chunks]: the lowest id of the largest
@@ -70,10 +80,13 @@ def survey(
     stride,
     x_stride,
     vocabulary,
+    PICKED: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    row = tl.load(rows + tl.program_id(0))
-    place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+    row = tl.program_id(0).to(tl.int64)
+    place = row * tl.num_programs(1) + tl.program_id(1)
+    if PICKED:
+        row = tl.load(rows + row)
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     there = token < vocabulary
     raw = tl.load(logits + row * stride + token, mask=there, other=0.0).to(tl.float32)
@@ -88,8 +101,7 @@ def survey(
 
 
 @triton.jit
-def list_candidates(
-    x,
+def find_best(
     choices,  # int64 [rows, COLUMNS]
     rates,  # the same memory as float32
     sound,
@@ -97,11 +109,8 @@ def list_candidates(
     ids,
     groups,
     tokens,  # int64 [rows]: the best token, or why there is none
-    listed_ids,  # int32 [rows, vocabulary]: candidates' ids, ascending
-    listed_keys,  # int32 [rows, vocabulary]: of their logits
-    listed_weights,  # float32 [rows, vocabulary]: exact, a weight has at most 24 significant bits
-    found,  # int64 [rows, 2]: how many candidates; the weight of all tokens, where top-p asks for it
-    x_stride,
+    bounds,  # int64 [places, 3] of rows that draw: the best key, the least key and the least weight of candidates
+    counts,  # int32 [places]: candidates that are listed so far, none
     vocabulary,
     chunks,
     zero,
@@ -110,7 +119,6 @@ def list_candidates(
     CHUNKS: tl.constexpr,
     GROUPS: tl.constexpr,
     PER_CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, CHUNKS)
@@ -125,29 +133,26 @@ def list_candidates(
     tl.store(tokens + row, token)
     if DRAWING:
         rate = tl.load(rates + row * COLUMNS * 2)
-        count = tl.full((), 0, tl.int64)
-        total = tl.full((), 0, tl.int64)
         if (rate > 0) & (token >= 0):
-            line, largest = x + row * x_stride, value_of(best)
+            choices += row * COLUMNS
+            groups += row * chunks * PER_CHUNK
             least_key = tl.full((), LEAST_KEY, tl.int64)
             least = tl.full((), 1, tl.int64)
-            top_k = tl.load(choices + row * COLUMNS + _TOP_K)
+            top_k, top_p = tl.load(choices + _TOP_K), tl.load(choices + _TOP_P)
             if (top_k > 0) & (top_k < vocabulary):
-                least_key = kth_group(groups + row * chunks * PER_CHUNK, chunks * PER_CHUNK, top_k, GROUPS)
+                least_key = kth_group(groups, chunks * PER_CHUNK, top_k, GROUPS)
             else:
-                top_p = tl.load(choices + row * COLUMNS + _TOP_P)
-                least = min_p_weight(choices + row * COLUMNS)
+                least = min_p_weight(choices)
                 if top_p < _WHOLE:
-                    total = weight_of(line, vocabulary, largest, rate, zero, BLOCK)
-                    # all lighter tokens together weigh no more than what top-p may leave out
+                    # All lighter tokens together weigh no more than what top-p may leave out, of the groups' maxima
+                    # alone: of all tokens it may leave out no less.
+                    total = weight_of_groups(groups, chunks * PER_CHUNK, value_of(best), rate, zero, GROUPS)
                     least = tl.maximum(least, (total - tl.maximum(scale(total, top_p), 1)) // vocabulary)
-            place = row * vocabulary
-            count = append(
-                line, listed_ids + place, listed_keys + place, listed_weights + place, vocabulary,
-                least_key, least, largest, rate, zero, BLOCK,
-            )  # fmt: skip
-        tl.store(found + row * 2, count)
-        tl.store(found + row * 2 + 1, total)
+            place = tl.load(choices + _PLACE)
+            tl.store(bounds + place * 3, best.to(tl.int64))
+            tl.store(bounds + place * 3 + 1, least_key)
+            tl.store(bounds + place * 3 + 2, least)
+            tl.store(counts + place, 0)
 
 
 @triton.jit
@@ -157,194 +162,135 @@ def min_p_weight(choice):
 
 
 @triton.jit
-def kth_group(groups, count, k, GROUPS: tl.constexpr):
-    """A lower bound of the k-th largest key: the k-th largest of the groups' maxima; int64."""
-    place = tl.arange(0, GROUPS)
-    key = tl.load(groups + place, mask=place < count, other=LEAST_KEY).to(tl.int64)
-    bound = tl.full((), LEAST_KEY, tl.int64)
-    for bit in range(32):
-        higher = bound + (tl.full((), 1, tl.int64) << (31 - bit))
-        bound = tl.where(tl.sum((key >= higher).to(tl.int64), axis=0) >= k, higher, bound)
-    return bound
+def is_filtered(choice, vocabulary):
+    """Whether top-k or top-p say which tokens may be drawn."""
+    top_k = tl.load(choice + _TOP_K)
+    return ((top_k > 0) & (top_k < vocabulary)) | (tl.load(choice + _TOP_P) < _WHOLE)
 
 
 @triton.jit
-def weight_of(x, count, best, rate, zero, BLOCK: tl.constexpr):
-    """The weight of all of a row's tokens."""
-    sums = tl.zeros((BLOCK,), tl.int64)
-    for start in range(0, count, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        value = tl.load(x + token, mask=token < count, other=float("-inf")).to(tl.float32)
-        sums += weigh(value, best, rate, zero)
-    return tl.sum(sums, axis=0)
-
-
-@triton.jit
-def append(
-    x, listed_ids, listed_keys, listed_weights, vocabulary, least_key, least, best, rate, zero, BLOCK: tl.constexpr
-):
-    """List a row's tokens of at least this key and this weight; how many there are."""
-    count = tl.full((), 0, tl.int64)
-    for start in range(0, vocabulary, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        there = token < vocabulary
-        value = tl.load(x + token, mask=there, other=float("-inf")).to(tl.float32)
-        key, weight = key_of(value), weigh(value, best, rate, zero)
-        kept = there & (key >= least_key) & (weight >= least)
-        place = count + tl.cumsum(kept.to(tl.int32), axis=0) - 1
-        tl.store(listed_ids + place, token, mask=kept)
-        tl.store(listed_keys + place, key, mask=kept)
-        tl.store(listed_weights + place, weight.to(tl.float32), mask=kept)
-        count += tl.sum(kept.to(tl.int32), axis=0)
-    return count
-
-
-@triton.jit
-def draw(choices, listed_ids, listed_keys, listed_weights, found, tokens, vocabulary, BLOCK: tl.constexpr):
-    """The filters and the draw, among a row's candidates."""
-    row = tl.program_id(0).to(tl.int64)
-    count = tl.load(found + row * 2)
-    if count > 0:
-        choices += row * COLUMNS
-        keys, weights = listed_keys + row * vocabulary, listed_weights + row * vocabulary
-        total = tl.load(found + row * 2 + 1)
-        least_key = tl.full((), LEAST_KEY, tl.int64)
-        least = min_p_weight(choices)
-        top_k = tl.load(choices + _TOP_K)
-        if (top_k > 0) & (top_k < vocabulary):
-            least_key = select(keys, weights, count, least_key, top_k, False, BLOCK)
-            total = kept_weight(keys, weights, count, least_key, tl.full((), 1, tl.int64), BLOCK)
-        top_p = tl.load(choices + _TOP_P)
-        if top_p < _WHOLE:
-            key = select(keys, weights, count, least_key, tl.maximum(scale(total, top_p), 1), True, BLOCK)
-            least = tl.maximum(least, key.to(tl.int32).to(tl.float32, bitcast=True).to(tl.int64))
-        total = kept_weight(keys, weights, count, least_key, least, BLOCK)
-        target = scale(total, tl.load(choices + _DRAW))
-        running = tl.full((), 0, tl.int64)
-        passed = tl.full((), 0, tl.int64)
-        for start in range(0, count, BLOCK):
-            weight = load_weights(keys, weights, start, count, least_key, least, BLOCK)
-            sums = running + tl.cumsum(weight, axis=0)
-            passed += tl.sum((sums <= target).to(tl.int64), axis=0)
-            running += tl.sum(weight, axis=0)
-        tl.store(tokens + row, tl.load(listed_ids + row * vocabulary + passed).to(tl.int64))
-
-
-@triton.jit
-def load_weights(keys, weights, start, count, least_key, least, BLOCK: tl.constexpr):
-    """int64 weights of candidates from ``start`` on, 0 for those below ``least_key`` or ``least``."""
-    place = start + tl.arange(0, BLOCK)
-    key = tl.load(keys + place, mask=place < count, other=LEAST_KEY)
-    weight = tl.load(weights + place, mask=place < count, other=0.0).to(tl.int64)
-    return tl.where((key >= least_key) & (weight >= least), weight, 0)
-
-
-@triton.jit
-def kept_weight(keys, weights, count, least_key, least, BLOCK: tl.constexpr):
-    """The weight of the candidates of at least this key and this weight."""
-    sums = tl.zeros((BLOCK,), tl.int64)
-    for start in range(0, count, BLOCK):
-        sums += load_weights(keys, weights, start, count, least_key, least, BLOCK)
-    return tl.sum(sums, axis=0)
-
-
-@triton.jit
-def select(keys, weights, count, least_key, limit, BY_WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest key with which the amount of all candidates not below it reaches ``limit``; int64.
-
-    Without BY_WEIGHT the amount is how many they are. With it the amount is their weight and the key the weight's bits,
-    which have the same order; candidates below ``least_key`` weigh nothing. Two bits of the key are found in a pass.
-    """
-    found = tl.full((), 0 if BY_WEIGHT else LEAST_KEY, tl.int64)
-    for digit in range(16):
-        step = tl.full((), 1, tl.int64) << (30 - 2 * digit)
-        one, two, three = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
-        for start in range(0, count, BLOCK):
-            if BY_WEIGHT:
-                amount = load_weights(keys, weights, start, count, least_key, 1, BLOCK)
-                key = amount.to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
-            else:
-                place = start + tl.arange(0, BLOCK)
-                key = tl.load(keys + place, mask=place < count, other=LEAST_KEY).to(tl.int64)
-                amount = (place < count).to(tl.int64)
-            one += tl.where(key >= found + step, amount, 0)
-            two += tl.where(key >= found + 2 * step, amount, 0)
-            three += tl.where(key >= found + 3 * step, amount, 0)
-        digits = (tl.sum(one, axis=0) >= limit).to(tl.int64) + (tl.sum(two, axis=0) >= limit).to(tl.int64)
-        found += (digits + (tl.sum(three, axis=0) >= limit).to(tl.int64)) * step
-    return found
-
-
-@triton.jit
-def describe(
+def list_candidates(
     x,
-    rows,  # int64 [programs]
-    chosen,  # int64 [programs]
-    keys,
-    groups,
-    listed_ids,
+    choices,
+    rates,
+    tokens,
+    bounds,
+    counts,
+    sums,  # int64 [places, chunks]: the weight of the chunk's tokens, without filters only of those that min-p leaves
+    listed_keys,  # int32 [places, ROOM]: of candidates, where top-k or top-p ask for them
+    listed_ids,  # int32 [places, ROOM]
+    x_stride,
+    vocabulary,
+    zero,
+    ROOM: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    rate = tl.load(rates + row * COLUMNS * 2)
+    if (rate > 0) & (tl.load(tokens + row) >= 0):
+        choices += row * COLUMNS
+        place = tl.load(choices + _PLACE)
+        best = value_of(tl.load(bounds + place * 3).to(tl.int32))
+        least_key, least = tl.load(bounds + place * 3 + 1), tl.load(bounds + place * 3 + 2)
+        token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+        there = token < vocabulary
+        value = tl.load(x + row * x_stride + token, mask=there, other=float("-inf")).to(tl.float32)
+        weight = weigh(value, best, rate, zero)
+        kept = there & (weight >= least)
+        own = sums + place * tl.num_programs(1) + tl.program_id(1)
+        if is_filtered(choices, vocabulary):
+            tl.store(own, tl.sum(weight, axis=0))
+            key = key_of(value)
+            append(key, token, kept & (key >= least_key), counts, listed_keys, listed_ids, place, ROOM)
+        else:
+            tl.store(own, tl.sum(tl.where(kept, weight, 0), axis=0))
+
+
+@triton.jit
+def draw(
+    x,
+    choices,
+    rates,
+    tokens,
+    bounds,
+    counts,
+    sums,
     listed_keys,
-    listed_weights,
-    told,  # int64 [programs, 2 + most, 3]: id, bits of the logit, rank; last the weight of all and the best's bits
-    counts,  # int64 [programs]: candidates
+    listed_ids,
     x_stride,
     vocabulary,
     chunks,
-    most,
     zero,
+    ROOM: tl.constexpr,
+    CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    PER_CHUNK: tl.constexpr,
+    FIRST: tl.constexpr,  # of the 16 digits of an id, those before it are 0
     BLOCK: tl.constexpr,
 ):
-    """What is said about the chosen token and the whole row; and a list of all that may be among the likeliest."""
-    one = tl.program_id(0).to(tl.int64)
-    line = x + tl.load(rows + one) * x_stride
-    chunk = tl.arange(0, CHUNKS)
-    best = value_of(tl.max(tl.load(keys + one * chunks + chunk, mask=chunk < chunks, other=LEAST_KEY), axis=0))
-    token = tl.load(chosen + one)
-    own = tl.load(line + token).to(tl.float32)
-    sums, likelier = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
-    for start in range(0, vocabulary, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        value = tl.load(line + place, mask=place < vocabulary, other=float("-inf")).to(tl.float32)
-        sums += weigh(value, best, _NATURAL, zero)
-        likelier += (value > own).to(tl.int64)
-    told += one * (2 + most) * 3
-    tl.store(told, token)
-    tl.store(told + 1, own.to(tl.int32, bitcast=True).to(tl.int64))
-    tl.store(told + 2, tl.sum(likelier, axis=0) + 1)
-    last = told + (1 + most) * 3
-    tl.store(last, tl.sum(sums, axis=0))
-    tl.store(last + 1, best.to(tl.int32, bitcast=True).to(tl.int64))
-    if most > 0:
-        bound = kth_group(groups + one * chunks * PER_CHUNK, chunks * PER_CHUNK, most, GROUPS)
-        room = one * vocabulary
-        count = append(
-            line, listed_ids + room, listed_keys + room, listed_weights + room, vocabulary,
-            bound, 0, best, _NATURAL, zero, BLOCK,
-        )  # fmt: skip
-        tl.store(counts + one, count)
+    """The filters and the draw."""
+    row = tl.program_id(0).to(tl.int64)
+    rate = tl.load(rates + row * COLUMNS * 2)
+    if (rate > 0) & (tl.load(tokens + row) >= 0):
+        choices += row * COLUMNS
+        line = x + row * x_stride
+        place = tl.load(choices + _PLACE)
+        best = value_of(tl.load(bounds + place * 3).to(tl.int32))
+        chunk = tl.arange(0, CHUNKS)
+        weights = tl.load(sums + place * chunks + chunk, mask=chunk < chunks, other=0)
+        keys, ids, count = listed_keys + place * ROOM, listed_ids + place * ROOM, tl.load(counts + place)
+        if is_filtered(choices, vocabulary):
+            total = tl.sum(weights, axis=0)
+            if count <= ROOM:
+                token = draw_filtered(
+                    keys, ids, count, choices, total, best, rate, vocabulary, zero, True, FIRST, BLOCK
+                )
+            else:
+                token = draw_filtered(
+                    line, ids, vocabulary, choices, total, best, rate, vocabulary, zero, False, FIRST, BLOCK
+                )
+        else:
+            token = draw_any(line, choices, weights, best, rate, vocabulary, zero, CHUNK, CHUNKS, BLOCK)
+        tl.store(tokens + row, token)
 
 
 @triton.jit
-def rank(listed_ids, listed_keys, counts, told, vocabulary, most, BLOCK: tl.constexpr):
-    """The likeliest tokens, one after the other: by descending logit, then by id."""
-    one = tl.program_id(0).to(tl.int64)
-    ids, keys, count = listed_ids + one * vocabulary, listed_keys + one * vocabulary, tl.load(counts + one)
-    told += one * (2 + most) * 3 + 3
-    before = tl.full((), (1 << 63) - 1, tl.int64)
-    standing = tl.full((), 1, tl.int64)
-    for place in range(most):
-        largest = tl.full((BLOCK,), -(1 << 63), tl.int64)
-        for start in range(0, count, BLOCK):
-            entry = start + tl.arange(0, BLOCK)
-            key = tl.load(keys + entry, mask=entry < count, other=LEAST_KEY).to(tl.int64)
-            order = (key << 32) + _NO_ID - tl.load(ids + entry, mask=entry < count, other=0)  # no two are equal
-            largest = tl.maximum(largest, tl.where((entry < count) & (order < before), order, -(1 << 63)))
-        following = tl.max(largest, axis=0)
-        standing = tl.where((following >> 32) == (before >> 32), standing, place + 1)
-        tl.store(told + place * 3, -(following & 0xFFFFFFFF) + _NO_ID)
-        tl.store(told + place * 3 + 1, value_of((following >> 32).to(tl.int32)).to(tl.int32, bitcast=True).to(tl.int64))
-        tl.store(told + place * 3 + 2, standing)
-        before = following
+def draw_any(
+    line, choice, weights, best, rate, vocabulary, zero,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A token that min-p leaves: the chunk first, by the weights of all chunks."""
+    target = scale(tl.sum(weights, axis=0), tl.load(choice + _DRAW))
+    passed = tl.sum((tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
+    before = tl.sum(tl.where(tl.arange(0, CHUNKS) < passed, weights, 0), axis=0)
+    least, first = min_p_weight(choice), passed * CHUNK
+    inside = tl.full((), 0, tl.int32)
+    for start in range(0, CHUNK, BLOCK):
+        token = first + start + tl.arange(0, BLOCK)
+        value = tl.load(line + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
+        weight = weigh(value, best, rate, zero)
+        weight = tl.where(weight >= least, weight, 0)
+        inside += tl.sum((before + tl.cumsum(weight, axis=0) <= target).to(tl.int32), axis=0)
+        before += tl.sum(weight, axis=0)
+    return (first + inside).to(tl.int64)
+
+
+@triton.jit
+def draw_filtered(
+    line, ids, count, choice, total, best, rate, vocabulary, zero,
+    LISTED: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A token that top-k, top-p and min-p leave, out of ``count`` candidates; ``total`` is the weight of all tokens."""
+    least_key = tl.full((), LEAST_KEY, tl.int64)
+    least = min_p_weight(choice)
+    top_k = tl.load(choice + _TOP_K)
+    if (top_k > 0) & (top_k < vocabulary):
+        least_key = select(line, ids, count, least_key, 0, top_k, best, rate, zero, BY_KEY, LISTED, 0, BLOCK)
+        total = kept_weight(line, ids, count, least_key, 1, best, rate, zero, LISTED, BLOCK)
+    top_p = tl.load(choice + _TOP_P)
+    if top_p < _WHOLE:
+        limit = tl.maximum(scale(total, top_p), 1)
+        key = select(line, ids, count, least_key, 1, limit, best, rate, zero, BY_WEIGHT, LISTED, 0, BLOCK)
+        least = tl.maximum(least, key.to(tl.int32).to(tl.float32, bitcast=True).to(tl.int64))
+    total = kept_weight(line, ids, count, least_key, least, best, rate, zero, LISTED, BLOCK)
+    left = total - scale(total, tl.load(choice + _DRAW))  # what the token weighs with those behind it, at least
+    return select(line, ids, count, least_key, least, left, best, rate, zero, BY_ID, LISTED, FIRST, BLOCK)

@@ -1,4 +1,4 @@
-"""Choosing and describing tokens on the device; see ``lsv_triton.sampling.kernels``.
+"""Choosing and describing tokens on the device; see ``lsv_triton.sampling.kernels`` and ``describing``.
 
 Choices and edits go to the device in one copy, with the random numbers drawn on the host, and nothing comes back: the
 tokens stay there.
@@ -12,16 +12,13 @@ import numpy as np
 import torch
 import triton
 
+from lsv.devices.staging import send
 from lsv.nn.philox import uniform
-from lsv.nn.sample_ops import WEIGHT_BITS
-from lsv.nn.sampling import Choices, Choose, Describe, Edits, Int64s, Kind
+from lsv.nn.sampling import Choices, Choose, Describe, Edits, Kind
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv_triton.device_table import launch
-from lsv_triton.sampling import kernels as kernels
-
-_ROWS_AT_ONCE = 32
-"""Rows drawn together: each has room for a whole vocabulary of candidates, 12 bytes each."""
+from lsv_triton.sampling import candidates, describing, kernels
 
 _MOST_RANKED = 1024
 """Likeliest tokens that are found one by one; who wants more gets them from the reference."""
@@ -42,10 +39,7 @@ class DeviceChoose(Kernel):
         logits = _dense(logits)
         table, changes = _send(choices, edits, logits.device)
         edited = _edit(logits, table, changes, edits) if len(edits) or choices["only"].any() else logits
-        for first in range(0, len(choices), _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
-            drawing = bool(choices["rate"][some].any())
-            _choose(logits[some], edited[some], table[some], tokens[some], edited is not logits, drawing)
+        _choose(logits, edited, table, tokens, int(np.count_nonzero(choices["rate"])))
         return tokens
 
 
@@ -55,16 +49,11 @@ class DeviceDescribe(Kernel):
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._module = module
 
-    def forward(self, logits: torch.Tensor, rows: Int64s, chosen: Int64s, most: int) -> torch.Tensor:
+    def forward(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, most: int) -> torch.Tensor:
         most = min(most, logits.shape[1])
         if most > _MOST_RANKED:
-            return self._module.reference(logits, rows, chosen, most)
-        told = _describe(_dense(logits), rows, chosen, most).cpu().numpy()
-        entries, (total, best) = told[:, :-1], told[:, -1, :2].T
-        values = _floats(entries[..., 1])
-        normaliser = _floats(best) + np.log(total.astype(np.float64)) - WEIGHT_BITS * np.log(2.0)
-        columns = (entries[..., 0].astype(np.float64), values - normaliser[:, None], entries[..., 2])
-        return torch.from_numpy(np.stack(columns, axis=-1).astype(np.float64))
+            return self._module.reference(logits, rows, tokens, most)
+        return _describe(_dense(logits), rows, tokens, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,80 +64,100 @@ class _Survey:
     keys: torch.Tensor
     ids: torch.Tensor
     groups: torch.Tensor
-    chunks: int
-    per_chunk: int
+    chunk: int
 
     def sizes(self) -> dict[str, int]:
-        groups = triton.next_power_of_2(self.chunks * self.per_chunk)
-        return {"CHUNKS": triton.next_power_of_2(self.chunks), "GROUPS": groups, "PER_CHUNK": self.per_chunk}
+        _, chunks, per_chunk = self.groups.shape
+        groups = triton.next_power_of_2(chunks * per_chunk)
+        return {"CHUNKS": triton.next_power_of_2(chunks), "GROUPS": groups, "PER_CHUNK": per_chunk}
 
 
-def _survey(logits: torch.Tensor, x: torch.Tensor, rows: torch.Tensor) -> _Survey:
+def _survey(logits: torch.Tensor, x: torch.Tensor, rows: torch.Tensor | None = None) -> _Survey:
+    """Of these rows, or of all."""
     tile, vocabulary, device = launch("survey", x.device), x.shape[1], x.device
-    chunk, group = tile["chunk"], kernels.GROUP.value
+    chunk, group, count = tile["chunk"], candidates.GROUP.value, len(x) if rows is None else len(rows)
     chunks = triton.cdiv(vocabulary, chunk)
-    sound, keys, ids = torch.empty((3, len(rows), chunks), dtype=torch.int32, device=device)
-    groups = torch.empty((len(rows), chunks, chunk // group), dtype=torch.int32, device=device)
-    kernels.survey[(len(rows), chunks)](
-        logits, x, rows, sound, keys, ids, groups, logits.stride(0), x.stride(0), vocabulary,
-        CHUNK=chunk, num_warps=tile.warps,
+    sound, keys, ids = torch.empty((3, count, chunks), dtype=torch.int32, device=device)
+    groups = torch.empty((count, chunks, chunk // group), dtype=torch.int32, device=device)
+    kernels.survey[(count, chunks)](
+        logits, x, ids if rows is None else rows, sound, keys, ids, groups, logits.stride(0), x.stride(0), vocabulary,
+        PICKED=rows is not None, CHUNK=chunk, num_warps=tile.warps,
     )  # fmt: skip
-    return _Survey(sound, keys, ids, groups, chunks, chunk // group)
+    return _Survey(sound, keys, ids, groups, chunk)
 
 
-def _choose(
-    logits: torch.Tensor, x: torch.Tensor, table: torch.Tensor, tokens: torch.Tensor, edited: bool, drawing: bool
-) -> None:
-    """Choose tokens of rows: logits as they came, ``x`` as edited, their part of the choices."""
-    rows, vocabulary, device = len(x), x.shape[1], x.device
-    survey = _survey(logits, x, torch.arange(rows, device=device))
-    listed = _room(rows if drawing else 0, vocabulary, device)
-    found = torch.empty((rows, 2), dtype=torch.int64, device=device)
-    tile, rates = launch("sample", device), table.view(torch.float32)
-    kernels.list_candidates[(rows,)](
-        x, table, rates, survey.sound, survey.keys, survey.ids, survey.groups, tokens, *listed, found,
-        x.stride(0), vocabulary, survey.chunks, _ZERO, EDITED=edited, DRAWING=drawing, **survey.sizes(),
+def _choose(logits: torch.Tensor, x: torch.Tensor, table: torch.Tensor, tokens: torch.Tensor, drawn: int) -> None:
+    """Choose tokens of rows: logits as they came, ``x`` as edited, the choices; ``drawn`` of the rows draw."""
+    rows, vocabulary, device = len(table), x.shape[1], x.device
+    survey, rates, tile = _survey(logits[:rows], x[:rows]), table.view(torch.float32), launch("best", device)
+    chunks, sizes = survey.keys.shape[1], survey.sizes()
+    bounds, counts = (tokens, tokens) if not drawn else _bounds(drawn, 3, device)
+    kernels.find_best[(rows,)](
+        table, rates, survey.sound, survey.keys, survey.ids, survey.groups, tokens, bounds, counts, vocabulary, chunks,
+        _ZERO, EDITED=x is not logits, DRAWING=drawn > 0, **sizes, num_warps=tile.warps,
+    )  # fmt: skip
+    if not drawn:
+        return
+    sums = torch.empty((drawn, chunks), dtype=torch.int64, device=device)
+    keys, ids, room = _lists(drawn, vocabulary, device)
+    asked = (x, table, rates, tokens, bounds, counts, sums, keys, ids, x.stride(0), vocabulary)
+    kernels.list_candidates[(rows, chunks)](
+        *asked, _ZERO, ROOM=room, CHUNK=survey.chunk, num_warps=launch("list", device).warps
+    )
+    tile = launch("draw", device)
+    first = 16 - -(-(vocabulary - 1).bit_length() // 2)
+    kernels.draw[(rows,)](
+        *asked, chunks, _ZERO, ROOM=room, CHUNK=survey.chunk, CHUNKS=sizes["CHUNKS"], FIRST=first,
         BLOCK=tile["tokens"], num_warps=tile.warps,
     )  # fmt: skip
-    if drawing:
-        tile = launch("draw", device)
-        kernels.draw[(rows,)](table, *listed, found, tokens, vocabulary, BLOCK=tile["tokens"], num_warps=tile.warps)
 
 
-def _describe(logits: torch.Tensor, rows: Int64s, chosen: Int64s, most: int) -> torch.Tensor:
-    """``told`` of ``kernels.describe``."""
+def _describe(logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, most: int) -> torch.Tensor:
     device, vocabulary, count = logits.device, logits.shape[1], len(rows)
-    which, own = torch.from_numpy(np.stack((rows, chosen))).to(device)
-    survey = _survey(logits, logits, which)
-    listed = _room(count if most else 0, vocabulary, device)
-    counts = torch.empty(count, dtype=torch.int64, device=device)
+    survey = _survey(logits, logits, rows)
+    chunks, sizes = survey.keys.shape[1], survey.sizes()
+    bounds, counts = _bounds(count, 2, device)
+    describing.find_border[(count,)](
+        survey.keys, survey.groups, bounds, counts, chunks, most, **sizes, num_warps=launch("best", device).warps
+    )
+    sums = torch.empty((count, chunks, 2), dtype=torch.int64, device=device)
+    keys, ids, room = _lists(count if most else 0, vocabulary, device)
     told = torch.empty((count, 2 + most, 3), dtype=torch.int64, device=device)
-    tile = launch("sample", device)
-    kernels.describe[(count,)](
-        logits, which, own, survey.keys, survey.groups, *listed, told, counts, logits.stride(0), vocabulary,
-        survey.chunks, most, _ZERO, **survey.sizes(), BLOCK=tile["tokens"], num_warps=tile.warps,
+    found = (bounds, counts, sums, keys, ids)
+    describing.describe[(count, chunks)](
+        logits, rows, tokens, *found, logits.stride(0), vocabulary, most, _ZERO, ROOM=room, CHUNK=survey.chunk,
+        num_warps=launch("list", device).warps,
     )  # fmt: skip
-    if most:
-        tile = launch("draw", device)
-        kernels.rank[(count,)](*listed[:2], counts, told, vocabulary, most, BLOCK=tile["tokens"], num_warps=tile.warps)
+    tile = launch("draw", device)
+    describing.rank[(count,)](
+        logits, rows, tokens, survey.sound, *found, told, logits.stride(0), vocabulary, chunks, most, ROOM=room,
+        CHUNKS=sizes["CHUNKS"], BLOCK=tile["tokens"], num_warps=tile.warps,
+    )  # fmt: skip
     return told
 
 
-def _room(rows: int, vocabulary: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For candidates: their ids, keys and weights."""
-    ids, keys, weights = torch.empty((3, rows, vocabulary), dtype=torch.int32, device=device)
-    return ids, keys, weights.view(torch.float32)
+def _bounds(rows: int, columns: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For bounds of candidates int64 [rows, columns], and their numbers int32 [rows]."""
+    bounds = torch.empty((rows, columns), dtype=torch.int64, device=device)
+    return bounds, torch.empty(rows, dtype=torch.int32, device=device)
+
+
+def _lists(rows: int, vocabulary: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """For candidates: keys and ids, int32 [rows, room], and the room."""
+    room = min(launch("draw", device)["room"], triton.next_power_of_2(vocabulary))
+    keys, ids = torch.empty((2, rows, room), dtype=torch.int32, device=device)
+    return keys, ids, room
 
 
 def _send(choices: Choices, edits: Edits, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choices int64 [rows, columns], a draw in the place of each seed; edits int32 [count, 6], each with its row."""
-    drawn = choices.copy()
-    drawn["seed"] = uniform(choices["seed"].tolist(), choices["position"].tolist())
+    """Choices int64 [rows, columns], see ``kernels.COLUMNS``; edits int32 [count, 6], each with its row."""
+    told = choices.copy()
+    drawn = np.flatnonzero(choices["rate"])
+    told["seed"][drawn] = uniform(choices["seed"][drawn].tolist(), choices["position"][drawn].tolist())
+    told["position"][drawn] = np.arange(len(drawn))
     rows = np.repeat(np.arange(len(choices)), choices["edits"])[:, None]
     changes = np.concatenate((rows, np.ascontiguousarray(edits).view(np.int64).reshape(-1, 2)), axis=1)
-    sent = torch.from_numpy(np.concatenate((drawn.view(np.int64), changes.reshape(-1))))
-    if device.type != "cpu":
-        sent = sent.pin_memory().to(device, non_blocking=True)
+    sent = send(np.concatenate((told.view(np.int64), changes.reshape(-1))), device)
     border = len(choices) * kernels.COLUMNS.value
     table, changed = sent[:border], sent[border:].view(torch.int32)
     return table.view(-1, kernels.COLUMNS.value), changed.view(-1, kernels.EDIT_COLUMNS.value)
@@ -172,7 +181,3 @@ def _edit(logits: torch.Tensor, table: torch.Tensor, changes: torch.Tensor, edit
 
 def _dense(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.stride(1) == 1 else logits.contiguous()
-
-
-def _floats(bits: Int64s) -> np.ndarray:
-    return bits.astype(np.int32).view(np.float32).astype(np.float64)

@@ -1,8 +1,8 @@
-// Log probabilities and ranks of a chosen token and of the likeliest ones, as lsv/nn/sampling.py has them.
+// What log probabilities and ranks of a row's token and of the likeliest ones are made of, as lsv/nn/sampling.py has it.
 #include "sampling/sample.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "gemm/epilogue.h"
@@ -11,7 +11,7 @@
 namespace lsv {
 namespace {
 
-struct Entry { double token, logprob, rank; };
+struct Entry { int64_t token, logit, rank; };  // the logit's bits
 struct Token { float logit; int64_t id; };
 
 // How many numbers are larger than `own`.
@@ -42,26 +42,37 @@ template <class T> std::vector<Token> likeliest(const T* x, int64_t size, int64_
   return found;
 }
 
+int64_t bits_of(float x) {
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
 template <class T>
 void describe(Member& me, const T* x, int64_t size, int64_t chosen, int64_t most, Entry* entries, Workspace& work) {
   constexpr float kRate = 1.44269504f;
-  float best = find_best(me, x, size, false, work), own = to_float(x[chosen]);
+  float best = find_best(me, x, size, true, work);
+  if (chosen < 0 || best != best) {
+    if (!me.rank) std::fill(entries, entries + 2 + most, Entry{});
+    return;
+  }
+  float own = to_float(x[chosen]);
   for_blocks(me, size, [&](int64_t block, int64_t first, int count) {
     weigh(x + first, count, best, kRate, kMinusInfinity, work.weights + first);
     work.sums[block] = sum_of(work.weights + first, 0.0f);
     work.counts[block] = count_above(x + first, count, own);
   });
   if (me.rank) return;
-  double normaliser = best + std::log((double)total_of(work, size)) - kWeightBits * std::log(2.0);
   int64_t above = 0;
   for (int64_t block = 0; block < blocks_of(size); ++block) above += work.counts[block];
-  *entries++ = {(double)chosen, own - normaliser, above + 1.0};
+  *entries++ = {chosen, bits_of(own), above + 1};
+  entries[most] = {total_of(work, size), bits_of(best), 1};
   if (!most) return;
   int64_t equal = 0;  // the first of those as likely as the i-th
   std::vector<Token> found = likeliest(x, size, most, work);
   for (int64_t i = 0; i < most; ++i) {
     if (found[i].logit != found[equal].logit) equal = i;
-    entries[i] = {(double)found[i].id, found[i].logit - normaliser, equal + 1.0};
+    entries[i] = {found[i].id, bits_of(found[i].logit), equal + 1};
   }
 }
 
@@ -72,17 +83,18 @@ using namespace lsv;
 
 extern "C" {
 
-// logits [any][size], rows `stride` apart, of which rows[count] are meant; chosen [count], most <= size
-// -> out [count][1 + most][token, log probability, rank].
+// logits [any][size], rows `stride` apart, of which rows[count] are meant; tokens [any], most <= size
+// -> out [count][2 + most][token, bits of the logit, rank], last [weight of all, bits of the largest logit, 1];
+// zeros for rows that are not finite or whose token is negative.
 void lsv_describe(int dtype, const void* logits, int64_t stride, int64_t size, int64_t count, const int64_t* rows,
-                  const int64_t* chosen, int64_t most, double* out) {
+                  const int64_t* tokens, int64_t most, int64_t* out) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     Scratch scratch(Workspace::bytes(size) * team_size());
     run_if_worth(count * size / 8, [&](Member& me) {
       for_rows(me, count, size, scratch.data, [&](Member& members, int64_t i, Workspace& work) {
         const T* x = (const T*)logits + rows[i] * stride;
-        describe(members, x, size, chosen[i], most, (Entry*)out + i * (1 + most), work);
+        describe(members, x, size, tokens[rows[i]], most, (Entry*)out + i * (2 + most), work);
       });
     });
   });
