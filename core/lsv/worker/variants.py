@@ -39,8 +39,9 @@ def sample_in_all_ways(logits: Tensor, ops: Sampling) -> None:
         edited = choices.copy()
         edited["edits"] = len(Kind)
         ops.choose(logits, edited, edits)
+    which = torch.arange(rows, device=logits.device)
     for most in _DESCRIBED:
-        ops.describe(logits, np.arange(rows), np.zeros(rows, np.int64), most)
+        ops.describe(logits, which, torch.zeros_like(which), most)
 
 
 def steps_of_all_sizes(groups: Sequence[KVGroup], limits: BatchLimits, axes: int = 1) -> Iterator[Batch]:
