@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from lsv.config import EngineConfig
+    from lsv.ops import Bindable
 
     Int32s = npt.NDArray[np.int32]
 
@@ -162,6 +163,8 @@ class Communicator(abc.ABC):
     """Collectives of one group. Tensors stay on the device; all_reduce adds in rank order where the backend can."""
 
     group: Group
+    ops: Sequence[Bindable] = ()
+    """What of its work a kernel may take over."""
 
     @abc.abstractmethod
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:

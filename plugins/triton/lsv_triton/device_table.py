@@ -60,6 +60,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "rms_norm": {"default": Launch({"elements": 1024})},
     "rope": {"default": Launch({"elements": 1024})},
     "rope_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 13})},
+    "sum_ranks": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
     "gated": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
     # of a vocabulary: what one of many programs surveys and lists, what one program of a row works on at once;
     # room: for a row's candidates

@@ -89,6 +89,7 @@ _KERNELS = (
     ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),
     ("rms_norm", "lsv_triton.layers.norm:RmsNorm", _FLOATS),
     ("rope", "lsv_triton.layers.rope:Rotate", _FLOATS),
+    ("sum_ranks", "lsv_triton.rank_sum:SumRanks", _FLOATS),
     ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
     ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),
     *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),

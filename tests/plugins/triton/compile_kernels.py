@@ -15,6 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from lsv_triton import rank_sum
 from lsv_triton.layers import activation, lora, norm, rope, rope_write
 from lsv_triton.sampling import describing
 from lsv_triton.sampling import kernels as sampling
@@ -28,7 +29,7 @@ _INEXACT = re.compile(r"\bfma|\.ftz|approx|div\.full")
 def types(floats: str) -> dict[str, str]:
     """Types of arguments by name; others are int32."""
     names = (
-        (f"*{floats}", "x logits residual weight weights out total q_weight k_weight table qkv"),
+        (f"*{floats}", "x parts logits residual weight weights out total q_weight k_weight table qkv"),
         ("*fp32", "edited floats rates key_scales value_scales"),
         ("*i32", "edits sound keys ids groups counts listed_ids listed_keys slots"),
         ("*i64", "choices tokens bounds sums told positions"),
@@ -51,6 +52,7 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
             sizes = {"HEADS": 32, "KV_HEADS": 8, "DIM": 80, "ROTARY": 20, "BLOCK": 64, "LINES": 8, "SPAN": 128}
             own = {"keys": stored, "values": stored}
             yield rope_write._turn_and_write, {**sizes, "NORM": asked, "FORM": form}, own
+        yield rank_sum._sum_ranks, {"RANKS": 8, "WIDE": asked, "BLOCK": 1024}, {}
         yield lora._project, {"ADD": asked, "OUTPUTS": 16, "INPUTS": 128}, {}
     yield sampling.list_candidates, _LISTED, {}
     yield sampling.draw, {**_LISTED, "CHUNKS": 64, "FIRST": 7, "BLOCK": 1024}, {}

@@ -33,5 +33,6 @@ class EmulatedGloo:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         backend = gloo(store, rank, size, timeout)
-        self.allgather, self.broadcast = as_kernel(backend.allgather), as_kernel(backend.broadcast)
+        self._allgather_base, self.alltoall_base = as_kernel(backend._allgather_base), as_kernel(backend.alltoall_base)
+        self.broadcast = as_kernel(backend.broadcast)
         self.shutdown = backend.shutdown

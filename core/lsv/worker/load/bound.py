@@ -91,7 +91,8 @@ def bind_ops(
     offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
     if config is not None:
         offers = [_as_wanted(offer, config) for offer in offers]
-    return ops.bind(nn.ModuleList((declared.model, declared.sampling)), offers, platform, catalog.load)
+    modules = nn.ModuleList((declared.model, declared.sampling, *declared.shared))
+    return ops.bind(modules, offers, platform, catalog.load)
 
 
 def _as_wanted(offer: KernelOffer, config: EngineConfig) -> KernelOffer:

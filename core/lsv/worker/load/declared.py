@@ -17,6 +17,7 @@ from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.model import Architecture, Model
 from lsv.nn.sampling import Sampling
 from lsv.offers import ModelOffer, QuantizerOffer
+from lsv.ops import Bindable
 from lsv.platform import Communicator
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
@@ -44,6 +45,8 @@ class Declared:
     """Where weights are filled to."""
     vocab_size: int
     filler: Filler
+    shared: tuple[Bindable, ...] = ()
+    """What computes between the ranks; kernels are bound to it as to the model's ops."""
     filled: bool = False
 
     @property
@@ -90,6 +93,7 @@ def declare(
         device=declaration.device,
         vocab_size=model.vocab_size,
         filler=Filler(model, slots, (*model.ignores, kv_scales.NAMES)),
+        shared=tuple(communicator.ops) if communicator else (),
     )
 
 
