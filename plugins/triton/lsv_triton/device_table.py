@@ -131,6 +131,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "round_rows": {"default": Launch({"elements": 1024}, warps=4)},
     "add_experts": {"default": Launch({"elements": 1024}, warps=4)},
     "sort_rows": {"default": Launch({"elements": 1024}, warps=4)},
+    "choose_experts": {"default": Launch(warps=1)},
 }
 """By op and kind of device. Every op has a ``"default"``."""
 

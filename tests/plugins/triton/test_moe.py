@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from lsv.errors import CheckpointError
@@ -22,7 +23,7 @@ from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
-from lsv_triton.gemm.moe import route_rows
+from lsv_triton.gemm.moe import choose_experts, route_rows
 from lsv_triton.gemm.weights import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
@@ -132,6 +133,79 @@ def test_every_row_is_in_one_tile_of_its_expert(tokens: int, experts: int, top: 
         assert (chosen.flatten()[rows] == expert).all()
         seen += rows.tolist()
     assert sorted(seen) == list(range(tokens * top))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top", "tiles"), [(1, 128, 8, 8), (4, 128, 8, 32), (64, 8, 2, 8 + 120 // 16)]
+)
+def test_tiles_without_work(tokens: int, experts: int, top: int, tiles: int, device: torch.device) -> None:
+    """There are no more than so many pairs can need, wherever routers send them; those with work come first."""
+    for chances in (torch.rand(tokens, experts), -torch.arange(experts).expand(tokens, -1).float()):
+        chosen = chances.topk(top, dim=-1).indices.sort(dim=-1).values
+        route = route_rows(chosen.to(device), experts, "product")
+        assert len(route.tiles) == tiles
+        counts = chosen.flatten().bincount(minlength=experts)
+        needed = int((-(-counts // route.rows)).sum())
+        busy = [end > first for _, first, end in route.tiles.tolist()]
+        assert busy == [True] * needed + [False] * (tiles - needed)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("count", "top"), [(5, 2), (128, 8), (3, 3)])
+def test_choosing_experts(count: int, top: int, normalise: bool, device: torch.device) -> None:
+    logits = torch.randn(9, count)
+    logits[3, : top + 1] = 9.0  # of equals the lower numbers are taken
+    weights, experts = choose_experts(logits.to(device), top, normalise=normalise)
+    shares, wanted = torch.softmax(logits, dim=-1).sort(dim=-1, descending=True, stable=True)
+    wanted, places = wanted[:, :top].sort(dim=-1)
+    shares = shares[:, :top].gather(1, places)
+    shares = shares / shares.sum(dim=-1, keepdim=True) if normalise else shares
+    assert torch.equal(experts.cpu().long(), wanted)
+    torch.testing.assert_close(weights.cpu(), shares, rtol=1e-6, atol=1e-7)
+
+
+def test_a_row_that_is_not_finite_has_experts_and_poisons_only_itself(device: torch.device) -> None:
+    logits = torch.randn(3, 6)
+    logits[1, 2] = torch.nan
+    weights, experts = choose_experts(logits.to(device), 2, normalise=True)
+    assert ((experts >= 0) & (experts < 6)).all()
+    assert weights.isfinite().all(dim=-1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(("name", "rounding"), [("plain", 0), ("asym_int4", 0), ("int8", 2)])
+def test_launches_of_a_layer(name: str, rounding: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Router, choice, order, three products' worth of experts, sum; and no operation of torch beside them."""
+    module, _, _ = pair(name, torch.float32, torch.device("cpu"), experts=6, top=2)
+    x, names = torch.randn(2, HIDDEN), []
+    launch = GridExecutor.__call__
+
+    def counted(grid: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(grid.fn.__name__)
+        with torch.utils._python_dispatch._disable_current_modes():
+            return launch(grid, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", counted)
+    work = Work(names)
+    with torch.inference_mode(), work:
+        module(x)
+    rounded = ["_round_rows"] * (rounding > 0)
+    product = "multiply" if name != "int8" else "multiply_integers"
+    assert [one for one in names if one != "add_parts"] == [
+        "multiply", "_choose_experts", "_sort_rows", *rounded, product, "_gated", *rounded, product, "_add_experts",
+    ]  # fmt: skip
+
+
+class Work(TorchDispatchMode):
+    """Adds the names of torch's operations that are more than views or memory."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and not func._schema.name.startswith("aten::empty"):
+            self._names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
 
 
 def test_at_most_one_expert_is_held_twice(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,35 +20,70 @@ from lsv_triton.gemm.product import Route, product, size_of
 from lsv_triton.gemm.weights import Stack
 from lsv_triton.layers.activation import GatedProduct
 
+_FEWEST_BINS = 64
+"""Of a histogram: a multiple of the threads of a warp, of which AMD's have 64."""
 
-@triton.jit(do_not_specialize=("count",))
-def _sort_rows(experts, pairs, tiles, count, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write which of ``count`` pairs belong to this program's expert, in order, and its tiles.
 
-    An expert's first tile is ``first // ROWS + expert``: no two experts' tiles overlap, whatever the others have.
+@triton.jit
+def _choose_experts(
+    logits, weights, chosen, EXPERTS: tl.constexpr, TOP: tl.constexpr, NORMALISE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The TOP likeliest experts of a row by number, the lower one of equals, and their shares: both [rows, TOP]."""
+    row = tl.program_id(0).to(tl.int64)
+    expert = tl.arange(0, BLOCK)
+    there = expert < EXPERTS
+    x = tl.load(logits + row * EXPERTS + expert, mask=there, other=float("-inf")).to(tl.float32)
+    powers = tl.exp(x - tl.max(x, axis=0))
+    chances = powers / tl.sum(powers, axis=0)
+    left = tl.where(chances == chances, chances, 0.0)  # of a row that is not finite any will do, if they are experts
+    left = tl.where(there, left, -1.0)
+    picked = tl.zeros((BLOCK,), tl.int32)
+    for _ in range(TOP):
+        best = tl.min(tl.where(left == tl.max(left, axis=0), expert, BLOCK), axis=0)
+        picked = tl.where(expert == best, 1, picked)
+        left = tl.where(expert == best, -1.0, left)
+    if NORMALISE:
+        chances = chances / tl.sum(tl.where(picked > 0, chances, 0.0), axis=0)
+    place = row * TOP + tl.cumsum(picked, axis=0) - 1
+    tl.store(weights + place, chances.to(weights.dtype.element_ty), mask=picked > 0)
+    tl.store(chosen + place, expert, mask=picked > 0)
+
+
+@triton.jit(do_not_specialize=("count", "slots"))
+def _sort_rows(
+    experts, pairs, tiles, count, slots,
+    EXPERTS: tl.constexpr, ROWS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write which of ``count`` pairs belong to this program's expert, in order, and its tiles behind those of the
+    experts before it. What the last of them leaves of ``slots`` tiles is empty.
     """
     expert = tl.program_id(0)
-    below = tl.zeros((BLOCK,), tl.int32)
-    own = tl.zeros((BLOCK,), tl.int32)
+    counts = tl.zeros((BINS,), tl.int32)
     for start in range(0, count, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        chosen = tl.load(experts + pair, mask=pair < count, other=1 << 30)
-        below += (chosen < expert).to(tl.int32)
-        own += (chosen == expert).to(tl.int32)
-    first = tl.sum(below, axis=0)
-    end = first + tl.sum(own, axis=0)
+        chosen = tl.load(experts + pair, mask=pair < count, other=0).to(tl.int32)
+        counts += tl.histogram(chosen, BINS, mask=pair < count)
+    number = tl.arange(0, BINS)
+    first = tl.sum(tl.where(number < expert, counts, 0), axis=0)
+    own = tl.sum(tl.where(number == expert, counts, 0), axis=0)
+    tile = tl.sum(tl.where(number < expert, (counts + ROWS - 1) // ROWS, 0), axis=0)
     place = first
     for start in range(0, count, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        mine = (tl.load(experts + pair, mask=pair < count, other=1 << 30) == expert).to(tl.int32)
+        mine = (tl.load(experts + pair, mask=pair < count, other=EXPERTS) == expert).to(tl.int32)
         tl.store(pairs + place + tl.cumsum(mine, axis=0) - 1, pair, mask=mine > 0)
         place += tl.sum(mine, axis=0)
-    tile = first // ROWS + expert
-    for number in range(tile, end // ROWS + expert + 1):
-        begin = tl.minimum(first + (number - tile) * ROWS, end)
-        tl.store(tiles + 3 * number, expert)
-        tl.store(tiles + 3 * number + 1, begin)
-        tl.store(tiles + 3 * number + 2, tl.minimum(begin + ROWS, end))
+    end = first + own
+    for begin in range(first, end, ROWS):
+        tl.store(tiles + 3 * tile, expert)
+        tl.store(tiles + 3 * tile + 1, begin)
+        tl.store(tiles + 3 * tile + 2, tl.minimum(begin + ROWS, end))
+        tile += 1
+    if expert == EXPERTS - 1:
+        for start in range(tile, slots, BLOCK):
+            slot = start + tl.arange(0, BLOCK)
+            tl.store(tiles + 3 * slot + 1, 0, mask=slot < slots)
+            tl.store(tiles + 3 * slot + 2, 0, mask=slot < slots)
 
 
 @triton.jit
@@ -89,10 +124,8 @@ class GroupedExperts(Kernel):
         router.use(TritonLinear(router, router.spec()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        module = self._module
-        weights, experts = module.router(x)
-        experts, places = experts.sort(dim=-1)
-        weights = weights.gather(-1, places).contiguous()
+        module, router = self._module, self._module.router
+        weights, experts = choose_experts(router.logits(x), router.top, normalise=router.normalise)
         route = route_rows(experts, len(module.experts), self._gate_up.op)
         hidden = self._act.forward(product(x.contiguous(), self._gate_up, route, top=experts.shape[1]))
         y = add_experts(product(hidden, self._down, route), weights)
@@ -113,19 +146,39 @@ def _stack(owner: MoE, layers: Sequence[Linear], prefix: str) -> Stack:
     return stack
 
 
-def route_rows(experts: torch.Tensor, count: int, op: str) -> Route:
-    """Sort the pairs of tokens and experts [T, top] by expert; nothing waits for the device.
+def choose_experts(logits: torch.Tensor, top: int, *, normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits [T, experts] -> weights in their dtype and experts int32, both [T, top], in the order of the experts.
 
-    There are as many tiles as the worst case takes, and those that are not needed are empty.
+    ``lsv.nn.moe.Router`` behind its logits, in one launch.
+    """
+    logits = logits.contiguous()
+    tokens, count = logits.shape
+    weights = torch.empty((tokens, top), dtype=logits.dtype, device=logits.device)
+    experts = torch.empty((tokens, top), dtype=torch.int32, device=logits.device)
+    if tokens:
+        _choose_experts[(tokens,)](
+            logits, weights, experts, EXPERTS=count, TOP=top, NORMALISE=normalise, BLOCK=triton.next_power_of_2(count),
+            num_warps=launch("choose_experts", logits.device).warps, enable_fp_fusion=False,
+        )  # fmt: skip
+    return weights, experts
+
+
+def route_rows(experts: torch.Tensor, count: int, op: str) -> Route:
+    """Sort the pairs of tokens and experts int32 [T, top] by expert; nothing waits for the device.
+
+    There are as many tiles as the worst case of so many pairs takes: one for each expert that can have a pair, and one
+    for as many more as a tile has rows. Those that are not needed are the last ones, and empty.
     """
     pairs = torch.empty(experts.numel(), dtype=torch.int32, device=experts.device)
     size = size_of(-(-len(pairs) // count))
     rows = launch(f"{op}.{size}", experts.device)["rows"]
-    tiles = torch.empty((len(pairs) // rows + count, 3), dtype=torch.int32, device=experts.device)
+    busy = min(len(pairs), count)
+    tiles = torch.empty((busy + (len(pairs) - busy) // rows, 3), dtype=torch.int32, device=experts.device)
     sizes = launch("sort_rows", experts.device)
     _sort_rows[(count,)](
-        experts.contiguous(), pairs, tiles, len(pairs), ROWS=rows, BLOCK=sizes["elements"], num_warps=sizes.warps
-    )
+        experts.contiguous(), pairs, tiles, len(pairs), len(tiles), EXPERTS=count, ROWS=rows,
+        BINS=max(_FEWEST_BINS, triton.next_power_of_2(count)), BLOCK=sizes["elements"], num_warps=sizes.warps,
+    )  # fmt: skip
     return Route(pairs, tiles, rows, size)
 
 
