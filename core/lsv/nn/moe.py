@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -75,9 +75,13 @@ class MoE(Bindable):
         )
 
     def spec(self) -> OpSpec:
-        inner = self.experts[0].spec()  # type: ignore[operator]
-        shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top}
-        return OpSpec(self.op, inner.dtype, inner.format, shape, inner.flags)
+        """With the flags that both linear layers of an expert have, and their groups."""
+        expert: Any = self.experts[0]
+        inner, linears = expert.spec(), [part.linear.spec() for part in (expert.gate_up, expert.down)]
+        groups = {linear.shape.get("group", 0) for linear in linears}
+        shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top, "group": max(groups)}
+        shared = linears[0].flags & linears[1].flags if len(groups) == 1 else frozenset()
+        return OpSpec(self.op, inner.dtype, inner.format, shape, inner.flags | shared)
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         weights, experts = self.router(x)

@@ -21,6 +21,12 @@ from lsv.weights.quantizer import Linear, LinearLayer
 _CHUNK = 1 << 20
 """Weights decoded at once by the reference."""
 
+ROUNDED = "rounded_tokens"
+"""The mark of layers whose checkpoint was made for activations in the 8-bit float of the weights (W8A8): each token is
+rounded as it comes, with a scale of its own, or one for every group of inputs that weights have. A kernel may do so;
+the reference leaves activations as they are.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Codebook:
@@ -78,9 +84,12 @@ class CodedLinear(Linear):
     table: torch.Tensor
     """float32 [16 or 256]: the codebook's values."""
 
-    def __init__(self, layer: LinearLayer, codebook: Codebook, bias: nn.Parameter | None) -> None:
+    def __init__(
+        self, layer: LinearLayer, codebook: Codebook, bias: nn.Parameter | None, marks: frozenset[str] = frozenset()
+    ) -> None:
+        """``marks`` are flags of its spec, such as ``ROUNDED``."""
         super().__init__(layer)
-        self.codebook, self.bias = codebook, bias
+        self.codebook, self.bias, self.marks = codebook, bias, marks
         self.register_buffer("offsets", None)
         self.register_buffer("order", None)
 
@@ -88,7 +97,7 @@ class CodedLinear(Linear):
         spec = super().spec()
         marks = {mark for mark in ("offsets", "ordered") if getattr(self.codebook, mark)}
         shape = {**spec.shape, "bits": self.codebook.bits, "group": self.codebook.group}
-        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | {self.codebook.kind})
+        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | self.marks | {self.codebook.kind})
 
     def hold(
         self,

@@ -12,7 +12,13 @@ from lsv_quant.recognise import is_bitsandbytes, is_gguf
 api = 1
 
 WEIGHTS_ONLY = "activations stay as they are"
-BY_TOKEN = "activations of int8 weights are quantised by token where the checkpoint wants it; others stay as they are"
+BY_TOKEN = (
+    "activations are quantised by token where the checkpoint wants it of int8 weights, or of fp8 weights on a device "
+    "that multiplies fp8; others stay as they are"
+)
+FLOAT8 = (
+    "activations stay as they are, or become fp8 by token where the checkpoint wants it and the device multiplies it"
+)
 
 
 def _method(*names: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -65,7 +71,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         note=WEIGHTS_ONLY,
     )
     yield QuantizerOffer("gguf", "lsv_quant.gguf.quantizer:make", _method("gguf"), note=WEIGHTS_ONLY)
-    yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=WEIGHTS_ONLY)
+    yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=FLOAT8)
     yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(
         "compressed-tensors",

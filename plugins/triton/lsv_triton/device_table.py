@@ -75,12 +75,11 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     # of one token's adapter
     "shrink": {"default": Launch({"outputs": 16, "inputs": 128})},
     "expand": {"default": Launch({"outputs": 128, "inputs": 16})},
-    # inputs: of one step, and of a part; programs below which parts run side by side; outputs added up by one program;
-    # whether the matrix unit takes e4m3
+    # inputs: of one step, and of a part; programs below which parts run side by side; outputs added up by one program
     "product": {
-        "default": Launch({"span": 64, "part": 1024, "programs": 256, "outputs": 512, "fp8": False}),
-        "hopper": Launch({"span": 64, "part": 1024, "programs": 264, "outputs": 512, "fp8": True}),
-        INTERPRETER: Launch({"span": 32, "part": 64, "programs": 2, "outputs": 128, "fp8": False}),
+        "default": Launch({"span": 64, "part": 1024, "programs": 256, "outputs": 512}),
+        "hopper": Launch({"span": 64, "part": 1024, "programs": 264, "outputs": 512}),
+        INTERPRETER: Launch({"span": 32, "part": 64, "programs": 2, "outputs": 128}),
     },
     # a tile; with 64 outputs or more the matrix unit's long side is full, and rows get the same bits in each
     "product.few": {
@@ -134,6 +133,28 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "choose_experts": {"default": Launch(warps=1)},
 }
 """By op and kind of device. Every op has a ``"default"``."""
+
+
+_FLOAT8: Mapping[str, torch.dtype] = {
+    "gfx942": torch.float8_e4m3fnuz,
+    **dict.fromkeys(("gfx950", "gfx1200", "gfx1201"), torch.float8_e4m3fn),
+}
+"""What AMD's matrix units multiply, by target: UZ types on CDNA 3, those of OCP since CDNA 4 and RDNA 4. Source:
+``HIPOptions`` of Triton's AMD backend.
+"""
+
+
+def float8_of() -> torch.dtype | None:
+    """The e4m3 numbers that the current device's matrix unit multiplies; None where it has none, and interpreted.
+
+    Compute capability 8.9 is the first that does.
+    """
+    if triton.knobs.runtime.interpret:
+        return None
+    target = triton.runtime.driver.active.get_current_target()
+    if target.backend == "cuda":
+        return torch.float8_e4m3fn if target.arch >= 89 else None
+    return _FLOAT8.get(str(target.arch))
 
 
 def device_kind(name: str) -> str:

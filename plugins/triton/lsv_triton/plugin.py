@@ -14,6 +14,7 @@ api = 1
 
 _FLOATS = lazy("lsv_triton.availability:why_not_floats")
 _WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")
+_ROUNDED = lazy("lsv_triton.gemm.weights:why_not_rounded")
 
 PLATFORMS = ("cuda", "rocm", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128, 256)
@@ -59,6 +60,12 @@ def _invariant(config: EngineConfig) -> str | None:
     return _interpreted(config)
 
 
+def _exact(config: EngineConfig) -> str | None:
+    if not config.options.get("triton.fp8_activations", True):
+        return "--no-triton-fp8-activations leaves activations as they are"
+    return _interpreted(config)
+
+
 @hookimpl
 def lsv_settings() -> Iterable[Setting]:
     yield Setting(
@@ -73,6 +80,12 @@ def lsv_settings() -> Iterable[Setting]:
         default=False,
         help="plain linear layers through a kernel whose rows have the same bits in any batch",
     )
+    yield Setting(
+        name="triton.fp8_activations",
+        type="bool",
+        default=True,
+        help="round activations to fp8 by token where a checkpoint was made for it and the GPU multiplies fp8 (W8A8)",
+    )
 
 
 @hookimpl
@@ -82,8 +95,11 @@ def lsv_kernels() -> Iterable[KernelOffer]:
             yield KernelOffer(op, platform, load, supports, row_invariant=True, unwanted=_interpreted)
         plain = "lsv_triton.gemm.linear:TritonLinear"
         yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)
+        for op, load in _FP8:
+            yield KernelOffer(op, platform, load, _ROUNDED, row_invariant=True, rank=1, unwanted=_exact)
 
 
+_FP8 = (("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear"), ("moe", "lsv_triton.gemm.fp8:Fp8Experts"))
 _GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _KERNELS = (
     ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),

@@ -50,9 +50,13 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
 @pytest.mark.parametrize(
     ("asked", "declared", "said"),
     [
-        ("fp8", None, "asked for; activations stay as they are"),
-        (None, {"quant_method": "fp8"}, "recognised from quantization_config; activations stay as they are"),
-        (None, {"quant_method": "compressed-tensors"}, "activations of int8 weights are quantised by token"),
+        ("fp8", None, "asked for; activations stay as they are, or"),
+        (None, {"quant_method": "fp8"}, "recognised from quantization_config; activations stay as they are, or"),
+        (
+            None,
+            {"quant_method": "compressed-tensors"},
+            "activations are quantised by token where the checkpoint wants it of int8 weights",
+        ),
     ],
 )
 def test_what_becomes_of_activations_is_said(tmp_path: Path, asked: str | None, declared: Any, said: str) -> None:

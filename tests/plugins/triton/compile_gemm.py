@@ -19,13 +19,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv.weights.codebook import Codebook, CodedLinear
+from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear
 from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_triton import device_table
 
 _POINTERS = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float8_e4m3fn: "*fp8e4nv",
-    torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
+    torch.float8_e4m3fnuz: "*fp8e4b8", torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 _MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
 _FP8 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
@@ -106,11 +106,24 @@ def integer_layers() -> Iterator[tuple[str, Any]]:
         yield name, linear
 
 
+def fp8_layers() -> Iterator[tuple[str, Any]]:
+    """Layers whose activations become e4m3, too: a scale for each token, and one for every 128 inputs."""
+    layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
+    for name, group in (("fp8 both", 0), ("fp8 both, groups", 128)):
+        linear = CodedLinear(layer, Codebook(_FP8.table, group), None, frozenset((ROUNDED,)))
+        codes = torch.empty(4096, 4096, dtype=torch.uint8, device="meta")
+        linear.hold(codes, torch.empty(4096, linear.codebook.groups(4096), device="meta"))
+        yield name, linear
+
+
 def main(arch: int, kind: str, wanted: list[str]) -> None:
     device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
-    from lsv_triton.gemm import fp8, moe, rounding
+    from lsv_triton.gemm import moe, rounding, weights
     from lsv_triton.gemm import product as gemm
+    from lsv_triton.gemm.fp8 import Fp8Linear
     from lsv_triton.gemm.linear import TritonLinear
+
+    weights.float8_of = lambda: torch.float8_e4m3fn if arch >= 89 else None
 
     found: list[tuple[str, list[str]]] = []
     target = GPUTarget("cuda", arch, 32)
@@ -121,6 +134,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
         (rounding, "_round_rows"),
         (moe, "_add_experts"),
         (moe, "_sort_rows"),
+        (moe, "_choose_experts"),
     )
     for module, name in kernels:
         setattr(module, name, Compiling(getattr(module, name), target, found))
@@ -147,12 +161,13 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
                 show(f"experts of {name}", tokens)
     if wanted:
         return
-    weight = torch.empty(4096, 4096, dtype=torch.float8_e4m3fn, device="meta")
-    for rows in (1, 2048):
-        fp8.fp8_gemm(
-            torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"), weight, torch.empty(4096, device="meta")
-        )
-        show("fp8 both", rows)
+    for name, linear in fp8_layers():
+        rounding_kernel = Fp8Linear(linear, linear.spec())
+        rounding_kernel.pack()
+        for rows in (1, 2048):
+            rounding_kernel.forward(torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"))
+            show(name, rows)
+    moe.choose_experts(torch.empty(2, 128, dtype=torch.bfloat16, device="meta"), 8, normalise=True)
     moe.add_experts(torch.empty(16, 4096, device="meta"), torch.empty(2, 8, device="meta"))
     show("moe", 2)
 

@@ -31,8 +31,6 @@ from lsv_triton import device_table
 
 _ATTENTION = (("bfloat16", "plain"), ("float8_e4m3fn", "plain"), ("int8", "plain"), ("bfloat16", "all"))
 _ROWS = (1, 32, 2048)
-_FP8 = ("89", "90", "100", "120")
-"""Architectures whose matrix unit takes e4m3."""
 
 
 class Resources(NamedTuple):
@@ -98,10 +96,10 @@ class Compiler:
             self.purpose = f"{stored} cache" + (", all features" if feature == "all" else "")
             compile_attention.compile_case(self.place, "all", "bfloat16", "128", "4", stored, feature)
 
-    def products(self, *, fp8: bool) -> None:
+    def products(self) -> None:
         from lsv_triton.gemm import moe
         from lsv_triton.gemm import product as gemm
-        from lsv_triton.gemm.fp8 import fp8_gemm
+        from lsv_triton.gemm.fp8 import Fp8Linear
         from lsv_triton.gemm.linear import TritonLinear
 
         for name, linear in (*compile_gemm.layers(), *compile_gemm.integer_layers()):
@@ -115,13 +113,19 @@ class Compiler:
                 route = moe.route_rows(_meta(tokens, 8, dtype=torch.int64), 1, kernel._stack.op)
                 gemm.product(_meta(tokens, 4096), kernel._stack, route, top=8)
         self.purpose = "experts"
+        moe.choose_experts(_meta(16, 128), 8, normalise=True)
+        moe.route_rows(_meta(16, 8, dtype=torch.int32), 128, "product")
         moe.add_experts(_meta(16, 4096, dtype=torch.float32), _meta(2, 8, dtype=torch.float32))
-        if fp8:
+        for name, linear in compile_gemm.fp8_layers() if device_table.float8_of() else ():
+            kernel = Fp8Linear(linear, linear.spec())
+            kernel.pack()
             for rows in _ROWS:
-                self.purpose = f"fp8 both, {rows} rows"
-                fp8_gemm(
-                    _meta(rows, 4096), _meta(4096, 4096, dtype=torch.float8_e4m3fn), _meta(4096, dtype=torch.float32)
-                )
+                self.purpose = f"{name}, {rows} rows"
+                kernel.forward(_meta(rows, 4096))
+            for tokens in (2, 2048):
+                self.purpose = f"experts of {name}, {tokens} tokens"
+                route = moe.route_rows(_meta(tokens, 8, dtype=torch.int64), 1, kernel._stack.op)
+                gemm.product(_meta(tokens, 4096), kernel._stack, route, top=8)
 
     def others(self, target: GPUTarget) -> None:
         known = compile_kernels.types("bf16")
@@ -165,7 +169,7 @@ def main(architecture: str, kind: str) -> None:
     device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
     compiler = Compiler(target)
     compiler.attention()
-    compiler.products(fp8=architecture in _FP8)
+    compiler.products()
     compiler.others(target)
     for line in compiler.lines():
         print(line)

@@ -154,7 +154,8 @@ def test_rows_of_any_shape(device: torch.device) -> None:
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    offers = {(offer.op, offer.platform): offer for offer in plugin.lsv_kernels()}
+    found = [offer for offer in plugin.lsv_kernels() if "fp8" not in offer.load]
+    offers = {(offer.op, offer.platform): offer for offer in found}
     for platform in ("cuda", "xpu"):
         for op in ("linear.coded", "linear.int8", "linear.int4", "moe"):
             supports = offers[op, platform].supports

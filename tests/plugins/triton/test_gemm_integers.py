@@ -15,7 +15,6 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv_quant.online import int4, int8
 from lsv_triton import plugin
-from lsv_triton.gemm.fp8 import fp8_gemm, fp8_gemm_reference
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
@@ -110,23 +109,3 @@ def test_integers_of_every_size(name: str, device: torch.device) -> None:
         module, reference = pair(name, torch.float32, inputs, device, bias=bias)
         x = torch.randn(rows, inputs).to(device)
         torch.testing.assert_close(module(x), reference(x), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("rows", "outputs", "inputs", "bias", "largest"), [(5, 40, 200, True, 448), (17, 33, 70, False, 240)]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_fp8_gemm(
-    rows: int, outputs: int, inputs: int, bias: bool, largest: float, dtype: torch.dtype, device: torch.device
-) -> None:
-    x, weight = torch.randn(rows, inputs).to(device, dtype), torch.randn(outputs, inputs).to(device)
-    codes, scales = round_rows_reference(weight, torch.float8_e4m3fn, largest=largest)
-    added = torch.randn(outputs).to(device, dtype) if bias else None
-    found = fp8_gemm(x, codes, scales[0], added, largest=largest)
-    wanted = fp8_gemm_reference(x, codes, scales[0], added, largest=largest)
-    assert found.dtype == dtype
-    tolerance = 1e-6 if dtype == torch.float32 else 2**-7
-    assert (found.float() - wanted.float()).abs().max() <= tolerance * wanted.float().abs().max()
-    exact = x.float() @ weight.T + (0 if added is None else added.float())
-    assert (found.float() - exact).abs().max() <= 0.1 * exact.abs().max()
-    assert torch.equal(fp8_gemm(x[:1], codes, scales[0], added, largest=largest), found[:1])

@@ -57,7 +57,17 @@ class Numbers:
 def make_float(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     """``weight`` in e4m3, ``weight_scale`` for a tensor, an output, a group or a block."""
     weights.expect("weights of type float", bits=8, symmetric=True, ordered=False)
-    return float8_format(NAME, weights.blocks(), input_scale("input_scale"))
+    blocks = weights.blocks()
+    return float8_format(NAME, blocks, input_scale("input_scale"), rounded=_by_token(inputs, blocks))
+
+
+def _by_token(inputs: Numbers | None, blocks: Blocks) -> bool:
+    """Whether activations are to be rounded to e4m3 as they come, a token with as many scales as an output has."""
+    if inputs is None or (inputs.type, inputs.bits, inputs.symmetric, inputs.dynamic) != ("float", 8, True, True):
+        return False
+    if inputs.strategy == "group":
+        return inputs.group == blocks.inputs
+    return inputs.strategy == "token" and not blocks.inputs
 
 
 def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:

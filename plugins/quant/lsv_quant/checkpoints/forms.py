@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Codebook, to_nibbles
+from lsv.weights.codebook import ROUNDED, Codebook, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.online.int8 import Int8Linear
@@ -16,15 +16,21 @@ from lsv_quant.tables import BYTES, E4M3, NIBBLES
 
 
 def float8_format(
-    name: str, blocks: Blocks, *unused: StoredTensor, weight: str = "weight", scale: str = "weight_scale"
+    name: str,
+    blocks: Blocks,
+    *unused: StoredTensor,
+    weight: str = "weight",
+    scale: str = "weight_scale",
+    rounded: bool = False,
 ) -> CodedFormat:
-    """Weights in e4m3, and the scales of their blocks."""
+    """Weights in e4m3, and the scales of their blocks; ``rounded`` where tokens are to be e4m3 as well."""
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         return Held(stored[weight].view(torch.uint8), blocks.by_output(stored[scale], layer))
 
     codes = StoredTensor(weight, torch.float8_e4m3fn, output_axis=0, input_axis=1)
-    return CodedFormat(name, Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode)
+    marks = frozenset((ROUNDED,)) if rounded else frozenset()
+    return CodedFormat(name, Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode, marks)
 
 
 def input_scale(suffix: str) -> StoredTensor:

@@ -1,7 +1,8 @@
 """Checkpoints in e4m3: ``fp8`` with a scale for a tensor, an output or a block (DeepSeek-V3, Qwen3-FP8, AutoFP8), and
 ``fbgemm_fp8`` with a scale for each output.
 
-Activations are not quantised (W8A16): scales for them are read and not used.
+With ``activation_scheme`` dynamic, kernels may round activations to e4m3 by token (W8A8). Under the other schemes
+activations stay as they are (W8A16): scales for them are read and not used.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("fp8",))
     scheme.choose("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
-    scheme.choose("activation_scheme", ("dynamic", "static"), "dynamic")
+    dynamic = scheme.choose("activation_scheme", ("dynamic", "static"), "dynamic") == "dynamic"
     scheme.choose("scale_fmt", ("float", "ue8m0"), "float")  # in either case they are stored as numbers
     scheme.choose("expert_dtype", ("fp8",), "fp8")
     block = scheme.counts("weight_block_size", 2)
@@ -35,7 +36,8 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     inverse = "weight_block_size" in quantization_config
     weight, activation = ("weight_scale_inv", "activation_scale") if inverse else ("weight_scale", "input_scale")
     blocks = Blocks() if block is None else Blocks(*block)
-    return WithIgnored(PlainHead(float8_format("fp8", blocks, input_scale(activation), scale=weight)), skipped)
+    format = float8_format("fp8", blocks, input_scale(activation), scale=weight, rounded=dynamic)
+    return WithIgnored(PlainHead(format), skipped)
 
 
 def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:

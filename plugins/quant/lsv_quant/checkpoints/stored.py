@@ -34,9 +34,14 @@ class StoredCoded(CodedLinear):
     """Takes what a checkpoint stores, and turns it into its own form once it is filled."""
 
     def __init__(
-        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], codebook: Codebook, decode: Decode
+        self,
+        layer: LinearLayer,
+        tensors: Mapping[str, nn.Parameter],
+        codebook: Codebook,
+        decode: Decode,
+        marks: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(layer, codebook, tensors.get("bias"))
+        super().__init__(layer, codebook, tensors.get("bias"), marks)
         self.decode = decode
         self.suffixes = tuple(suffix for suffix in tensors if suffix != "bias")
         for suffix in self.suffixes:
@@ -50,16 +55,24 @@ class StoredCoded(CodedLinear):
 
 
 class CodedFormat:
-    """A quantizer with one form: every layer stores ``tensors``."""
+    """A quantizer with one form: every layer stores ``tensors``, and has ``marks`` (``CodedLinear``)."""
 
-    def __init__(self, name: str, codebook: Codebook, tensors: Sequence[StoredTensor], decode: Decode) -> None:
+    def __init__(
+        self,
+        name: str,
+        codebook: Codebook,
+        tensors: Sequence[StoredTensor],
+        decode: Decode,
+        marks: frozenset[str] = frozenset(),
+    ) -> None:
         self.name, self._coding, self._tensors, self._decode = name, codebook, tuple(tensors), decode
+        self._marks = marks
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return self._tensors
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return StoredCoded(layer, tensors, self._coding, self._decode)
+        return StoredCoded(layer, tensors, self._coding, self._decode, self._marks)
 
 
 @dataclass(frozen=True, slots=True)

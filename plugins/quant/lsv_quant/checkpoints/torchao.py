@@ -1,7 +1,8 @@
 """torchao checkpoints in safetensors, where a weight consists of adjacent tensors: ``_weight_qdata``, ``_weight_scale``
 and others (torchao's ``prototype.safetensors`` and ``quantization.quant_api``).
 
-Int8 weights whose activations are to be quantised per token run in int8 (W8A8); all other activations stay as they are.
+Int8 weights whose activations are to be quantised per token run in int8 (W8A8); of weights in e4m3, kernels may round
+activations likewise where the config plans it. All other activations stay as they are.
 Pickled checkpoints, which older versions of its configs describe, can't be read.
 """
 
@@ -96,12 +97,15 @@ def _int8_by_token(fields: Scheme) -> Quantizer:
     return Int8Format(NAME, **_SUFFIXES, zero=_ZERO)
 
 
-def _float8(fields: Scheme) -> Quantizer:
+def _float8(fields: Scheme, *, dynamic: bool = False) -> Quantizer:
+    """Bounds of activations are not honoured, so those that have any stay as they are."""
+    bounded = any(fields.json.get(f"activation_value_{bound}") is not None for bound in ("lb", "ub"))
     for key in ("weight_dtype", "activation_dtype"):
         _word(fields, key, ("float8_e4m3fn",), "float8_e4m3fn")
     _word(fields, "packing_format", ("PLAIN",), "PLAIN")
     fields.pass_over("activation_value_lb", "activation_value_ub")
-    return float8_format(NAME, _blocks(fields, "granularity", ("PerRow", "PerTensor")), **_SUFFIXES)
+    blocks = _blocks(fields, "granularity", ("PerRow", "PerTensor"))
+    return float8_format(NAME, blocks, **_SUFFIXES, rounded=dynamic and not bounded)
 
 
 def _intx(prefix: str, fields: Scheme) -> Quantizer:
@@ -138,7 +142,7 @@ _FORMS: Mapping[str, Callable[[Scheme], Quantizer]] = {
     "Int8WeightOnlyConfig": _int8,
     "Int8DynamicActivationInt8WeightConfig": _int8_by_token,
     "Float8WeightOnlyConfig": _float8,
-    "Float8DynamicActivationFloat8WeightConfig": _float8,
+    "Float8DynamicActivationFloat8WeightConfig": partial(_float8, dynamic=True),
     "IntxWeightOnlyConfig": partial(_intx, ""),
     "Int8DynamicActivationIntxWeightConfig": partial(_intx, "weight_"),
     "Int4WeightOnlyConfig": _int4,

@@ -18,7 +18,9 @@ def _weights(
     VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
     HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Weights [outputs, SPAN] of the inputs ``k``, the span number ``block``; 0 behind the last one."""
+    """Weights [outputs, SPAN] of the inputs ``k``, the span number ``block``; 0 behind the last one. Without ``scales``
+    they are what their codes mean.
+    """
     if VALUES == "plain":
         w = packed
     else:
@@ -26,7 +28,7 @@ def _weights(
         if HALVES == 2:
             codes = packed >> 4 * half & 15
         w = decode(codes, table, VALUES, FIRST, STEP)
-        if GROUP > 0:
+        if GROUP > 0 and scales is not None:
             if GROUP % SPAN == 0:
                 at = (tl.minimum(block * SPAN // GROUP, groups - 1) * N + n)[:, None]
             else:
@@ -39,18 +41,19 @@ def _weights(
     return w
 
 
-@triton.jit(do_not_specialize=("M",))
+@triton.jit(do_not_specialize=("M", "x_rows"))
 def multiply(
     x, weight, scales, offsets, table, order, bias, row_scales, out, tiles, pairs,
-    M, N, K, columns, groups, x_stride, top,
+    M, N, K, columns, groups, x_rows, x_stride, top,
     VALUES: tl.constexpr, X_VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
     HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr,
-    ROUND: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCALED: tl.constexpr, ROUND: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out [M, N] = x [M, K] @ weights [experts, N, K].T, by tiles of BLOCK_N outputs and BLOCK_M rows.
 
     With ``SPLIT`` a program adds up one part and out is float32 [parts, M, N]; see ``add_parts``. Weights are rounded
-    to ``ROUND``, and multiplied in ``DOT``.
+    to ``ROUND``, and multiplied in ``DOT``. Rows of codes have ``row_scales`` [groups, x_rows]; where these
+    are of groups of inputs, as with ``SCALED``, codes are multiplied by codes, SPAN inputs of a group at a time.
     """
     expert, first, end = place_rows(tiles, M, BLOCK_M)
     if first >= end:
@@ -88,7 +91,7 @@ def multiply(
                 block = step * HALVES + half
                 k = block * SPAN + span
                 w = _weights(
-                    packed, half, k, block, own, scales, offsets, table, N, K, groups,
+                    packed, half, k, block, own, None if SCALED else scales, offsets, table, N, K, groups,
                     VALUES, GROUP, FIRST, STEP, HALVES, SPAN, EVEN,
                 )  # fmt: skip
                 if order is not None:
@@ -99,8 +102,16 @@ def multiply(
                     rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0)
                 if X_VALUES == "e4m3":
                     rows = decode(rows, table, X_VALUES, FIRST, STEP)
-                sums = tl.dot(w.to(ROUND).to(DOT), rows.to(DOT), sums, input_precision="ieee",
-                              max_num_imprecise_acc=SPAN)  # fmt: skip
+                before = sums
+                if SCALED:
+                    before = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+                found = tl.dot(w.to(ROUND).to(DOT), rows.to(DOT), before, input_precision="ieee",
+                               max_num_imprecise_acc=SPAN)  # fmt: skip
+                if SCALED:
+                    group = tl.minimum(block * SPAN // GROUP, groups - 1)
+                    found *= tl.load(scales + group * N + own)[:, None]
+                    found = sums + found * tl.load(row_scales + group * x_rows + reads)[None, :]
+                sums = found
         total += sums
     if SPLIT:
         out += tl.program_id(2).to(tl.int64) * M * N
@@ -108,7 +119,7 @@ def multiply(
     elif GROUP == 0:
         finish(total, out, scales, row_scales, bias, reads, writes, there, n, N)
     else:
-        finish(total, out, None, row_scales, bias, reads, writes, there, n, N)
+        finish(total, out, None, None, bias, reads, writes, there, n, N)
 
 
 @triton.jit(do_not_specialize=("M",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from lsv.offers import OpSpec
@@ -16,8 +18,10 @@ class TritonLinear(Kernel):
     any company.
     """
 
+    rounds: ClassVar[bool] = False
+
     def __init__(self, module: Linear, spec: OpSpec) -> None:
-        self._stack = Stack(module, (module,))
+        self._stack = Stack(module, (module,), rounds=self.rounds)
 
     def pack(self) -> None:
         self._stack.take(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -114,12 +114,14 @@ class _Shelf(Kernel):
 class GroupedExperts(Kernel):
     """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order."""
 
+    rounds: ClassVar[bool] = False
+
     def __init__(self, module: MoE, spec: OpSpec) -> None:
         self._module = module
         experts: list[Any] = list(module.experts)
         self._act = GatedProduct(experts[0].act, experts[0].act.spec())
-        self._gate_up = _stack(module, [expert.gate_up.linear for expert in experts], "gate_up_")
-        self._down = _stack(module, [expert.down.linear for expert in experts], "down_")
+        self._gate_up = _stack(module, [expert.gate_up.linear for expert in experts], "gate_up_", rounds=self.rounds)
+        self._down = _stack(module, [expert.down.linear for expert in experts], "down_", rounds=self.rounds)
         router = module.router.logits
         router.use(TritonLinear(router, router.spec()))
 
@@ -132,9 +134,9 @@ class GroupedExperts(Kernel):
         return y if module.communicator is None else module.communicator.all_reduce(y)
 
 
-def _stack(owner: MoE, layers: Sequence[Linear], prefix: str) -> Stack:
+def _stack(owner: MoE, layers: Sequence[Linear], prefix: str, *, rounds: bool) -> Stack:
     """Raises ``CheckpointError`` where the experts' weights are not of one form."""
-    stack = Stack(owner, layers, prefix)
+    stack = Stack(owner, layers, prefix, rounds=rounds)
     for layer in layers:
         if not stack.holds(layer):
             raise CheckpointError(

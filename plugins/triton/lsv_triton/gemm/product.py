@@ -23,6 +23,7 @@ _FLOATS = {
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
     torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e4m3fnuz: tl.float8e4b8,
 }
 _FEW, _SOME = 16, 64
 
@@ -48,9 +49,20 @@ def product(x: torch.Tensor, stack: Stack, route: Route | None = None, top: int 
     """x [T, K] -> [T, N] in x's dtype; with a route [T * top, N], where row ``r`` is made from x's row ``r // top``."""
     out = torch.empty((len(x) * top, stack.outputs), dtype=x.dtype, device=x.device)
     if len(out):
-        multiply = float_product if stack.op == "product" else _integer_product
-        multiply(x, stack.packed, out, route, top)
+        if stack.rounds:
+            _float8_product(x, stack, out, route, top)
+        else:
+            multiply = float_product if stack.op == "product" else _integer_product
+            multiply(x, stack.packed, out, route, top)
     return out
+
+
+def _float8_product(x: torch.Tensor, stack: Stack, out: torch.Tensor, route: Route | None, top: int) -> None:
+    """Where the matrix unit takes no 8-bit floats, numbers are multiplied in float16, which holds all of them."""
+    native, group = stack.native, stack.packed.form.group
+    codes, row_scales = round_rows(x, native or torch.float8_e4m3fn, group=group, multiple=group or 1)
+    codes = codes if native is None else codes.view(native)
+    float_product(codes, stack.packed, out, route, top, row_scales=row_scales)
 
 
 def float_product(
@@ -62,7 +74,7 @@ def float_product(
     *,
     row_scales: torch.Tensor | None = None,
 ) -> None:
-    """x [T, K] of floats, or uint8 codes of e4m3, into out [T * top, N]; row_scales float32 [T]."""
+    """x [T, K] of floats, or uint8 codes of e4m3, into out [T * top, N]; row_scales float32 [groups, T] of codes."""
     form, device, rows = weights.form, x.device, len(out)
     common = launch("product", device)
     sizes = launch(f"product.{size_of(rows) if route is None else route.size}", device)
@@ -79,15 +91,15 @@ def float_product(
     multiply[tiles, columns, parts if split else 1](
         x, weights.weight, weights.scales, weights.offsets, weights.table, weights.order, weights.bias, row_scales,
         into, None if route is None else route.tiles, None if route is None else route.pairs,
-        rows, weights.outputs, weights.inputs, weights.weight.shape[-1], weights.groups, x.stride(0), top,
+        rows, weights.outputs, weights.inputs, weights.weight.shape[-1], weights.groups, len(x), x.stride(0), top,
         VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
         HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
-        ROUND=rounding, DOT=_operand(rounding), BLOCK_M=block, BLOCK_N=sizes["outputs"],
-        num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+        SCALED=row_scales is not None and form.group > 0, ROUND=rounding, DOT=_operand(rounding),
+        BLOCK_M=block, BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:
         width = common["outputs"]
-        scales = weights.scales if form.group == 0 else None
+        scales, row_scales = (weights.scales, row_scales) if form.group == 0 else (None, None)
         add_parts[rows, triton.cdiv(weights.outputs, width)](
             into, scales, row_scales, weights.bias, out, rows, weights.outputs,
             PARTS=parts, BLOCK_N=width, num_warps=common.warps, enable_fp_fusion=False,

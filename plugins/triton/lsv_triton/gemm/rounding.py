@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional
 
 from lsv_triton.device_table import launch
 
 NOTHING = 1e-30
 """Numbers that are all smaller count as zeros."""
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
 
 
 @triton.jit
@@ -28,9 +29,11 @@ def _nearest_e4m3(x):
 @triton.jit(do_not_specialize=("rows",))
 def _round_rows(
     x, codes, scales, K, rows, x_stride, stride, group, limit,
-    NOTHING: tl.constexpr, FLOAT: tl.constexpr, BLOCK: tl.constexpr,
+    NOTHING: tl.constexpr, FLOAT: tl.constexpr, HALVED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Codes of one row's group of inputs, and its scale."""
+    """Codes of one row's group of inputs, and its scale. With HALVED they are those of e4m3fnuz: what the same bits are
+    in e4m3fn, halved, and no negative zero.
+    """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     largest = tl.zeros((BLOCK,), tl.float32)
     unknown = tl.zeros((BLOCK,), tl.int32)
@@ -53,7 +56,11 @@ def _round_rows(
         if FLOAT:
             scaled = tl.math.div_rn(values, scale + tl.zeros_like(values))
             limited = tl.minimum(tl.maximum(scaled, -limit), limit)
+            if HALVED:
+                limited *= 2
             found = _nearest_e4m3(tl.where(scaled == scaled, limited, scaled))
+            if HALVED:
+                found = tl.where(found == 0x80, 0, found).to(tl.uint8)
         else:
             found = ((values * inverse + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 * 2**23: halves to even
         tl.store(codes + row * stride + k, found, mask=place < group)
@@ -64,9 +71,9 @@ def round_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x [T, K] -> codes [T, K filled up with zeros to a multiple], scales float32 [groups, T]: ``x ≈ codes * scale``.
 
-    ``dtype`` is int8, or float8_e4m3fn whose codes come as uint8. The largest number of a group of inputs, or with 0 of
-    a row, becomes ``largest``. Halves round to even. A group without a finite number in it has a scale that is not
-    finite either.
+    ``dtype`` is int8, or an 8-bit float of the kind e4m3 whose codes come as uint8. The largest number of a group of
+    inputs, or with 0 of a row, becomes ``largest``. Halves round to even. A group without a finite number in it has a
+    scale that is not finite either.
     """
     rows, inputs = x.shape
     limit = float(LARGEST[dtype] if largest is None else largest)
@@ -80,21 +87,26 @@ def round_rows(
     block = min(sizes["elements"], triton.next_power_of_2(group or width))
     _round_rows[rows, groups](
         x, codes, scales, inputs, rows, x.stride(0), width, group or width, limit,
-        NOTHING=NOTHING, FLOAT=dtype != torch.int8, BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
+        NOTHING=NOTHING, FLOAT=dtype != torch.int8, HALVED=dtype == torch.float8_e4m3fnuz,
+        BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
     )  # fmt: skip
     return codes, scales
 
 
 def round_rows_reference(
-    x: torch.Tensor, dtype: torch.dtype, *, largest: float | None = None
+    x: torch.Tensor, dtype: torch.dtype, *, group: int = 0, largest: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for one scale a row, in plain torch: codes [T, K] in ``dtype`` and scales [1, T]."""
+    """The same in plain torch: codes [T, K] in ``dtype`` and scales [groups, T]."""
     limit = LARGEST[dtype] if largest is None else largest
-    x = x.float()
+    inputs = x.shape[1]
+    size = group or inputs
+    x = functional.pad(x.float(), (0, -inputs % size)).unflatten(1, (-1, size))
     peak = x.abs().amax(dim=-1)
     empty = peak < NOTHING
     scales = torch.where(empty, 1.0, peak / limit)
     if dtype == torch.int8:
         inverse = torch.where(empty, 1.0, torch.full_like(peak, limit) / peak)
-        return (x * inverse[:, None]).round().to(torch.int8), scales[None]
-    return (x / scales[:, None]).clamp(-limit, limit).to(dtype), scales[None]
+        codes = (x * inverse[..., None]).round().to(torch.int8)
+    else:
+        codes = (x / scales[..., None]).clamp(-limit, limit).to(dtype)
+    return codes.flatten(1)[:, :inputs], scales.T.contiguous()

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import triton
 from torch.nn import functional
 
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
-from lsv.weights.codebook import Codebook, from_nibbles
+from lsv.weights.codebook import ROUNDED, Codebook, from_nibbles
 from lsv.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
-from lsv_triton.device_table import launch
+from lsv_triton.device_table import float8_of, launch
 
 Values = Literal["plain", "even", "e4m3", "e5m2", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
@@ -83,11 +84,14 @@ class Stack:
     """Takes the weights of linear layers when these have been filled, and keeps them as buffers of ``owner``.
 
     A single layer's tensors stay where they are if they lie as they should. ``op`` is the product's name in the device
-    table.
+    table. ``rounds`` is for weights in e4m3 that rows in e4m3 are multiplied with: as they are where the matrix unit
+    takes them, which ``native`` tells.
     """
 
-    def __init__(self, owner: Bindable, layers: Sequence[Linear], prefix: str = "") -> None:
+    def __init__(self, owner: Bindable, layers: Sequence[Linear], prefix: str = "", *, rounds: bool = False) -> None:
         first = layers[0]
+        self.rounds = rounds
+        self.native: torch.dtype | None = None
         self._layers, self._owner, self._prefix = tuple(layers), owner, prefix
         self._format, self._form = first.format, Form.of(first)
         self.outputs, self.inputs = first.layer.width, first.layer.inputs
@@ -118,7 +122,14 @@ class Stack:
                 self._take_tensor(name, number, layer, held, span)
         if self._form.values == "table" and "table" not in self._tensors:
             self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=torch.float32, device=device)
-        self._packed = Packed(self._form, self.outputs, self.inputs, span, **self._tensors)
+        form, tensors = self._form, dict(self._tensors)
+        self.native = float8_of() if self.rounds else None
+        if self.native is not None:
+            form, tensors["weight"] = Form(group=form.group), tensors["weight"].view(self.native)
+            if self.native == torch.float8_e4m3fnuz:
+                halve(self._tensors["weight"][number])
+                self._tensors["scales"][number] *= 2
+        self._packed = Packed(form, self.outputs, self.inputs, span, **tensors)
 
     def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:
         halves, numbers = name == "weight" and self._form.halves == 2, name in ("scales", "offsets")
@@ -156,6 +167,28 @@ def why_not_weights(spec: OpSpec) -> str | None:
     if unknown:
         return f"reads {', '.join(_PARTS)} weights, not {', '.join(sorted(unknown))}"
     return why_not_floats(spec)
+
+
+def halve(codes: torch.Tensor) -> None:
+    """Codes uint8 of e4m3fn become those of e4m3fnuz, of half the value: the same bits, but that zero has no sign and
+    only its negative is not a number. In place.
+    """
+    nothing, zero = (codes & 0x7F) == 0x7F, codes == 0x80
+    codes.masked_fill_(zero, 0).masked_fill_(nothing, 0x80)
+
+
+def why_not_rounded(spec: OpSpec) -> str | None:
+    """None, or why activations are not rounded to e4m3 for weights in it."""
+    if "float8_e4m3fn" not in spec.flags or spec.flags & {"offsets", "ordered"}:
+        return "weights are not e4m3"
+    if ROUNDED not in spec.flags:
+        return "activations are not meant to be rounded"
+    if spec.shape.get("group", 0) % 64:
+        return f"groups of {spec.shape['group']} inputs end inside a product's steps of 64"
+    missing = why_not_weights(spec)
+    if missing is None and not triton.knobs.runtime.interpret and float8_of() is None:
+        return "the GPU multiplies no 8-bit floats"
+    return missing
 
 
 def in_halves(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
