@@ -72,6 +72,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     row's bits are the same in other company.
     """
     gates = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh")
+    yield KernelOffer("layer", "xpu", "lsv_xpu.vllm.layer:VllmLayer", _VLLM, rank=40)
     yield KernelOffer("rms_norm", "xpu", "lsv_xpu.vllm.ops:RmsNorm", _VLLM, rank=40)
     yield KernelOffer("rope", "xpu", "lsv_xpu.vllm.ops:Rotate", _VLLM, rank=40)
     for name in gates:

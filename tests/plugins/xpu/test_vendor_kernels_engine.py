@@ -77,7 +77,7 @@ def test_the_vendor_serves_its_ops(checkpoint: str) -> None:
     answers(checkpoint, "vllm", quantization="sym_int4_g32", **PLAIN)
     calls = libraries.obtain(libraries.VLLM).calls
     expected = {
-        "rms_norm", "rotary_embedding", "silu_and_mul", "int4_gemm_w4a16", "reshape_and_cache_flash",
-        "flash_attn_varlen_func", "varlen_fwd",
+        "rms_norm", "fused_add_rms_norm", "rotary_embedding", "silu_and_mul", "int4_gemm_w4a16",
+        "reshape_and_cache_flash", "flash_attn_varlen_func", "varlen_fwd",
     }  # fmt: skip
     assert set(calls) == expected

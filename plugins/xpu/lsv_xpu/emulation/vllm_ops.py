@@ -36,6 +36,20 @@ class VllmOps(StrictFake):
         check_devices(result=result, input=input, weight=weight)
         result.copy_(functional.rms_norm(input.float(), weight.shape, weight.float(), epsilon))
 
+    def fused_add_rms_norm(
+        self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, epsilon: float
+    ) -> None:
+        self.record("fused_add_rms_norm", tuple(input.shape))
+        require(weight is not None, "0.1.9 has no norm without a weight")
+        assert weight is not None
+        check_tensor("weight", weight, [input.dtype], [input.shape[-1]])
+        check_tensor("input", input, _FLOATS, [None, None])  # the op reads residual as if its rows lay like input's
+        check_tensor("residual", residual, [input.dtype], input.shape)
+        require(input.data_ptr() != residual.data_ptr(), "input and residual are the same memory")
+        check_devices(input=input, residual=residual, weight=weight)
+        residual.copy_((input.float() + residual.float()).to(input.dtype))
+        input.copy_(functional.rms_norm(residual.float(), weight.shape, weight.float(), epsilon))
+
     def silu_and_mul(self, result: torch.Tensor, input: torch.Tensor) -> None:
         self.record("silu_and_mul", tuple(result.shape))
         self._gated(result, input, functional.silu(input.float().chunk(2, -1)[0]))
@@ -65,15 +79,20 @@ class VllmOps(StrictFake):
     ) -> None:
         self.record("rotary_embedding", tuple(positions.shape))
         require(is_neox, "the fake turns halves only")
-        require(key is None, "the fake turns queries only")
-        check_tensor("query", query, _FLOATS, [None, None, head_size], dense=False)
+        require(query.dtype in _FLOATS, f"query is {query.dtype}")
         check_tensor("positions", positions, [torch.int64], [len(query)])
         check_tensor("cos_sin_cache", cos_sin_cache, [query.dtype], [None, None])
-        check_devices(positions=positions, query=query, cos_sin_cache=cos_sin_cache)
+        check_devices(positions=positions, query=query, key=key, cos_sin_cache=cos_sin_cache)
         half = cos_sin_cache.shape[1] // 2
         cos, sin = cos_sin_cache[positions].float()[:, None].split(half, dim=-1)
-        x, y = query[..., :half].float(), query[..., half : 2 * half].float()
-        query[..., : 2 * half] = torch.cat((x * cos - y * sin, y * cos + x * sin), dim=-1).to(query.dtype)
+        for name, heads in (("query", query), ("key", key)):
+            if heads is None:
+                continue
+            check_tensor(name, heads, [query.dtype], [len(query), None, head_size], dense=False)
+            require(query.shape[1] % heads.shape[1] == 0, "query has no multiple of the key's heads")
+            require(heads.stride()[1:] == (head_size, 1), f"a token's heads of {name} are not in one piece")
+            x, y = heads[..., :half].float(), heads[..., half : 2 * half].float()
+            heads[..., : 2 * half] = torch.cat((x * cos - y * sin, y * cos + x * sin), dim=-1).to(query.dtype)
 
     def reshape_and_cache_flash(
         self,

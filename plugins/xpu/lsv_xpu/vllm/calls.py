@@ -35,6 +35,10 @@ class VllmKernels:
         """x [..., size] and weight [size] -> out, dense, of x's shape."""
         self._ops.rms_norm(out, x, weight, eps)
 
+    def fused_add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """x and residual [T, size], dense, and weight [size]: residual becomes their sum, and x the sum normed."""
+        self._ops.fused_add_rms_norm(x, residual, weight, eps)
+
     def silu_and_mul(self, out: torch.Tensor, x: torch.Tensor) -> None:
         """x [..., 2 * size], dense: silu(first half) * second half -> out [..., size], dense."""
         self._ops.silu_and_mul(out, x)
@@ -56,8 +60,9 @@ class VllmKernels:
         cos_sin: torch.Tensor,
         neox: bool,
     ) -> None:
-        """Turns query [T, heads, head_size] and key in place. positions int64 [T]; cos_sin [positions, rotary], cosines
-        before sines, dense and in the query's dtype. ``neox`` pairs feature i with i + rotary / 2.
+        """Turns query [T, heads, head_size] and key [T, kv_heads, head_size] in place; both may be slices of rows, with
+        a token's heads one after the other. positions int64 [T]; cos_sin [positions, rotary], cosines before sines,
+        dense and in the query's dtype. ``neox`` pairs feature i with i + rotary / 2.
         """
         self._ops.rotary_embedding(positions, query, key, head_size, cos_sin, neox)
 

@@ -33,8 +33,9 @@ class RmsNorm(Kernel):
         self._module, self._library = module, _library()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous()
-        out = torch.empty_like(x)
+        if x.stride(-1) != 1 or not 2 <= x.dim() <= 4:  # of these the op reads rows where they are
+            x = x.contiguous()
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         self._library.rms_norm(out, x, self._module.weight, self._module.eps)
         return out
 
@@ -53,7 +54,9 @@ class GatedProduct(Kernel):
 
 
 class Rotate(Kernel):
-    """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. The op turns them where they are, so it gets a copy."""
+    """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. The op turns them where they are, so ``forward`` gives it a
+    copy.
+    """
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:
         self._module, self._library = module, _library()
@@ -65,8 +68,12 @@ class Rotate(Kernel):
 
     def forward(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         out = heads.clone(memory_format=torch.contiguous_format)
-        self._library.rotary_embedding(positions.contiguous(), out, None, self._head_dim, self._cos_sin, True)
+        self.turn(positions, out, None)
         return out
+
+    def turn(self, positions: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor | None) -> None:
+        """Turn both in place, see ``VllmKernels.rotary_embedding``."""
+        self._library.rotary_embedding(positions.contiguous(), queries, keys, self._head_dim, self._cos_sin, True)
 
 
 class VllmInt4Linear(Int4Linear):
