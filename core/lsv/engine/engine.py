@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
@@ -13,8 +12,8 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
-from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
-from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed
+from lsv.engine.messages import Finish, Stats, Submit, Update
+from lsv.errors import BadRequest, EngineDied, LsvError, RequestFailed
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
@@ -72,8 +71,6 @@ class Engine(Generic[Owner]):
         self._warned_of_itl = False
         self._steps = self._broken = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
-        self._rejected = self._tokens = 0
-        self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def start(self, progress: ReportProgress) -> Fit:
         """Load the model; raises ``StartError``."""
@@ -98,10 +95,8 @@ class Engine(Generic[Owner]):
         return Stats(
             running=counts.running,
             waiting=counts.waiting,
-            deferred=counts.deferred,
             kv_usage=counts.kv_usage,
             preemptions_total=counts.preemptions,
-            rejections_total=self._rejected,
             prompt_tokens_total=counts.prompt_tokens,
             generation_tokens_total=counts.generation_tokens,
             prefix_queries_total=counts.prefix_queries,
@@ -109,8 +104,6 @@ class Engine(Generic[Owner]):
             nonfinite_total=self._nonfinite,
             unwarmed_total=self._unwarmed,
             steps_total=self._steps,
-            tokens_total=self._tokens,
-            step_tokens=tuple(self._step_tokens),
             failed_steps_total=self._broken,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
@@ -122,11 +115,7 @@ class Engine(Generic[Owner]):
             raise self.failure
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
         group = self._make_group(self._submitted, message)
-        try:
-            self._started.add(group, group.arrival)
-        except Overloaded:
-            self._rejected += 1
-            raise
+        self._started.add(group, group.arrival)
         self._submitted += group.size
         self._open[group.id] = _Open(owner, message.id, group.size)
         self._ids[owner, message.id] = group.id
@@ -197,13 +186,9 @@ class Engine(Generic[Owner]):
     def _settle_oldest(self, began: float) -> None:
         result = self._executor.collect(self.config.step_timeout)
         now = self._now()
-        plan = self._in_flight.popleft()
-        for outcome in self._started.settle(plan, result, now):
+        for outcome in self._started.settle(self._in_flight.popleft(), result, now):
             self._publish(outcome)
         self._steps += 1
-        if plan.tokens:
-            self._tokens += plan.tokens
-            self._step_tokens[bisect_left(STEP_TOKENS, plan.tokens)] += 1
         self._broken += result.broken
         self._nonfinite += result.nonfinite
         self._unwarmed += result.unwarmed
@@ -316,7 +301,6 @@ def _make_update(id: int, outcome: Outcome) -> Update:
         cached=request.cached if is_first else None,
         queued=planned - request.arrival if is_first and planned is not None else None,
         prefill=first - planned if is_first and planned is not None and first is not None else None,
-        preemptions=0 if outcome.finish is None else request.preemptions,
         finish=outcome.finish,
         stop=outcome.stop,
         error=None if outcome.error is None else _as_error(outcome.error).record(),

@@ -265,14 +265,6 @@ SERVE = (
             name="api_key", type="list", default=(), env=("VLLM_API_KEY",),
             help="keys of which requests must carry one (default: none asked)", main=True
         ),
-        Setting(
-            name="enable_force_include_usage", type="bool", default=False,
-            help="end every stream with the usage, asked for or not",
-        ),
-        Setting(
-            name="protect_metrics", type="bool", default=False,
-            help="ask for the API key on /metrics, /health and /ready, too, which are open to monitoring otherwise",
-        ),
         Setting(name="root_path", default="", help="prefix that a proxy in front adds, such as /llm"),
         Setting(
             name="allowed_hosts", type="list", default=(),

@@ -44,8 +44,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     streams: type | None = None
     """Record of the events of a streamed answer."""
 
-    open: Literal["never", "monitoring", "always"] = "never"
-    """Whether it is open without a key: those for monitoring are, unless the operator protects them."""
+    public: bool = False
+    """Whether it is open without a key."""
 
     probe: bool = False
     """Whether it is answered while the server drains."""
@@ -144,7 +144,7 @@ ROUTES = (
         handler=status.live,
         summary="200 as long as the process answers",
         response=responses.Alive,
-        open="always",
+        public=True,
         probe=True,
     ),
     Route(
@@ -153,7 +153,6 @@ ROUTES = (
         handler=status.health,
         summary="200 when every model is ready, 503 with the progress before",
         response=responses.Health,
-        open="monitoring",
         probe=True,
     ),
     Route(
@@ -162,7 +161,6 @@ ROUTES = (
         handler=status.health,
         summary="The same as /ready",
         response=responses.Health,
-        open="monitoring",
         probe=True,
     ),
     Route(
@@ -178,7 +176,6 @@ ROUTES = (
         path="/metrics",
         handler=status.metrics,
         summary="Metrics in Prometheus text format",
-        open="monitoring",
         probe=True,
     ),
 )

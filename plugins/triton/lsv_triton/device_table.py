@@ -60,7 +60,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "rms_norm": {"default": Launch({"elements": 1024})},
     "rope": {"default": Launch({"elements": 1024})},
     "rope_write": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 1 << 13})},
-    "sum_ranks": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
+    "sum_ranks": {"default": Launch({"elements": 512}), INTERPRETER: Launch({"elements": 8192})},
     "gated": {"default": Launch({"elements": 1024}), INTERPRETER: Launch({"elements": 8192})},
     # of a vocabulary: what one of many programs surveys and lists, what one program of a row works on at once;
     # room: for a row's candidates
@@ -90,7 +90,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     },
     "product.some": {
         "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
-        "small": Launch({"rows": 64, "outputs": 64}, warps=4, stages=2),
+        "small": Launch({"rows": 64, "outputs": 64}, warps=8, stages=2),
         INTERPRETER: Launch({"rows": 32, "outputs": 64}),
     },
     "product.many": {

@@ -2,7 +2,8 @@
 
     python compile_gemm.py 90 hopper [layer ...]
 
-Prints an object a line: the layer, its rows, the kernel, and the matrix unit's instructions in its code.
+Prints an object a line: the layer, its rows, the kernel, the matrix unit's instructions in its code, and how many of it
+turn whole numbers into floats.
 ``TRITON_INTERPRET`` must not be set.
 """
 
@@ -28,13 +29,14 @@ _POINTERS = {
     torch.float8_e4m3fnuz: "*fp8e4b8", torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 _MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
+_CONVERSION = re.compile(r"\bcvt\.rn\.f(?:32|16)\.[us]\d+")
 _FP8 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 
 
 class Compiling:
     """Takes a kernel's place and compiles it with the arguments of each launch."""
 
-    def __init__(self, kernel: Any, target: GPUTarget, found: list[tuple[str, list[str]]]) -> None:
+    def __init__(self, kernel: Any, target: GPUTarget, found: list[tuple[str, list[str], int]]) -> None:
         self.kernel, self.target, self.found = kernel, target, found
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
@@ -53,7 +55,8 @@ class Compiling:
                 aligned[(place,)] = [["tt.divisibility", 16]]
         source = ASTSource(self.kernel, signature, constants, aligned)
         built = triton.compile(source, target=self.target, options=options)
-        self.found.append((self.kernel.__name__, sorted(set(_MATRIX.findall(built.asm["ptx"])))))
+        ptx = built.asm["ptx"]
+        self.found.append((self.kernel.__name__, sorted(set(_MATRIX.findall(ptx))), len(_CONVERSION.findall(ptx))))
 
 
 def _kind(value: Any) -> str:
@@ -125,7 +128,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
 
     weights.float8_of = lambda: torch.float8_e4m3fn if arch >= 89 else None
 
-    found: list[tuple[str, list[str]]] = []
+    found: list[tuple[str, list[str], int]] = []
     target = GPUTarget("cuda", arch, 32)
     kernels: tuple[tuple[Any, str], ...] = (
         (gemm, "multiply"),
@@ -140,8 +143,9 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
         setattr(module, name, Compiling(getattr(module, name), target, found))
 
     def show(layer: str, rows: int) -> None:
-        for kernel, instructions in found:
-            print(json.dumps({"layer": layer, "rows": rows, "kernel": kernel, "instructions": instructions}))
+        for kernel, instructions, conversions in found:
+            one = {"layer": layer, "rows": rows, "kernel": kernel, "instructions": instructions}
+            print(json.dumps({**one, "conversions": conversions}))
         found.clear()
 
     for name, linear in (*layers(), *integer_layers()):

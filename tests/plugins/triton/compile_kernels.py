@@ -52,7 +52,7 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
             sizes = {"HEADS": 32, "KV_HEADS": 8, "DIM": 80, "ROTARY": 20, "BLOCK": 64, "LINES": 8, "SPAN": 128}
             own = {"keys": stored, "values": stored}
             yield rope_write._turn_and_write, {**sizes, "NORM": asked, "FORM": form}, own
-        yield rank_sum._sum_ranks, {"RANKS": 8, "WIDE": asked, "BLOCK": 1024}, {}
+        yield rank_sum._sum_ranks, {"RANKS": 8, "WIDE": asked, "BLOCK": 512}, {}
         yield lora._project, {"ADD": asked, "OUTPUTS": 16, "INPUTS": 128}, {}
     yield sampling.list_candidates, _LISTED, {}
     yield sampling.draw, {**_LISTED, "CHUNKS": 64, "FIRST": 7, "BLOCK": 1024}, {}

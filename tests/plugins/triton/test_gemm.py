@@ -17,6 +17,7 @@ from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_triton import availability, plugin
 from lsv_triton.gemm.linear import TritonLinear
+from lsv_triton.gemm.weights import in_tiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())
@@ -24,7 +25,8 @@ NF4 = tuple((torch.arange(-8, 8).float() ** 3 / 64).bfloat16().tolist())
 BYTES = tuple(float(n) for n in range(-128, 128))
 FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())
 E5M2 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e5m2).float().tolist())
-TABLES = {"even4": NIBBLES, "table4": NF4, "even8": BYTES, "fp8": FP8, "e5m2": E5M2}
+WHOLE = tuple(float(n) for n in range(-8, 8))
+TABLES = {"even4": NIBBLES, "whole4": WHOLE, "table4": NF4, "even8": BYTES, "fp8": FP8, "e5m2": E5M2}
 # Of the largest output: sums in another order, rounded weights and results; the interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-9, torch.bfloat16: 2**-5}
 GROUPS = (0, 32, 20, 128, 16, 64)
@@ -151,6 +153,59 @@ def test_rows_of_any_shape(device: torch.device) -> None:
     for x in (torch.randn(2, 3, 64), torch.randn(64), torch.randn(0, 64)):
         found = kernel.forward(x.to(device))
         torch.testing.assert_close(found, reference.reference(x.to(device)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "group", "offsets", "whole"),
+    [(WHOLE, 128, False, True), (WHOLE, 0, False, True), (WHOLE, 128, True, False), (WHOLE, 20, False, False),
+     (NIBBLES, 128, False, False), (BYTES, 128, False, False)],
+)  # fmt: skip
+def test_which_codes_are_multiplied_as_whole_numbers(
+    table: tuple[float, ...], group: int, offsets: bool, whole: bool, device: torch.device
+) -> None:
+    linear = random_layer(Codebook(table, group, offsets), 70, 256, torch.float32, device)
+    assert packed(linear)._stack.packed.whole == whole
+
+
+@pytest.mark.parametrize(("dtype", "power"), [(torch.bfloat16, 0x4300), (torch.float16, 0x6400)], ids=str)
+@pytest.mark.parametrize("first", [-64, -8, 0, 64])
+def test_codes_in_the_last_bits_of_a_power_of_two(dtype: torch.dtype, power: int, first: int) -> None:
+    """What ``read_whole`` does in 16 bits, which the interpreter does not: no code is rounded."""
+    codes = torch.arange(16, dtype=torch.int16)
+    values = (codes | power).view(dtype)
+    size = {0x4300: 128, 0x6400: 1024}[power]
+    assert (values - (size - first)).tolist() == [code + first for code in range(16)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_zero_points(dtype: torch.dtype, device: torch.device) -> None:
+    """Offsets that are multiples of the scales go into the codes; with one that is not, all are added to weights."""
+    counts = Codebook(tuple(float(n) for n in range(16)), 64, offsets=True)
+    linear = random_layer(counts, 70, 200, dtype, device)
+    assert linear.offsets is not None
+    for zeros, whole in ((torch.randint(0, 16, (70, 4)).float(), True), (torch.tensor([[7.5, 8, 8, 8]]), False)):
+        offsets = -linear.scales.cpu() * zeros
+        offsets[3], scales = 0, linear.scales.cpu()
+        scales[3] = 0
+        again = CodedLinear(linear.layer, counts, linear.bias)
+        again.hold(linear.codes.cpu(), scales, offsets)
+        again = again.to(device)
+        x = torch.randn(9, 200).to(device, dtype)
+        wanted, kernel = again.reference(x).float(), packed(again)
+        assert kernel._stack.packed.whole == whole
+        error = (kernel.forward(x).float() - wanted).abs().max() / wanted.abs().max()
+        assert error <= TOLERANCE[dtype]
+
+
+def test_the_bytes_of_a_step_lie_together() -> None:
+    rows = torch.arange(5 * 12, dtype=torch.uint8).view(5, 12)
+    tiles = in_tiles(rows, 4, 2)
+    assert tiles.shape == (6, 12)
+    flat = tiles.flatten().tolist()
+    assert flat[:8] == [*range(4), *range(12, 16)]  # the first step of the first two outputs
+    assert flat[8:16] == [*range(4, 8), *range(16, 20)]
+    assert flat[24:28] == list(range(24, 28))
+    assert flat[-4:] == [0] * 4
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

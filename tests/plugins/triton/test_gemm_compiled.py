@@ -8,24 +8,28 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
-def compiled(*arguments: str) -> dict[tuple[str, str, int], set[str]]:
-    """The matrix unit's instructions by layer, kernel and rows, without the sizes that rows make differ."""
+def compiled(*arguments: str) -> list[dict[str, Any]]:
+    """What the script prints."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_gemm.py")
     done = subprocess.run([sys.executable, str(script), *arguments], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+def check(printed: list[dict[str, Any]]) -> None:
+    """Sums of floats go through one instruction however many rows there are, whose size they may make differ; those of
+    integers are exact in any.
+    """
+    found = {
         (one["layer"], one["kernel"], one["rows"]): {re.sub(r"(?<=m64)n\d+", "", name) for name in one["instructions"]}
-        for one in map(json.loads, done.stdout.splitlines())
+        for one in printed
     }
-
-
-def check(found: dict[tuple[str, str, int], set[str]]) -> None:
-    """Sums of floats go through one instruction however many rows there are; those of integers are exact in any."""
     products = {layer for layer, kernel, rows in found if kernel == "multiply" and rows == 1}
     assert products
     for layer in products:
@@ -39,12 +43,22 @@ def test_one_instruction_for_every_number_of_rows() -> None:
     check(compiled("90", "hopper", "w4"))
 
 
+def test_codes_that_are_whole_numbers_are_not_converted() -> None:
+    """A conversion takes four times as long as other instructions, and there is one for every weight."""
+    printed = [
+        one for one in compiled("90", "hopper", "w4", "w4 with offsets", "ordered") if one["kernel"] == "multiply"
+    ]
+    conversions = {(one["layer"], one["rows"]): one["conversions"] for one in printed}
+    assert conversions["w4", 1] == conversions["w4", 2048] == 0
+    assert conversions["w4 with offsets", 1] < 16 < conversions["ordered", 1]  # zero points, one for a group's weights
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("arch", "kind"), [("80", "ampere"), ("90", "hopper"), ("100", "hopper"), ("120", "ada")])
 def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
     found = compiled(arch, kind)
     check(found)
-    assert {layer for layer, _, _ in found} >= {
+    assert {one["layer"] for one in found} >= {
         "plain",
         "w4",
         "fp8",

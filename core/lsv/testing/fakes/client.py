@@ -34,7 +34,6 @@ class FakeTokenizer:
     longest = 1
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
-    special_ids = frozenset(range(BOS, VOCAB))
     has_chat_template = True
     special_tokens: ClassVar[Mapping[str, str]] = {}
 

@@ -14,13 +14,7 @@ CLIENT_GONE = 499
 
 
 def record(exchange: Exchange, route: str, status: int) -> None:
-    """Log and count one finished request, once: an error on its way out passes several places that could.
-
-    ``route`` is a declared pattern, so it needs no escaping.
-    """
-    if exchange.recorded:
-        return
-    exchange.recorded = True
+    """Log and count one finished request; ``route`` is a declared pattern, so it needs no escaping."""
     exchange.api.metrics.count_http(route, status)
     if not exchange.api.options.log_requests:
         return

@@ -73,8 +73,6 @@ class GenerationRequest(SampledRequest, kw_only=True):
     echo: bool | None = None
     add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    return_token_ids: bool | None = None
-    truncation_side: Literal["left", "right"] | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -171,6 +169,3 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    endianness: Literal["native", "little", "big"] | None = None

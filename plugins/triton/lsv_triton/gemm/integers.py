@@ -5,14 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv_triton.gemm.tiles import finish, name_rows, place_rows
+from lsv_triton.gemm.tiles import finish, name_rows, place_rows, place_weights
 
 
 @triton.jit(do_not_specialize=("M", "x_rows"))
 def multiply_integers(
     x, row_scales, weight, scales, bias, out, tiles, pairs,
-    M, N, columns, groups, x_rows, x_stride, top,
-    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    M, N, columns, stored, groups, x_rows, x_stride, top,
+    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out [M, N] from x int8 [x_rows, inputs] and weights [experts, N, columns].
 
@@ -27,21 +28,21 @@ def multiply_integers(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if tiles is not None:
         expert = expert.to(tl.int64)
-        weight += expert * N * columns
+        weight += expert * stored * columns
         scales += expert * N * groups
         if bias is not None:
             bias += expert * N
     own = tl.where(n < N, n, 0)
     span = tl.arange(0, SPAN)
     rows_at = x + reads[None, :] * x_stride + span[:, None]
-    weights_at = weight + own[:, None].to(tl.int64) * columns + span[None, :]
+    weights_at = weight + place_weights(n, N, columns, SPAN, TILE)
     sums = tl.zeros((BLOCK_N, BLOCK_M), tl.int32)
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for step in range(tl.cdiv(columns, SPAN)):
         if EVEN or HALVES == 2:
-            packed = tl.load(weights_at + step * SPAN)
+            packed = tl.load(weights_at + step * (SPAN * TILE))
         else:
-            packed = tl.load(weights_at + step * SPAN, mask=(step * SPAN + span < columns)[None, :], other=0)
+            packed = tl.load(weights_at + step * (SPAN * TILE), mask=(step * SPAN + span < columns)[None, :], other=0)
         if HALVES == 1:
             sums = tl.dot(packed, tl.load(rows_at + step * SPAN), sums, out_dtype=tl.int32)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv_triton.gemm.tiles import decode, finish, name_rows, place_rows
+from lsv_triton.gemm.tiles import decode, finish, name_rows, place_rows, place_weights, read_whole
 
 
 @triton.jit
@@ -41,19 +41,40 @@ def _weights(
     return w
 
 
+@triton.jit
+def _whole(packed, half, offsets, at, FIRST: tl.constexpr, DOT: tl.constexpr):
+    """Weights [outputs, SPAN] as whole numbers: codes of 4 bits from FIRST on, or from offsets int8 that are ``at``."""
+    first = tl.zeros_like(at).to(tl.float32) + FIRST
+    if offsets is not None:
+        first = tl.load(offsets + at).to(tl.float32)
+    return read_whole(packed >> 4 * half & 15, first[:, None], DOT)
+
+
+@triton.jit
+def _add_scaled(sums, w, rows, scales, row_scales, places, SPAN: tl.constexpr):
+    """``sums`` and the product of codes times their scales, pointers [outputs]; row_scales or None have ``places``."""
+    found = tl.dot(w, rows, tl.zeros_like(sums), input_precision="ieee", max_num_imprecise_acc=SPAN)
+    found *= tl.load(scales)[:, None]
+    if row_scales is not None:
+        found *= tl.load(row_scales + places)[None, :]
+    return sums + found
+
+
 @triton.jit(do_not_specialize=("M", "x_rows"))
 def multiply(
     x, weight, scales, offsets, table, order, bias, row_scales, out, tiles, pairs,
-    M, N, K, columns, groups, x_rows, x_stride, top,
+    M, N, K, columns, stored, groups, x_rows, x_stride, top,
     VALUES: tl.constexpr, X_VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
     HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr,
-    SCALED: tl.constexpr, ROUND: tl.constexpr, DOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr, LATE: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, DOT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out [M, N] = x [M, K] @ weights [experts, N, K].T, by tiles of BLOCK_N outputs and BLOCK_M rows.
 
-    With ``SPLIT`` a program adds up one part and out is float32 [parts, M, N]; see ``add_parts``. Weights are rounded
-    to ``ROUND``, and multiplied in ``DOT``. Rows of codes have ``row_scales`` [groups, x_rows]; where these
-    are of groups of inputs, as with ``SCALED``, codes are multiplied by codes, SPAN inputs of a group at a time.
+    Weights lie in tiles of TILE outputs, ``stored`` of them and ``columns`` bytes each: see ``place_weights``. They are
+    rounded to ``ROUND``, and multiplied in ``DOT``. With ``SPLIT`` a program adds up one part and out is float32
+    [parts, M, N]; see ``add_parts``. Rows of codes have ``row_scales`` [groups, x_rows]. Where codes are multiplied, as
+    with ``WHOLE`` and by rows of codes, the scales of groups are ``LATE``: they wait for the sums of SPAN inputs.
     """
     expert, first, end = place_rows(tiles, M, BLOCK_M)
     if first >= end:
@@ -62,7 +83,7 @@ def multiply(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if tiles is not None:
         expert = expert.to(tl.int64)
-        weight += expert * N * columns
+        weight += expert * stored * columns
         if scales is not None:
             scales += expert * N * groups
         if offsets is not None:
@@ -74,7 +95,7 @@ def multiply(
     own = tl.where(n < N, n, 0)
     span = tl.arange(0, SPAN)
     rows_at = x + reads[None, :] * x_stride
-    weights_at = weight + own[:, None].to(tl.int64) * columns + span[None, :]
+    weights_at = weight + place_weights(n, N, columns, SPAN, TILE)
     start, stop = 0, tl.cdiv(K, SPAN * HALVES)
     if SPLIT:
         start = tl.program_id(2) * PART
@@ -84,16 +105,21 @@ def multiply(
         sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for step in range(part, tl.minimum(part + PART, stop)):
             if EVEN or HALVES == 2:
-                packed = tl.load(weights_at + step * SPAN)
+                packed = tl.load(weights_at + step * (SPAN * TILE))
             else:
-                packed = tl.load(weights_at + step * SPAN, mask=(step * SPAN + span < K)[None, :], other=0)
+                packed = tl.load(weights_at + step * (SPAN * TILE), mask=(step * SPAN + span < K)[None, :], other=0)
             for half in tl.static_range(HALVES):
                 block = step * HALVES + half
-                k = block * SPAN + span
-                w = _weights(
-                    packed, half, k, block, own, None if SCALED else scales, offsets, table, N, K, groups,
-                    VALUES, GROUP, FIRST, STEP, HALVES, SPAN, EVEN,
-                )  # fmt: skip
+                k, group = block * SPAN + span, 0
+                if LATE:
+                    group = tl.minimum(block * SPAN // GROUP, groups - 1)
+                if WHOLE:
+                    w = _whole(packed, half, offsets, group * N + own, FIRST, DOT)
+                else:
+                    w = _weights(
+                        packed, half, k, block, own, None if LATE else scales, offsets, table, N, K, groups,
+                        VALUES, GROUP, FIRST, STEP, HALVES, SPAN, EVEN,
+                    ).to(ROUND).to(DOT)  # fmt: skip
                 if order is not None:
                     k = tl.load(order + k, mask=k < K, other=K)
                 if EVEN:
@@ -102,16 +128,11 @@ def multiply(
                     rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0)
                 if X_VALUES == "e4m3":
                     rows = decode(rows, table, X_VALUES, FIRST, STEP)
-                before = sums
-                if SCALED:
-                    before = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-                found = tl.dot(w.to(ROUND).to(DOT), rows.to(DOT), before, input_precision="ieee",
-                               max_num_imprecise_acc=SPAN)  # fmt: skip
-                if SCALED:
-                    group = tl.minimum(block * SPAN // GROUP, groups - 1)
-                    found *= tl.load(scales + group * N + own)[:, None]
-                    found = sums + found * tl.load(row_scales + group * x_rows + reads)[None, :]
-                sums = found
+                if LATE:
+                    at, places = scales + group * N + own, group * x_rows + reads
+                    sums = _add_scaled(sums, w, rows.to(DOT), at, row_scales, places, SPAN)
+                else:
+                    sums = tl.dot(w, rows.to(DOT), sums, input_precision="ieee", max_num_imprecise_acc=SPAN)
         total += sums
     if SPLIT:
         out += tl.program_id(2).to(tl.int64) * M * N

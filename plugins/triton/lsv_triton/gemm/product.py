@@ -89,12 +89,15 @@ def float_product(
     codes = x.dtype == torch.uint8
     rounding = tl.float16 if codes else _FLOATS[x.dtype]
     multiply[tiles, columns, parts if split else 1](
-        x, weights.weight, weights.scales, weights.offsets, weights.table, weights.order, weights.bias, row_scales,
+        x, weights.weight, weights.scales, weights.firsts if weights.whole else weights.offsets,
+        weights.table, weights.order, weights.bias, row_scales,
         into, None if route is None else route.tiles, None if route is None else route.pairs,
-        rows, weights.outputs, weights.inputs, weights.weight.shape[-1], weights.groups, len(x), x.stride(0), top,
+        rows, weights.outputs, weights.inputs, *reversed(weights.weight.shape[1:]), weights.groups, len(x), x.stride(0),
+        top,
         VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
         HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
-        SCALED=row_scales is not None and form.group > 0, ROUND=rounding, DOT=_operand(rounding),
+        WHOLE=weights.whole, LATE=form.group > 0 and (weights.whole or row_scales is not None), TILE=weights.tile,
+        ROUND=rounding, DOT=_operand(rounding),
         BLOCK_M=block, BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:
@@ -116,9 +119,9 @@ def _integer_product(x: torch.Tensor, weights: Packed, out: torch.Tensor, route:
     multiply_integers[tiles, triton.cdiv(weights.outputs, sizes["outputs"])](
         codes, row_scales, weights.weight, weights.scales, weights.bias, out,
         None if route is None else route.tiles, None if route is None else route.pairs,
-        rows, weights.outputs, weights.weight.shape[-1], weights.groups, len(x), codes.stride(0), top,
-        HALVES=halves, SPAN=span, EVEN=weights.inputs % span == 0, BLOCK_M=block, BLOCK_N=sizes["outputs"],
-        num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+        rows, weights.outputs, *reversed(weights.weight.shape[1:]), weights.groups, len(x), codes.stride(0), top,
+        HALVES=halves, SPAN=span, EVEN=weights.inputs % span == 0, TILE=weights.tile, BLOCK_M=block,
+        BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -54,6 +54,27 @@ def decode(codes, table, VALUES: tl.constexpr, FIRST: tl.constexpr, STEP: tl.con
 
 
 @triton.jit
+def place_weights(n, N, columns, SPAN: tl.constexpr, TILE: tl.constexpr):
+    """Where the first SPAN bytes of outputs ``n`` are, [outputs, SPAN]; the next step's are ``SPAN * TILE`` behind."""
+    own = tl.where(n < N, n, 0).to(tl.int64)
+    return (own // TILE * columns * TILE + own % TILE * SPAN)[:, None] + tl.arange(0, SPAN)[None, :]
+
+
+@triton.jit
+def read_whole(codes, first, DOT: tl.constexpr):
+    """``codes + first`` for codes uint8 below 16 and whole numbers ``first`` float32 [outputs, 1], exact: in 16 bits a
+    code is put where a power of two has its last bits, and the power taken away.
+    """
+    if tl.bfloat16 == DOT:
+        values = (codes.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - (128 - first).to(DOT)
+    elif tl.float16 == DOT:
+        values = (codes.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - (1024 - first).to(DOT)
+    else:
+        values = codes.to(tl.float32) + first
+    return values.to(DOT)
+
+
+@triton.jit
 def finish(total, out, scales, row_scales, bias, reads, writes, there, n, N):
     """Scale a tile float32 [outputs, rows], add the bias, and store it."""
     own = n < N

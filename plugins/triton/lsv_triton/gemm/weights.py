@@ -21,6 +21,12 @@ Values = Literal["plain", "even", "e4m3", "e5m2", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
 """Of codes, by ``Codebook.kind``."""
 
+_FARTHEST = 64
+"""Whole numbers this far from zero, and 15 more, are exact in 16 bits."""
+
+_ROUNDED_AWAY = 1e-5
+"""What rounding to float32 can make of a multiple of a scale, in units of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -50,6 +56,12 @@ class Form:
         even = (first, second - first) if codebook.kind == "even" else (0.0, 1.0)
         return cls(_KINDS[codebook.kind], group, *even, halves=2 if codebook.bits == 4 else 1)
 
+    @property
+    def whole(self) -> bool:
+        """Whether codes are whole numbers of 4 bits, but for scales and offsets."""
+        whole = self.values == "even" and self.halves == 2 and self.step == 1 and self.first.is_integer()
+        return whole and abs(self.first) <= _FARTHEST
+
     def span(self, wanted: int) -> int:
         """Inputs of one step: as wanted, or fewer where small groups of a power of two would end inside."""
         small = 16 <= self.group < wanted and self.group & (self.group - 1) == 0
@@ -60,8 +72,10 @@ class Form:
 class Packed:
     """Weights of linear layers that are alike: one, or all experts of a layer.
 
-    weight [layers, N, columns], scales and offsets float32 [layers, groups, N], order int32 [layers, K], bias
-    [layers, N]; table float32 [codes]. A step of the kernel takes ``span`` inputs, for each half of a byte.
+    weight [layers, N, columns], or in tiles of ``tile`` outputs [layers, N rounded up, columns], see ``in_tiles``;
+    scales and offsets float32 [layers, groups, N], firsts int8 likewise; order int32 [layers, K], bias [layers, N];
+    table float32 [codes]. ``firsts`` are what code 0 means in units of the scales, if that is a whole number.
+    A step of the kernel takes ``span`` inputs, for each half of a byte.
     """
 
     form: Form
@@ -74,6 +88,15 @@ class Packed:
     order: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     table: torch.Tensor | None = None
+    tile: int = 1
+    firsts: torch.Tensor | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether codes can be multiplied as whole numbers, a step at a time, and scaled afterwards."""
+        form = self.form
+        exact = form.whole and form.group % self.span == 0
+        return exact and (self.offsets is None or self.firsts is not None)
 
     @property
     def groups(self) -> int:
@@ -92,6 +115,7 @@ class Stack:
         first = layers[0]
         self.rounds = rounds
         self.native: torch.dtype | None = None
+        self._whole = [False] * len(layers)
         self._layers, self._owner, self._prefix = tuple(layers), owner, prefix
         self._format, self._form = first.format, Form.of(first)
         self.outputs, self.inputs = first.layer.width, first.layer.inputs
@@ -129,7 +153,14 @@ class Stack:
             if self.native == torch.float8_e4m3fnuz:
                 halve(self._tensors["weight"][number])
                 self._tensors["scales"][number] *= 2
-        self._packed = Packed(form, self.outputs, self.inputs, span, **tensors)
+        if not all(self._whole):
+            tensors.pop("firsts", None)
+        tile = self._tile(device) if form.halves == 2 else 1
+        self._packed = Packed(form, self.outputs, self.inputs, span, **tensors, tile=tile)
+
+    def _tile(self, device: torch.device) -> int:
+        """Outputs of the smallest tile that a product reads."""
+        return launch(f"{self.op}.few", device)["outputs"]
 
     def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:
         halves, numbers = name == "weight" and self._form.halves == 2, name in ("scales", "offsets")
@@ -138,10 +169,20 @@ class Stack:
             return
         tensor = layer.release(held)
         if halves:
-            tensor = in_halves(tensor, self.inputs, span)
+            tensor = in_tiles(in_halves(tensor, self.inputs, span), span, self._tile(tensor.device))
         elif numbers:
             tensor = tensor.reshape(self.outputs, -1).T
+            if name == "offsets" and self._form.whole:
+                self._take_firsts(number, tensor)
         self._put(name, number, tensor)
+
+    def _take_firsts(self, number: int, offsets: torch.Tensor) -> None:
+        """What code 0 means in units of the scale, if that is a whole number everywhere, as with zero points."""
+        scales = self._tensors["scales"][number]
+        firsts = self._form.first + torch.where(offsets == 0, 0.0, offsets / scales)
+        whole = ((firsts - firsts.round()).abs() <= _ROUNDED_AWAY) & (firsts.abs() <= _FARTHEST)
+        self._whole[number] = whole.is_meta or bool(whole.all())
+        self._put("firsts", number, firsts.nan_to_num().clamp(-_FARTHEST, _FARTHEST).round().to(torch.int8))
 
     def _put(self, name: str, number: int, tensor: torch.Tensor) -> None:
         key, shape = f"{self._prefix}packed_{name}", (len(self._layers), *tensor.shape)
@@ -198,3 +239,11 @@ def in_halves(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
     codes = from_nibbles(pairs)[:, :inputs]
     codes = functional.pad(codes, (0, -inputs % (2 * span))).view(len(pairs), -1, 2, span)
     return torch.flatten(codes[:, :, 0] | codes[:, :, 1] << 4, start_dim=1)
+
+
+def in_tiles(rows: torch.Tensor, span: int, tile: int) -> torch.Tensor:
+    """uint8 [N, steps * span] -> [N rounded up to ``tile``, steps * span], where a step's bytes of ``tile`` outputs lie
+    together, so that a product reads them in one piece.
+    """
+    rows = functional.pad(rows, (0, 0, 0, -len(rows) % tile))
+    return rows.view(-1, tile, rows.shape[1] // span, span).transpose(1, 2).reshape(rows.shape)

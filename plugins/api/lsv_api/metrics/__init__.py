@@ -1,1 +1,0 @@
-"""Prometheus metrics: what each request was like, and how the engines are."""
