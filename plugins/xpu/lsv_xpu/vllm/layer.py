@@ -9,13 +9,13 @@ from lsv.nn.decoder import DecoderLayer
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import CarryingKernel
 from lsv_xpu import libraries
 from lsv_xpu.vllm.calls import VllmKernels
 from lsv_xpu.vllm.ops import Rotate
 
 
-class VllmLayer(Kernel):
+class VllmLayer(CarryingKernel):
     """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden], for x that nobody reads afterwards.
 
     Both residual sums are one launch with the norm after them, in place, of which the second is the next layer's. q and
@@ -33,7 +33,6 @@ class VllmLayer(Kernel):
         return x + change
 
     def carry(self, x: torch.Tensor, change: torch.Tensor | None, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """The layer over ``x + change``, or over ``x`` alone; its output is the sum of the two results."""
         layer = self._module
         normed = layer.before_attn(x) if change is None else self._add_and_norm(x, change, layer.before_attn)
         normed = self._add_and_norm(x, _attend(layer.attn, normed, step), layer.before_mlp)
