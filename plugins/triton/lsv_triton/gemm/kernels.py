@@ -42,7 +42,7 @@ def _weights(
 
 
 @triton.jit
-def _whole(packed, half, offsets, at, FIRST: tl.constexpr, DOT: tl.constexpr):
+def _read_codes(packed, half, offsets, at, FIRST: tl.constexpr, DOT: tl.constexpr):
     """Weights [outputs, SPAN] as whole numbers: codes of 4 bits from FIRST on, or from offsets int8 that are ``at``."""
     first = tl.zeros_like(at).to(tl.float32) + FIRST
     if offsets is not None:
@@ -114,7 +114,7 @@ def multiply(
                 if LATE:
                     group = tl.minimum(block * SPAN // GROUP, groups - 1)
                 if WHOLE:
-                    w = _whole(packed, half, offsets, group * N + own, FIRST, DOT)
+                    w = _read_codes(packed, half, offsets, group * N + own, FIRST, DOT)
                 else:
                     w = _weights(
                         packed, half, k, block, own, None if LATE else scales, offsets, table, N, K, groups,

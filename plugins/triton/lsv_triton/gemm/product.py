@@ -27,6 +27,9 @@ _FLOATS = {
 }
 _FEW, _SOME = 16, 64
 
+_HELD_TWICE = 64
+"""Outputs of a tile where the sums of a group lie in registers beside those of all groups."""
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -83,7 +86,9 @@ def float_product(
     part = max(1, common["part"] // step)
     parts = triton.cdiv(triton.cdiv(weights.inputs, step), part)
     tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
-    columns = triton.cdiv(weights.outputs, sizes["outputs"])
+    late = form.group > 0 and (weights.whole or row_scales is not None)
+    outputs = min(sizes["outputs"], _HELD_TWICE) if late else sizes["outputs"]
+    columns = triton.cdiv(weights.outputs, outputs)
     split = route is None and parts > 1 and tiles * columns < common["programs"]
     into = torch.empty((parts, *out.shape), dtype=torch.float32, device=device) if split else out
     codes = x.dtype == torch.uint8
@@ -96,9 +101,9 @@ def float_product(
         top,
         VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
         HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
-        WHOLE=weights.whole, LATE=form.group > 0 and (weights.whole or row_scales is not None), TILE=weights.tile,
+        WHOLE=weights.whole, LATE=late, TILE=weights.tile,
         ROUND=rounding, DOT=_operand(rounding),
-        BLOCK_M=block, BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+        BLOCK_M=block, BLOCK_N=outputs, num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:
         width = common["outputs"]
