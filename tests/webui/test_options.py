@@ -71,7 +71,7 @@ def test_a_missing_gradio_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_taken_port_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match="can't listen on"):
+        with pytest.raises(ConfigError, match=f"can't listen on 127.0.0.1:{port}: Address already in use; choose"):
             check_address("127.0.0.1", port)
 
 

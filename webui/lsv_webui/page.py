@@ -75,8 +75,9 @@ def check_address(host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # Python adds the address, which is in the message already
         raise ConfigError(
-            f"the web page can't listen on {host}:{port}: {error}; choose another --webui-host or --webui-port",
+            f"the web page can't listen on {host}:{port}: {why}; choose another --webui-host or --webui-port",
             param="webui.port",
         ) from None
 
