@@ -13,7 +13,7 @@ import pytest
 from lsv.cli.context import CommandContext
 from lsv.errors import ConfigError
 from lsv_webui.frontend import page_options
-from lsv_webui.options import PageOptions, require_gradio, server_address
+from lsv_webui.options import PageOptions, require_gradio
 from lsv_webui.page import check_address
 
 
@@ -50,16 +50,6 @@ def test_what_the_page_can_not_follow() -> None:
         page_options(served("--ssl-certfile", "a", "--ssl-keyfile", "b"))
     with pytest.raises(ConfigError, match="port"):
         page_options(served("--port", "0"))
-
-
-@pytest.mark.parametrize("given", ["http://h:1", "http://h:1/", "http://h:1/v1", "h:1", "http://h:1/v1/"])
-def test_addresses(given: str) -> None:
-    assert server_address(given) == "http://h:1"
-
-
-def test_an_address_of_another_kind() -> None:
-    with pytest.raises(ConfigError, match="http or https"):
-        server_address("ftp://h")
 
 
 def test_a_missing_gradio_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

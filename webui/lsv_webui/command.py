@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from lsv.cli.address import API, server_address
 from lsv.cli.context import CommandContext
-from lsv.settings import Setting
-from lsv_webui.options import SETTINGS, PageOptions, require_gradio, server_address
-
-API = Setting(name="api", default="http://localhost:8000", help="address of the server", scope="all")
+from lsv_webui.options import SETTINGS, PageOptions, require_gradio
 
 
 def run(arguments: list[str], context: CommandContext) -> int:

@@ -56,13 +56,3 @@ def is_local(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def server_address(url: str) -> str:
-    """An API address as people type it, with or without a scheme and ``/v1``. Raises ``ConfigError``."""
-    address = url.rstrip("/").removesuffix("/v1")
-    if "://" not in address:
-        address = f"http://{address}"
-    if not address.startswith(("http://", "https://")):
-        raise ConfigError(f"--api must be an http or https address, got {url!r}", param="api")
-    return address

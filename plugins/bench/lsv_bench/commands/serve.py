@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lsv.cli.address import server_address
 from lsv.cli.context import CommandContext
 from lsv.errors import ConfigError
 from lsv_bench.arrivals import Arrivals
@@ -75,9 +76,9 @@ def measure(settings: Mapping[str, Any], model: str, number: int, point: Mapping
 
 
 def address(settings: Mapping[str, Any]) -> str:
-    """Where the server is, ending in ``/v1``."""
-    url: str = settings["url"] or f"http://{settings['host']}:{settings['port']}/v1"
-    return url.rstrip("/")
+    """Where the server is, ending in ``/v1``. Raises ``ConfigError``."""
+    given: str = settings["api"] or f"{settings['host']}:{settings['port']}"
+    return f"{server_address(given)}/v1"
 
 
 def find_model(settings: Mapping[str, Any]) -> str:

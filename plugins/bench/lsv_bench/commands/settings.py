@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lsv.cli.address import API
 from lsv.cli.context import JSON
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
@@ -94,7 +95,7 @@ _NOT_NEEDED = tuple(
 )
 """Options of other programs that put servers under load."""
 SERVE = (
-    Setting(name="url", aliases=("base_url",), help="address of the server, ending in /v1", scope="all"),
+    msgspec.structs.replace(API, default=None),
     Setting(name="host", default="127.0.0.1", help="host of the server", scope="all"),
     Setting(name="port", type="int", default=8000, help="port of the server", scope="all"),
     Setting(
