@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
@@ -11,18 +14,31 @@ import httpx2
 from lsv.errors import BadRequest, LsvError, Unavailable
 
 _TIMEOUT = httpx2.Timeout(3600.0, connect=10.0)
+_CUT = "the connection to the server broke off before the answer was complete"
 
 
 def headers(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
+def quieten() -> None:
+    """Keep the HTTP client from logging a line a request: among answers it disturbs, while measuring it takes time."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream, up to ``[DONE]``; raises ``BadRequest`` on an error event."""
+    """The JSON objects of a server-sent event stream, up to ``[DONE]``.
+
+    Raises ``BadRequest`` on an error event, ``Unavailable`` for a stream that ends without that mark.
+    """
+    ended = False
     for line in lines:
+        ended = ended or line.partition("data:")[2].strip() == "[DONE]"
         found = _event(line)
         if found is not None:
             yield found
+    if not ended:
+        raise Unavailable(_CUT)
 
 
 def _event(line: str) -> dict[str, Any] | None:
@@ -38,12 +54,22 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def refusal(status: int, body: bytes) -> LsvError:
-    """The error a server answered with."""
+    """The error a server answered with, or a proxy before it."""
     try:
-        message = json.loads(body)["error"]["message"]
+        message = str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        message = body[:200].decode("utf-8", "replace")
+        message = _foreign(status, body)
     return BadRequest(f"the server answered {status}: {message}")
+
+
+def _foreign(status: int, body: bytes) -> str:
+    """What a body says that is not an OpenAI-compatible server's; of a page of HTML only its status."""
+    text = body[:200].decode("utf-8", "replace").strip()
+    if text and not text.startswith("<"):
+        return text
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "an unknown status"
+    why = "; a proxy before it can't reach it" if status in (502, 503, 504) else ""
+    return f"{phrase}{why}"
 
 
 class ApiClient:
@@ -54,24 +80,36 @@ class ApiClient:
         self._http = httpx2.Client(headers=headers(api_key), timeout=_TIMEOUT)
 
     def models(self) -> list[str]:
-        """Names the server answers to."""
-        try:
+        """Names the server answers to, at least one. Raises ``Unavailable``."""
+        with self._in_words():
             response = self._http.get(f"{self.url}/models")
-        except httpx2.TransportError as cause:
-            raise self._unreachable(cause) from cause
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
-        return [model["id"] for model in response.json()["data"]]
+        try:
+            names = [str(model["id"]) for model in response.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise Unavailable(f"what answers at {self.url} is no OpenAI-compatible server") from None
+        if not names:
+            raise Unavailable(f"the server at {self.url} serves no model")
+        return names
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Events of a streamed answer; closing the iterator closes the connection, which aborts the request."""
-        try:
-            with self._http.stream("POST", f"{self.url}/{path}", json={**body, "stream": True}) as response:
-                if response.status_code != 200:
-                    raise refusal(response.status_code, response.read())
-                yield from events(response.iter_lines())
-        except httpx2.TransportError as cause:
-            raise self._unreachable(cause) from cause
+        with (
+            self._in_words(),
+            self._http.stream("POST", f"{self.url}/{path}", json={**body, "stream": True}) as response,
+        ):
+            if response.status_code != 200:
+                raise refusal(response.status_code, response.read())
+            yield from events(response.iter_lines())
 
-    def _unreachable(self, cause: Exception) -> LsvError:
-        return Unavailable(f"no server answers at {self.url} ({cause}); start one with: lsv serve")
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
+            raise Unavailable(f"no server answers at {self.url} ({cause}); start one with: lsv serve") from cause
+        except httpx2.TimeoutException as cause:
+            raise Unavailable(f"the server at {self.url} did not answer in time") from cause
+        except httpx2.TransportError as cause:
+            raise Unavailable(f"{_CUT} ({cause})") from cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 
 from lsv.cli.context import CommandContext, HelpWanted, wants_help
 from lsv.errors import ConfigError, suggestion
@@ -22,7 +21,9 @@ KINDS = {
 def run(arguments: list[str], context: CommandContext) -> int:
     kind = arguments[0] if arguments else ""
     if kind in KINDS:
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would cost time while it is measured
+        from lsv_bench.openai_api import quieten
+
+        quieten()
         try:
             code: int = importlib.import_module(KINDS[kind][0]).run(arguments[1:], context)
             return code

@@ -1,0 +1,151 @@
+"""``lsv chat`` and ``lsv complete`` as a user types them, against a small server in a thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from lsv.cli import main
+from lsv.processes.ports import free_port
+
+GREETING = [{"role": "assistant", "content": ""}, {"content": "Hello "}, {"content": "you."}]
+CALL = {"index": 0, "id": "a", "function": {"name": "look_up", "arguments": '{"word": '}}
+
+
+class Talker(BaseHTTPRequestHandler):
+    """Answers every chat with ``deltas`` and every prompt with two words. Keeps what it was asked."""
+
+    asked: list[dict[str, Any]] = []
+    deltas: list[dict[str, Any]] = []
+    whole = True
+    page: tuple[int, bytes] | None = None
+
+    def do_GET(self) -> None:
+        self.reply(200, b'{"data": [{"id": "small"}]}' if self.path == "/v1/models" else b"{}")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append({"path": self.path, "key": self.headers["Authorization"], **body})
+        if self.page:
+            return self.reply(*self.page)
+        choices = [{"text": "two words"}] if "prompt" in body else [{"delta": delta} for delta in self.deltas]
+        lines = [json.dumps({"choices": [choice]}) for choice in choices] + (["[DONE]"] if self.whole else [])
+        return self.reply(200, "".join(f"data: {line}\n\n" for line in lines).encode())
+
+    def reply(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Talker, "asked", [])
+    monkeypatch.setattr(
+        Talker, "deltas", [{"role": "assistant", "content": ""}, {"content": "Hello "}, {"content": "you."}]
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Talker) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.005})
+        thread.start()
+        yield f"127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that are typed into the terminal, which then ends."""
+    lines: list[str] = []
+
+    def read(prompt: str = "") -> str:
+        if not lines:
+            raise EOFError
+        return lines.pop(0)
+
+    monkeypatch.setattr("builtins.input", read)
+    return lines
+
+
+@pytest.mark.parametrize("flag", ["--api", "--url", "--base-url"])
+@pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/v1", "http://{}/v1/"])
+def test_the_address_goes_by_one_name_in_any_form(
+    server: str, flag: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["chat", flag, form.format(server), "-Q", "Hi"]) == 0
+    assert capsys.readouterr().out == "Hello you.\n"
+    assert [(asked["path"], asked["key"]) for asked in Talker.asked] == [("/v1/chat/completions", None)]
+
+
+def test_an_address_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["complete", "--api", "ftp://here", "-Q", "Hi"]) == 2
+    assert "--api must be an http or https address" in capsys.readouterr().err
+
+
+def test_nothing_but_the_answer_is_printed(
+    server: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("httpx2").setLevel(logging.NOTSET)
+    with caplog.at_level(logging.INFO):
+        assert main.main(["chat", "--api", server, "-Q", "Hi"]) == 0
+        assert main.main(["complete", "--api", server, "-Q", "Hi"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("Hello you.\ntwo words\n", "")
+    assert [record.message for record in caplog.records if record.name.startswith("httpx")] == []
+
+
+def test_a_conversation_is_kept_without_its_thinking(
+    server: str, typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thought = [{"reasoning_content": "A greet"}, {"reasoning_content": "ing."}, {"content": "Hello"}]
+    monkeypatch.setattr(Talker, "deltas", thought)
+    typed += ["Hi", "And you?"]
+    assert main.main(["chat", "--api", server, "--system-prompt", "Be brief."]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("Hello\nHello\n", "A greeting.\nA greeting.\n")
+    roles = [(message["role"], message["content"]) for message in Talker.asked[-1]["messages"]]
+    assert roles == [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "And you?")]
+
+
+def test_tool_calls_are_shown_and_their_question_is_not_sent_again(
+    server: str, typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = {"index": 0, "function": {"arguments": '"cat"}'}}
+    monkeypatch.setattr(Talker, "deltas", [{"tool_calls": [CALL]}, {"tool_calls": [rest]}])
+    typed += ["What is a cat?", "Well?"]
+    assert main.main(["chat", "--api", server]) == 0
+    assert capsys.readouterr().err == 'calls look_up {"word": "cat"}\n' * 2
+    assert [message["content"] for message in Talker.asked[-1]["messages"]] == ["Well?"]
+
+
+def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Talker, "whole", False)
+    assert main.main(["chat", "--api", server, "-Q", "Hi"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Hello you.")
+    assert "the connection to the server broke off before the answer was complete" in captured.err
+    monkeypatch.setattr(Talker, "page", (502, b"<html><h1>502 Bad Gateway</h1>nginx</html>"))
+    assert main.main(["chat", "--api", server, "-Q", "Hi"]) == 1
+    err = capsys.readouterr().err
+    assert "the server answered 502: Bad Gateway; a proxy before it can't reach it" in err
+    assert "nginx" not in err
+    assert main.main(["chat", "--api", f"127.0.0.1:{free_port()}", "-Q", "Hi"]) == 1
+    assert "no server answers at" in capsys.readouterr().err
+
+
+def test_a_completion_refuses_a_system_prompt(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["complete", "--api", server, "--system-prompt", "Be brief.", "-Q", "Hi"]) == 2
+    assert "a prompt has no system message" in capsys.readouterr().err
+    assert main.main(["complete", "--api", server, "-Q", "Hi"]) == 0
+    assert Talker.asked[-1]["prompt"] == "Hi"
