@@ -123,6 +123,19 @@ def printed(show: Any, *arguments: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_sweep_is_shown_whole_on_a_narrow_terminal(width: int) -> None:
+    latencies = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2el_p50_ms")
+    names = ("output_tokens_per_s", "requests_per_s", "goodput_per_s", *latencies)
+    figures = {name: 123_450 + number for number, name in enumerate(names)}
+    buffer = io.StringIO()
+    show_result(result(run({"max_concurrency": 4}, **figures), kind="sweep-serve"), Console(file=buffer, width=width))
+    shown = buffer.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    assert [name for name, value in figures.items() if f"{value:,}" not in shown] == []
+    assert shown.count("max_concurrency") > 1
+
+
 def test_tables() -> None:
     single = printed(show_result, result(run(requests=4, ttft_mean_ms=1.5, ttft_p50_ms=1234.5)))
     assert re.search(r"requests\s+│\s+4 ", single)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lsv_bench.charts.compare import Comparison
 from lsv_bench.figures import Figures, medians, split
-from lsv_bench.result import Result, Run, label
+from lsv_bench.result import Point, Result, Run, label
 
 _COLUMNS = {
     "output_tokens_per_s": "tok/s",
@@ -27,6 +27,8 @@ _COLUMNS = {
     "errors": "errors",
 }
 """Figures of a sweep's tables, as far as its runs have them."""
+_UNBOUND = 10_000
+"""Columns of a terminal on which any table fits: how wide it would like to be is measured there."""
 _COLOURS = {"better": "green", "worse": "red"}
 
 
@@ -113,14 +115,29 @@ def _show_sweep(result: Result, console: Console) -> None:
     for axis in dict.fromkeys(", ".join(point) for point, _ in measured):
         rows = [(point, figures) for point, figures in measured if ", ".join(point) == axis]
         names = [name for name in _COLUMNS if any(name in figures for _, figures in rows)]
-        table = Table()
-        table.add_column(axis, no_wrap=True)
-        for name in names:
-            table.add_column(_COLUMNS[name], justify="right")
-        for point, figures in rows:
-            cells = [_rounded(figures[name]) if name in figures else "-" for name in names]
-            table.add_row(", ".join(map(str, point.values())), *(cells if figures else ("failed",) if names else ()))
-        console.print(table)
+        for table in _fitting(axis, rows, names, console):
+            console.print(table)
+
+
+def _fitting(axis: str, rows: Sequence[tuple[Point, Figures]], names: Sequence[str], console: Console) -> list[Table]:
+    """One table, or where the terminal is too narrow several with some of the figures each."""
+    table = _sweep_table(axis, rows, names)
+    unbound = console.options.update(width=_UNBOUND)
+    if len(names) <= 1 or console.measure(table, options=unbound).maximum <= console.width:
+        return [table]
+    half = (len(names) + 1) // 2
+    return [*_fitting(axis, rows, names[:half], console), *_fitting(axis, rows, names[half:], console)]
+
+
+def _sweep_table(axis: str, rows: Sequence[tuple[Point, Figures]], names: Sequence[str]) -> Table:
+    table = Table()
+    table.add_column(axis, no_wrap=True)
+    for name in names:
+        table.add_column(_COLUMNS[name], justify="right", no_wrap=True)
+    for point, figures in rows:
+        cells = [_rounded(figures[name]) if name in figures else "-" for name in names]
+        table.add_row(", ".join(map(str, point.values())), *(cells if figures else ("failed",) if names else ()))
+    return table
 
 
 def _rounded(value: float) -> str:
