@@ -186,8 +186,12 @@ def attach(page: Any, files: Sequence[Path]) -> None:
     page.wait_for_function(f"document.querySelectorAll('#lsv-box .thumbnail-item').length == {len(files)}")
 
 
+ANSWERS = "#lsv-chat .bot.message:not(:has(.thought-group, .lsv-note, .lsv-error, .lsv-waiting))"
+"""Answers themselves, without the thinking before them and the figures below."""
+
+
 def last_answer(page: Any) -> Any:
-    return page.locator("#lsv-chat .bot.message").last
+    return page.locator(ANSWERS).last
 
 
 def note(page: Any) -> str:

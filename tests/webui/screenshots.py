@@ -21,7 +21,7 @@ from lsv_webui.page import address, launch
 
 from .conftest import CHROMIUM, ask, attach, free_port, note
 from .media_files import draw_circle, move_square, play_beeps
-from .stand_in import StandIn
+from .stand_in import StandIn, Written
 
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 
@@ -47,10 +47,31 @@ def turned(alpha: float, n: float = 1.333) -> float:
 
 > Rainbows have no place of their own: everybody sees another one."""
 
-ANSWERS = {
+SEARCH = '{"query": "rainbow geometry", "limit": 3}'
+
+THOUGHT = (
+    *({"reasoning_content": piece} for piece in (
+        "The visitor asks ", "how far it is.\n\n", "1. Light travels at 299,792 km/s.\n", "2. It takes ",
+        "about **1.28 s**.\n\n", "So the distance is their product.",
+    )),
+    *({"content": piece} for piece in ("The Moon is ", "about 384,400 km ", "away, or $1.28$ ", "light seconds.")),
+)  # fmt: skip
+"""Deltas of an answer that was thought about."""
+
+CALLED = (
+    {"reasoning_content": "I should look that up."},
+    {"content": "Let me look that up."},
+    {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "search", "arguments": ""}}]},
+    *({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in (SEARCH[:12], SEARCH[12:])),
+)
+"""Deltas of an answer that asks for a tool."""
+
+ANSWERS: Mapping[str, Written] = {
     "How high is a rainbow?": WRITTEN,
     "What is this?": "A red circle on white, three short beeps, and a blue square that moves to the right.",
     "Why is the sky blue?": "Air scatters short waves more than long ones: blue light reaches us from everywhere.",
+    "How far is the Moon?": THOUGHT,
+    "How high is it over a rainbow?": CALLED,
 }
 
 TOPICS = (
@@ -126,6 +147,41 @@ def streaming(visit: Visit) -> None:
     visit.page.wait_for_timeout(1500)
 
 
+def thought(visit: Visit) -> None:
+    visit.server.pace = 0.1
+    visit.ask("How far is the Moon?")
+    visit.page.locator(".thought-group [role=button]").last.click()
+    visit.ask("How high is it over a rainbow?")
+    visit.page.wait_for_timeout(500)
+
+
+def thinking(visit: Visit) -> None:
+    visit.server.pace = 0.5
+    ask(visit.page, "How far is the Moon?")
+    visit.page.wait_for_timeout(1800)
+
+
+def edited(visit: Visit) -> None:
+    visit.ask("Why is the sky blue?")
+    visit.page.locator("#lsv-chat button:is([title='Edit'], [aria-label='Edit'])").first.click()
+    visit.page.wait_for_timeout(300)
+
+
+def scrolled(visit: Visit) -> None:
+    visit.ask("How high is a rainbow?")
+    visit.ask("How far is the Moon?")
+    visit.page.locator("#lsv-chat .bubble-wrap").evaluate("box => box.scrollTo(0, 120)")
+    visit.page.wait_for_timeout(500)
+
+
+def broken(visit: Visit) -> None:
+    visit.server.cut = 8
+    visit.ask("Why is the sky blue?")
+    visit.server.cut, visit.server.page = None, (502, b"<html><body><h1>502 Bad Gateway</h1></body></html>")
+    visit.ask("And now?")
+    visit.server.page = None
+
+
 def refused(visit: Visit) -> None:
     attach(visit.page, visit.media[:1])
     visit.page.click("#lsv-model input")
@@ -181,8 +237,8 @@ def dead(visit: Visit) -> None:
 
 
 VIEWS: tuple[Callable[[Visit], None], ...] = (
-    empty, text, attached, media, streaming, refused, history, settings, dashboard_begins, dashboard, transcribe,
-    transcribed, dead,
+    empty, text, attached, media, streaming, thinking, thought, edited, scrolled, broken, refused, history, settings,
+    dashboard_begins, dashboard, transcribe, transcribed, dead,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.parser import BytesParser
 from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,22 +17,34 @@ WORDS = "Three beeps, then a voice."
 
 OPENAPI = {
     "paths": {"/v1/audio/transcriptions": {}},
-    "components": {"schemas": {"ChatRequest": {"properties": {"response_format": {}}}}},
+    "components": {"schemas": {"ChatRequest": {"properties": {"messages": {}, "response_format": {}}}}},
 }
 
 SEGMENTS = ({"start": 0.0, "end": 1.5, "text": " Three beeps,"}, {"start": 1.5, "end": 2.75, "text": " then a voice."})
 
 
+Written = str | Sequence[Mapping[str, Any]]
+"""An answer: its text, or the deltas of its stream."""
+
+
 class StandIn:
     """Listens on a port of its own. ``models`` are names and what each takes, None for not telling.
 
-    ``answers`` are the answers to questions, ``answer`` to all others; ``pace`` seconds lie between words.
+    ``answers`` are the answers to questions, ``answer`` to all others, each a text or the deltas of its stream;
+    ``pace`` seconds lie between words. ``cut`` ends a stream after so many events, and ``page`` is a status and a body
+    that a proxy sends instead. One that is not ``lsv`` has none of its own routes.
     """
 
-    def __init__(self, models: Mapping[str, list[str] | None], answers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, models: Mapping[str, list[str] | None], answers: Mapping[str, Written] | None = None, *, lsv: bool = True
+    ) -> None:
         self.models = models
         self.answers = answers or {}
-        self.answer = "I see and hear it."
+        self.answer: Written = "I see and hear it."
+        self.lsv = lsv
+        self.cut: int | None = None
+        self.page: tuple[int, bytes] | None = None
+        self.asked: list[str] = []
         self.pace = 0.0
         self.body: dict[str, Any] = {}
         self.form: dict[str, Any] = {}
@@ -56,6 +68,8 @@ class _Exchange(BaseHTTPRequestHandler):
     own: StandIn
 
     def do_GET(self) -> None:
+        if not self.own.lsv and self.path != "/v1/models":
+            return self._send(b"", "text/plain", 200 if self.path == "/health" else 404)
         if self.path == "/metrics":
             return self._send(load(time.time()).encode(), "text/plain")
         found: Mapping[str, Any] = {
@@ -67,7 +81,9 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["content-length"]))
-        if self.path == "/v1/audio/transcriptions":
+        if self.own.page:
+            self._send(self.own.page[1], "text/html", self.own.page[0])
+        elif self.path == "/v1/audio/transcriptions":
             self._transcribe(read_form(self.headers["content-type"], data))
         else:
             self.own.body = json.loads(data)
@@ -75,8 +91,10 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def _chat(self, content: Any) -> None:
         asked = content if isinstance(content, str) else content[-1].get("text", "")
-        written = pieces(self.own.answers.get(asked, self.own.answer))
-        events = [{"choices": [{"delta": {"content": piece}}]} for piece in written]
+        self.own.asked.append(asked)
+        answer = self.own.answers.get(asked, self.own.answer)
+        written = [{"content": piece} for piece in pieces(answer)] if isinstance(answer, str) else answer
+        events = [{"choices": [{"delta": delta}]} for delta in written]
         last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": len(written)}}
         self._stream([*events, last])
 
@@ -98,10 +116,11 @@ class _Exchange(BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         try:
-            for event in events:
+            for event in events[: self.own.cut]:
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
                 time.sleep(self.own.pace)
-            self.wfile.write(b"data: [DONE]\n\n")
+            if self.own.cut is None:
+                self.wfile.write(b"data: [DONE]\n\n")
         except OSError:  # whoever asked has left
             pass
         self.close_connection = True
@@ -109,8 +128,8 @@ class _Exchange(BaseHTTPRequestHandler):
     def _send_json(self, body: object) -> None:
         self._send(json.dumps(body).encode(), "application/json")
 
-    def _send(self, data: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, data: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(data)))
         self.end_headers()

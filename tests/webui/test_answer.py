@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
 from lsv_webui.api import Abilities, Api
 from lsv_webui.chat.answer import write
-from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.request_fields import NUMBERS
+from lsv_webui.chat.thinking import part
+
+from .stand_in import StandIn
 
 pytestmark = pytest.mark.xdist_group("webui")
 
@@ -145,3 +149,54 @@ async def test_a_body_that_is_no_error() -> None:
 
     assert str(refusal(502, b"<html>bad gateway")) == "<html>bad gateway"
     assert isinstance(refusal(502, b""), BadRequest)
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    server = StandIn({"m": None})
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_thinking_counts_but_is_no_part_of_the_answer(stand_in, field: str) -> None:
+    stand_in.answer = [{"role": "assistant", "content": ""}, {field: "Well"}, {field: " …"}, {"content": "Yes."}]
+    stand_in.pace = 0.06
+    message = await answered(Api(stand_in.url))
+    assert (message.thinking, message.text) == ("Well …", "Yes.")
+    assert 0.04 < message.thinking_seconds < 60
+    assert "tok/s" in message.note
+
+
+async def test_thinking_between_tags_is_told_apart(stand_in) -> None:
+    stand_in.answer = "<think>\nA cat?\n</think>\n\nA cat."
+    message = await answered(Api(stand_in.url))
+    assert (message.thinking, message.text) == ("A cat?", "A cat.")
+
+
+@pytest.mark.parametrize(
+    ("content", "thinking", "text"),
+    [
+        ("<think>\nSo", "So", ""),
+        ("\n<think></think>\n\nYes.", "", "Yes."),
+        ("So.\n</think>\n\nYes.", "So.", "Yes."),
+        ("The tag `</think>` ends it.", "", "The tag `</think>` ends it."),
+        ("Write <think> first.", "", "Write <think> first."),
+        ("", "", ""),
+    ],
+)
+def test_parts_of_an_answer(content: str, thinking: str, text: str) -> None:
+    assert part(content) == (thinking, text)
+
+
+async def test_tool_calls_are_put_together(stand_in) -> None:
+    pieces = [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"at":'}},
+        {"index": 0, "function": {"arguments": " 1}"}},
+        {"index": 1, "id": "b", "type": "function", "function": {"name": "go", "arguments": "{}"}},
+    ]
+    stand_in.answer = [{"tool_calls": [piece]} for piece in pieces]
+    message = await answered(Api(stand_in.url))
+    assert message.calls == [ToolCall(name="look", arguments='{"at": 1}'), ToolCall(name="go", arguments="{}")]
+    assert "an empty answer" not in message.note

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import KEY, ask, last_answer, note
+from .conftest import ANSWERS, KEY, ask, last_answer, note
 
 pytestmark = pytest.mark.xdist_group("webui")
 
@@ -98,7 +98,7 @@ def test_stopping_editing_and_asking_again(api, pages, visit) -> None:
     page.locator("#lsv-chat button[title='Submit'], #lsv-chat button[aria-label='Submit']").click()
     page.wait_for_function("document.querySelector('#lsv-chat .bot.message')?.innerText.includes('Edited.')")
     assert page.locator("#lsv-chat .user.message").inner_text() == "Talk briefly"
-    assert page.locator("#lsv-chat .bot.message").count() == 1
+    assert page.locator(ANSWERS).count() == 1
 
 
 @pytest.mark.slow

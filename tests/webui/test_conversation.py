@@ -11,10 +11,10 @@ import pytest
 from lsv.errors import BadRequest
 from lsv_webui.api import Model
 from lsv_webui.chat import media
-from lsv_webui.chat.conversation import Chat, Message, read_index, read_record
+from lsv_webui.chat.conversation import Chat, Message, ToolCall, read_index, read_record
 from lsv_webui.chat.parts import content_part, request_messages, sent_kinds
 from lsv_webui.chat.request_fields import NUMBERS, RequestFields
-from lsv_webui.chat.view import entries
+from lsv_webui.chat.view import entries, message_at
 
 
 def talk(*texts: str) -> Chat:
@@ -54,6 +54,7 @@ def test_a_record_is_read_as_it_was_kept() -> None:
 
 def test_answers_that_have_not_begun_are_not_kept_and_others_are_marked() -> None:
     chat = talk("one", "1", "two", "")
+    chat.messages[1].note = "2 tokens"
     kept = read_record(chat.record())
     assert kept is not None
     assert [message.text for message in kept.messages] == ["one", "1", "two"]
@@ -61,7 +62,15 @@ def test_answers_that_have_not_begun_are_not_kept_and_others_are_marked() -> Non
     chat.messages[-1].text = "par"
     kept = read_record(chat.record())
     assert kept is not None
-    assert [message.note for message in kept.messages] == ["", "", "", "stopped"]
+    assert [message.note for message in kept.messages] == ["", "2 tokens", "", "stopped"]
+
+
+def test_an_abandoned_answer_is_marked_wherever_it_is() -> None:
+    chat = talk("one", "par", "two", "2")
+    chat.messages[-1].note = "2 tokens"
+    assert chat.interrupt()
+    assert [message.note for message in chat.messages] == ["", "stopped", "", "2 tokens"]
+    assert not chat.interrupt()
 
 
 @pytest.mark.parametrize("kept", ["", "null", "x", "[]", '{"id": 3}', '{"id": "a", "messages": [{}]}'])
@@ -152,6 +161,33 @@ def test_other_files_are_refused_by_name(uploads: Path) -> None:
 def test_errors_are_shown_as_text() -> None:
     chat = Chat(id="a", messages=[Message(role="assistant", error="<b>no</b>")])
     assert "&lt;b&gt;no&lt;/b&gt;" in entries(chat)[0]["content"]
+
+
+def test_only_the_answer_is_in_what_is_copied_and_sent_back() -> None:
+    answer = Message(role="assistant", text="  A cat.", thinking="Ears, tail.", thinking_seconds=2.5, note="3 tokens")
+    chat = Chat(
+        id="a", messages=[Message(role="user", text="What is this?"), answer, Message(role="user", text="Why?")]
+    )
+    _, thinking, text, state, _ = entries(chat)
+    assert thinking["metadata"]["title"] == "Thought for 2.5 s"
+    assert text["content"] == [{"type": "text", "text": "  A cat."}]
+    assert "3 tokens" in state["content"]
+    assert [message_at(chat, index) for index in range(6)] == [0, 1, 1, 1, 2, 3]
+    assert request_messages(chat)[1] == {"role": "assistant", "content": "  A cat."}
+
+
+def test_tool_calls_are_shown_and_not_sent_back() -> None:
+    """They would have to be followed by what the tools answered, which nobody here can."""
+    calls = [ToolCall(name="look", arguments='{"at": "``` é"}'), ToolCall(name="go", arguments='{"to')]
+    chat = talk("one", "", "two")
+    chat.messages[1].calls = calls
+    shown = entries(chat)[1]["content"][0]["text"]
+    assert '**`look`**\n\n````json\n{\n  "at": "``` é"\n}\n````' in shown
+    assert '**`go`**\n\n```json\n{"to\n```' in shown
+    assert request_messages(chat) == [{"role": "user", "content": "two"}]
+    kept = read_record(chat.record())
+    assert kept is not None
+    assert kept.messages[1].calls == calls
 
 
 def test_settings_become_fields() -> None:

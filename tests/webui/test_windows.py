@@ -37,10 +37,10 @@ def test_a_conversation_that_goes_on_in_another_window_is_shown(api, pages, visi
     other.wait_for_selector(".lsv-note")
     api.engine.answer = "Further."
     ask(other, "Second")
-    one.wait_for_function("document.querySelectorAll('#lsv-chat .bot.message').length == 2")
+    one.wait_for_function("n => document.querySelectorAll('#lsv-chat .lsv-note').length == n", arg=2)
     one.wait_for_function("document.querySelector('#lsv-chat').innerText.includes('Further.')")
     ask(one, "Third")
-    other.wait_for_function("document.querySelectorAll('#lsv-chat .bot.message').length == 3")
+    other.wait_for_function("n => document.querySelectorAll('#lsv-chat .lsv-note').length == n", arg=3)
     assert last_answer(other).inner_text().startswith("Further.")
 
 

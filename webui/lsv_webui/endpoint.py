@@ -10,6 +10,7 @@ from lsv.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat.conversation import Chat
 from lsv_webui.chat.parts import request_messages
+from lsv_webui.chat.thinking import part
 
 
 def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
@@ -24,11 +25,11 @@ def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
         max_tokens: int | None = None,
         api_key: str | None = None,
     ) -> AsyncIterator[str]:
-        """Answer one message; streams the answer so far."""
+        """Answer one message; streams the answer so far, without what the model thought before it."""
         asked = Chat()
         asked.ask(message, [dict(file)["path"] for file in files or ()])
         given = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        text = ""
+        content = ""
         try:
             body = {name: value for name, value in given.items() if value is not None}
             messages = await asyncio.to_thread(request_messages, asked, system_prompt)
@@ -36,8 +37,8 @@ def chat_endpoint(api: Api) -> Callable[..., AsyncIterator[str]]:
                 async for event in events:
                     for choice in event.get("choices", ()):
                         if piece := choice["delta"].get("content"):
-                            text += piece
-                            yield text
+                            content += piece
+                            yield part(content)[1]
         except LsvError as error:
             raise gr.Error(error.message, print_exception=False) from None
 

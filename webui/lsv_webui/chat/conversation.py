@@ -12,14 +12,38 @@ import msgspec
 TITLE_LENGTH = 42
 
 
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A tool that a model wants called; ``arguments`` are JSON as it wrote it."""
+
+    name: str = ""
+    arguments: str = ""
+
+
 class Message(msgspec.Struct, kw_only=True):
-    """One message. ``files`` are paths of uploads, ``note`` the figures of an answer, ``error`` why there is none."""
+    """One message. ``files`` are paths of uploads, ``note`` the figures of an answer, ``error`` why there is none.
+
+    ``thinking`` is what a model wrote before its answer, in ``thinking_seconds``. That and ``calls`` are shown, but
+    are no part of the answer: neither is sent back.
+    """
 
     role: Literal["user", "assistant"]
     text: str = ""
     files: tuple[str, ...] = ()
+    thinking: str = ""
+    thinking_seconds: float = 0.0
+    calls: list[ToolCall] = []
     note: str = ""
     error: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.text or self.files or self.thinking or self.calls or self.error)
+
+    @property
+    def finished(self) -> bool:
+        """Of an answer, whether nothing more will come: it has its figures or an error."""
+        return bool(self.note or self.error)
 
 
 class Chat(msgspec.Struct, kw_only=True):
@@ -55,19 +79,16 @@ class Chat(msgspec.Struct, kw_only=True):
         return self.messages[index]
 
     def interrupt(self) -> bool:
-        """Mark an answer that was abandoned; returns whether there is one. A finished answer has its figures."""
-        if not self.messages or self.messages[-1].role != "assistant":
-            return False
-        last = self.messages[-1]
-        if last.note or last.error:
-            return False
-        last.note = "stopped"
-        return True
+        """Mark answers that were abandoned; returns whether there are any."""
+        abandoned = [message for message in self.messages if message.role == "assistant" and not message.finished]
+        for message in abandoned:
+            message.note = "stopped"
+        return bool(abandoned)
 
     def record(self) -> str:
         """The conversation as the browser stores it, without an answer that has not begun."""
         self.at = time.time()
-        begun = [message for message in self.messages if message.text or message.files or message.error]
+        begun = [message for message in self.messages if message.begun]
         kept = Chat(id=self.id, at=self.at, messages=begun)
         return msgspec.json.encode({**msgspec.structs.asdict(kept), "title": self.title}).decode()
 
@@ -79,7 +100,7 @@ class Chat(msgspec.Struct, kw_only=True):
 def read_record(record: str) -> Chat | None:
     """A conversation stored by the browser; None if there is none, or if another version of the page wrote it.
 
-    An unfinished answer in it is marked.
+    Unfinished answers in it are marked.
     """
     try:
         chat = msgspec.json.decode(record, type=Chat)

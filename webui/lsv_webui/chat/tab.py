@@ -19,7 +19,7 @@ from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.conversation import Chat, Message
 from lsv_webui.chat.parts import request_messages, sent_kinds
 from lsv_webui.chat.request_fields import RequestFields
-from lsv_webui.chat.view import QUIET, entries
+from lsv_webui.chat.view import QUIET, entries, message_at
 from lsv_webui.theme import TUCK
 
 EXAMPLES = (
@@ -183,11 +183,11 @@ class ChatTab:
         return _writing(empty=True), chat, entries(chat)
 
     def again(self, chat: Chat, event: gr.RetryData) -> tuple[Chat, Any, Any]:
-        chat.back_to(_index(event.index))
+        chat.back_to(message_at(chat, event.index))
         return chat, entries(chat), _writing()
 
     def edit(self, chat: Chat, event: gr.EditData) -> tuple[Chat, Any, Any]:
-        question = chat.back_to(_index(event.index))
+        question = chat.back_to(message_at(chat, event.index))
         if question is not None:
             question.text = str(event.value).strip()
         return chat, entries(chat), _writing()
@@ -274,10 +274,6 @@ class ChatTab:
         if turn := self._turns.pop(str(request.session_hash), None):
             turn.left = True
             turn.stop.set()
-
-
-def _index(index: int | tuple[int, int] | list[int]) -> int:
-    return index if isinstance(index, int) else index[0]
 
 
 def _listed(index: str, chat: Chat, *, first: bool = False, gone: str = "") -> Any:

@@ -1,12 +1,15 @@
-"""Conversations as the chat component shows them: one entry per message, so that indices agree."""
+"""Conversations as the chat component shows them: several entries for an answer, each with buttons of its own."""
 
 from __future__ import annotations
 
+import json
+import re
 from html import escape
 from typing import Any
 
 from lsv.errors import LsvError
-from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.answer import MEASURABLE_SECONDS, duration
+from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.parts import upload
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -17,21 +20,58 @@ WAITING = '<span class="lsv-waiting"><i></i><i></i><i></i></span>'
 
 def entries(chat: Chat) -> list[dict[str, Any]]:
     """The conversation as the chat component's value."""
-    return [_entry(message) for message in chat.messages]
+    return [entry for message in chat.messages for entry in _entries(message)]
+
+
+def message_at(chat: Chat, index: int | tuple[int, int] | list[int]) -> int:
+    """The index of the message that an entry belongs to; after the last one for an entry that is gone."""
+    shown = index if isinstance(index, int) else index[0]
+    owners = [number for number, message in enumerate(chat.messages) for _ in _entries(message)]
+    return owners[shown] if shown < len(owners) else len(chat.messages)
 
 
 def banner(text: str) -> str:
     return f'<div class="lsv-error" role="alert">{escape(text)}</div>'
 
 
-def _entry(message: Message) -> dict[str, Any]:
+def _entries(message: Message) -> list[dict[str, Any]]:
+    """Thinking, answer and figures apart, so that the answer alone is what its button copies."""
     if message.role == "user":
-        return {"role": "user", "content": [*map(_file, message.files), *([message.text] if message.text else ())]}
-    shown = [message.text, banner(message.error) if message.error else ""]
-    if message.text or message.note:
-        # The line is there from the first word on, so that nothing moves when the figures appear.
-        shown.append(f'<span class="lsv-note">{escape(message.note) or "writing …"}</span>')
-    return {"role": "assistant", "content": "\n\n".join(filter(None, shown)) or WAITING}
+        return [{"role": "user", "content": [*map(_file, message.files), *([message.text] if message.text else ())]}]
+    shown = [_thinking(message)] if message.thinking else []
+    if answer := "\n\n".join(filter(str.strip, (message.text, *map(_call, message.calls)))):
+        # As a record, for Gradio takes the indentation off a string.
+        shown.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+    return [*shown, {"role": "assistant", "content": _state(message)}]
+
+
+def _thinking(message: Message) -> dict[str, Any]:
+    """Folded, so that nothing moves while it grows."""
+    over = message.text or message.calls or message.finished
+    measured = message.thinking_seconds >= MEASURABLE_SECONDS
+    took = f"Thought for {duration(message.thinking_seconds)}" if measured else "Thoughts"
+    folded = {"title": took if over else "Thinking …", "status": "done"}
+    return {"role": "assistant", "content": [{"type": "text", "text": message.thinking}], "metadata": folded}
+
+
+def _call(call: ToolCall) -> str:
+    """The call as Markdown, with its arguments laid out once they are complete."""
+    try:
+        arguments = json.dumps(json.loads(call.arguments), indent=2, ensure_ascii=False)
+    except ValueError:
+        arguments = call.arguments
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", arguments)), default=0))
+    return f"Calls **`{call.name}`**\n\n{fence}json\n{arguments}\n{fence}"
+
+
+def _state(message: Message) -> str:
+    """What is below an answer: its figures, or that it is being written, and an error."""
+    if not message.finished and not message.text and not message.calls:
+        return WAITING
+    # There from the first word on, so that nothing moves when the figures appear.
+    figures = escape(message.note) or ("" if message.error else "writing …")
+    note = f'<span class="lsv-note">{figures}</span>' if figures else ""
+    return "\n\n".join(filter(None, (note, banner(message.error) if message.error else "")))
 
 
 def _file(path: str) -> Any:

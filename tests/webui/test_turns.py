@@ -1,0 +1,66 @@
+"""What happens while an answer is written, and what is shown, copied and remembered of it, in Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .conftest import ask, last_answer, note
+from .stand_in import StandIn
+
+pytestmark = [pytest.mark.xdist_group("webui"), pytest.mark.slow]
+
+MODELS = {"first": ["text"], "second": ["text"]}
+THOUGHT = [{"reasoning_content": f"thought {number} "} for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[StandIn]:
+    server = StandIn(MODELS, {"Think": [*THOUGHT, {"content": "Done **now**."}]})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running: StandIn) -> Iterator[StandIn]:
+    yield running
+    running.pace, running.cut, running.page = 0.0, None, None
+    running.asked.clear()
+
+
+def copied(page: Any) -> str:
+    """What the button of the last answer puts on the clipboard."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    last_answer(page).hover()
+    page.locator("#lsv-chat button:is([aria-label*='opy message'], [title*='opy message']):visible").last.click()
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def test_thinking_is_folded_and_copied_nowhere(server, pages, visit) -> None:
+    server.pace = 0.1
+    page = visit(pages.url(server.url))
+    ask(page, "Think")
+    page.get_by_text("Thinking …").wait_for()
+    note(page)
+    assert page.locator("#lsv-chat").inner_text().count("thought 3") == 0
+    title = page.get_by_role("button", name="Thought for")
+    title.click()
+    page.get_by_text("thought 3").wait_for()
+    assert copied(page) == "Done **now**."
+    page.reload()
+    page.get_by_role("button", name="Thought for").wait_for()
+    ask(page, "Go on")
+    page.get_by_text("I see and hear it.").wait_for()
+    assert server.body["messages"][1] == {"role": "assistant", "content": "Done **now**."}
+
+
+def test_a_tool_call_is_shown(server, pages, visit) -> None:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "cat"}'}}
+    server.answers = {**server.answers, "Look": [{"tool_calls": [call]}]}
+    page = visit(pages.url(server.url))
+    ask(page, "Look")
+    note(page)
+    assert "look_up" in last_answer(page).inner_text()
+    assert '"word": "cat"' in last_answer(page).inner_text()
