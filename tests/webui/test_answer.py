@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
-from lsv_webui.api import Abilities, Api
+from lsv_webui.api import Abilities, Api, refusal
 from lsv_webui.chat.answer import write
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.request_fields import NUMBERS
@@ -144,17 +144,66 @@ async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
     assert (chat.messages[-1].text, chat.messages[-1].error) == (api.engine.answer, "")
 
 
-async def test_a_body_that_is_no_error() -> None:
-    from lsv_webui.api import refusal
+PROXY = b"<html><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
 
-    assert str(refusal(502, b"<html>bad gateway")) == "<html>bad gateway"
-    assert isinstance(refusal(502, b""), BadRequest)
+
+UNREACHED = "The proxy before the server can't reach it (502 Bad Gateway). Is the server running?"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "told"),
+    [
+        (
+            502,
+            PROXY,
+            Unavailable,
+            "The proxy before the server can't reach it (502 Bad Gateway). Is the server running?",
+        ),
+        (404, PROXY, BadRequest, "The server answered 404 Not Found and did not say why."),
+        (599, b"", BadRequest, "The server answered 599 and did not say why."),
+        (401, b"", Unauthorized, "The server asks for another API key. Enter yours under Settings."),
+        (400, b'{"error": "no such model"}', BadRequest, "No such model"),
+        (404, b'{"detail": "Not Found"}', BadRequest, "Not Found"),
+        (400, b'{"error": {"message": "seed: must be small", "param": "seed"}}', BadRequest, "Must be small"),
+        (500, b'"no"', BadRequest, "The server answered 500 Internal Server Error and did not say why."),
+    ],
+)
+def test_refusals_are_words_and_no_markup(status: int, body: bytes, kind: type[LsvError], told: str) -> None:
+    found = refusal(status, body)
+    assert (type(found), str(found)) == (kind, told)
+
+
+async def test_no_field_of_the_api_is_named(api) -> None:
+    """A visitor can't set one."""
+    long = await answered(Api(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
+    assert "truncate_prompt_tokens" not in long.error
+    assert "start a new chat" in long.error
 
 
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
     server = StandIn({"m": None})
     yield server
+    server.stop()
+
+
+async def test_an_answer_that_is_cut_short_says_so_and_keeps_what_came(stand_in) -> None:
+    stand_in.cut = 2
+    message = await answered(Api(stand_in.url))
+    assert message.text == "I see"
+    assert message.error == "The connection to the server broke off before the answer was complete. Ask again."
+
+
+async def test_another_openai_compatible_server_will_do() -> None:
+    """One whose /health has an empty body, and which does not describe itself."""
+    server = StandIn({"m": None}, lsv=False)
+    api = Api(server.url)
+    assert await api.health() == {"status": "ready", "models": []}
+    assert await api.abilities() == Abilities()
+    assert (await answered(api)).text == server.answer
+    server.models = {}
+    with pytest.raises(Unavailable, match="serves no model"):
+        await api.models()
     server.stop()
 
 

@@ -64,3 +64,37 @@ def test_a_tool_call_is_shown(server, pages, visit) -> None:
     note(page)
     assert "look_up" in last_answer(page).inner_text()
     assert '"word": "cat"' in last_answer(page).inner_text()
+
+
+def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(pages, visit) -> None:
+    server = StandIn(MODELS)
+    page = visit(pages.url(server.url))
+    server.cut = 2
+    ask(page, "One")
+    page.wait_for_selector(".lsv-error")
+    assert last_answer(page).inner_text() == "I see"
+    assert copied(page) == "I see"
+    server.cut, server.page = None, (502, b"<html><h1>502 Bad Gateway</h1><b>nginx</b></html>")
+    page.wait_for_selector("#lsv-box .submit-button")
+    ask(page, "Two")
+    page.get_by_text("The proxy before").wait_for()
+    server.stop()
+    page.wait_for_selector("#lsv-box .submit-button")
+    ask(page, "Three")
+    page.locator("#lsv-chat").get_by_text("No server answers").wait_for()
+    assert page.locator("#lsv-chat .lsv-error").all_inner_texts() == [
+        "The connection to the server broke off before the answer was complete. Ask again.",
+        "The proxy before the server can't reach it (502 Bad Gateway). Is the server running?",
+        f"No server answers at {server.url}. Start one with: lsv serve",
+    ]
+    assert "nginx" not in page.locator("#lsv-chat").inner_text()
+
+
+def test_a_server_other_than_lsv_is_ready(pages, visit) -> None:
+    server = StandIn({"other": None}, lsv=False)
+    page = visit(pages.url(server.url))
+    page.wait_for_selector("#lsv-status .lsv-pill.ready")
+    assert page.locator("#lsv-model input").input_value() == "other"
+    ask(page, "Hello")
+    page.get_by_text("I see and hear it.").wait_for()
+    server.stop()

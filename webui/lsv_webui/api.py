@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 
 from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
-from lsv_webui.events import headers, read_events
+from lsv_webui.events import CUT, headers, read_error, read_events
 
 _ANSWER_SECONDS = 3600.0
 _STATUS_SECONDS = 5.0
+_OTHER_KEY = "The server asks for another API key. Enter yours under Settings."
+_TOO_LONG = "This conversation is too long for the model. Shorten the question or start a new chat."
 
 
 class Model(NamedTuple):
@@ -41,12 +45,15 @@ class Abilities(NamedTuple):
         schemas = document.get("components", {}).get("schemas", {})
         return cls(
             transcribes="/v1/audio/transcriptions" in document.get("paths", {}),
-            structures="response_format" in schemas.get("ChatRequest", {}).get("properties", {}),
+            structures=any({"messages", "response_format"} <= set(_fields(schema)) for schema in schemas.values()),
         )
 
 
 class Api:
-    """Calls to one server. Each takes a visitor's own key, which replaces the page's."""
+    """Calls to one OpenAI-compatible server. Each takes a visitor's own key, which replaces the page's.
+
+    What only lsv has (its health, its description of itself) may be missing or be of another form.
+    """
 
     def __init__(self, server: str, api_key: str | None = None) -> None:
         self.server = server
@@ -55,8 +62,12 @@ class Api:
         self._http = httpx2.AsyncClient(base_url=server, timeout=_STATUS_SECONDS, trust_env=False)
 
     async def models(self, key: str | None = None) -> list[Model]:
-        """The server's models, in its order."""
-        found = (await self._get("/v1/models", key)).json()["data"]
+        """The server's models, in its order. Raises ``Unavailable`` where there is none."""
+        found = _read_object(await self._get("/v1/models", key)).get("data")
+        if not isinstance(found, list):
+            raise Unavailable(f"What answers at {self.server} is no OpenAI-compatible server.")
+        if not found:
+            raise Unavailable(f"The server at {self.server} serves no model.")
         return [Model(card["id"], frozenset(card["modalities"]) if "modalities" in card else None) for card in found]
 
     async def model(self, name: str | None, key: str | None = None) -> Model:
@@ -65,12 +76,24 @@ class Api:
         return next((model for model in found if model.name == name), found[0])
 
     async def abilities(self, key: str | None = None) -> Abilities:
-        return Abilities.of((await self._get("/openapi.json", key)).json())
+        """What it can do besides chatting, as far as it says so."""
+        try:
+            return Abilities.of(_read_object(await self._get("/openapi.json", key)))
+        except BadRequest:
+            return Abilities()
 
     async def health(self, key: str | None = None) -> dict[str, Any]:
-        """The state of the server and its models; a server that is still loading answers, too."""
-        found: dict[str, Any] = (await self._get("/health", key, accepted=(200, 503))).json()
-        return found
+        """The state of the server and its models; a server that is still loading answers, too.
+
+        A server other than lsv that answers is ready.
+        """
+        response = await self._get("/health", key, accepted=(200, 404, 503))
+        found = _read_object(response)
+        if "models" in found:
+            return found
+        if response.status_code == 503:
+            raise refusal(response.status_code, response.content)
+        return {"status": "ready", "models": []}
 
     async def metrics(self, key: str | None = None) -> str:
         """The metrics in Prometheus text format."""
@@ -89,7 +112,7 @@ class Api:
             ) as response:
                 if response.status_code != 200:
                     raise refusal(response.status_code, await response.aread())
-                async for event in read_events(response.aiter_lines()):
+                async for event in read_events(response.aiter_lines(), marked=True):
                     yield event
 
     async def transcribe(
@@ -132,26 +155,60 @@ class Api:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
+        except httpx2.ConnectError:
+            raise Unavailable(f"No server answers at {self.server}. Start one with: lsv serve") from None
         except httpx2.TimeoutException:
             raise Unavailable(f"The server at {self.server} did not answer in time. Is it busy or stopped?") from None
-        except httpx2.TransportError:
-            raise Unavailable(f"No server answers at {self.server}. Start one with: lsv serve") from None
+        except (httpx2.TransportError, httpx2.StreamError):
+            raise Unavailable(CUT) from None
 
 
 def refusal(status: int, body: bytes) -> LsvError:
-    """The error a server answered with."""
+    """The error a server, or a proxy before it, answered with."""
     try:
-        error = json.loads(body)["error"]
-        message, code, param = str(error["message"]), error.get("code"), error.get("param")
-    except (ValueError, KeyError, TypeError):
-        message, code, param = body[:200].decode("utf-8", "replace"), None, None
+        told = json.loads(body)
+    except ValueError:
+        return _foreign(status)
+    message = read_error(told)
+    error = told.get("error") if isinstance(told, dict) else None
+    code, param = (error.get("code"), error.get("param")) if isinstance(error, dict) else (None, None)
     if status == 401:
-        return Unauthorized("The server asks for another API key. Enter yours under Settings.")
+        return Unauthorized(_OTHER_KEY)
     if code == "context_length_exceeded":
-        return BadRequest(f"This conversation is too long for the model. {message}")
+        return BadRequest(f"{_TOO_LONG} {_without_fields(message)}".rstrip())
     # Visitors do not write request fields, so a field's name means nothing to them.
     message = message.removeprefix(f"{param}: ")
-    return BadRequest(f"{message[:1].upper()}{message[1:]}" or f"The server answered with status {status}.")
+    return BadRequest(f"{message[:1].upper()}{message[1:]}") if message else _foreign(status)
+
+
+def _without_fields(message: str) -> str:
+    """The sentences that name no field of a request: a visitor can set none."""
+    sentences = re.split(r"(?<=\.)\s+", message)
+    return " ".join(sentence for sentence in sentences if not re.search(r"[a-z]_[a-z]", sentence))
+
+
+def _foreign(status: int) -> LsvError:
+    """What is said of an answer that an OpenAI-compatible server does not give, such as a page of HTML."""
+    if status == 401:
+        return Unauthorized(_OTHER_KEY)
+    phrase = f"{status} {HTTPStatus(status).phrase}" if status in set(HTTPStatus) else str(status)
+    if status in (502, 503, 504):
+        return Unavailable(f"The proxy before the server can't reach it ({phrase}). Is the server running?")
+    return BadRequest(f"The server answered {phrase} and did not say why.")
+
+
+def _read_object(response: httpx2.Response) -> dict[str, Any]:
+    """A JSON object; empty for a body that is none."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fields(schema: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = schema.get("properties", {}) if isinstance(schema, dict) else {}
+    return found
 
 
 def _answering() -> httpx2.Timeout:
