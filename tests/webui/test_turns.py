@@ -12,13 +12,14 @@ from .stand_in import StandIn
 
 pytestmark = [pytest.mark.xdist_group("webui"), pytest.mark.slow]
 
+LONG = "word " * 40
 MODELS = {"first": ["text"], "second": ["text"]}
 THOUGHT = [{"reasoning_content": f"thought {number} "} for number in range(8)]
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[StandIn]:
-    server = StandIn(MODELS, {"Think": [*THOUGHT, {"content": "Done **now**."}]})
+    server = StandIn(MODELS, {"Talk": LONG, "Think": [*THOUGHT, {"content": "Done **now**."}]})
     yield server
     server.stop()
 
@@ -30,12 +31,60 @@ def server(running: StandIn) -> Iterator[StandIn]:
     running.asked.clear()
 
 
+def talk(page: Any, server: StandIn) -> None:
+    """Have a long answer begin."""
+    server.pace = 0.05
+    ask(page, "Talk")
+    page.wait_for_function("document.querySelector('#lsv-chat')?.innerText.includes('word word')")
+
+
 def copied(page: Any) -> str:
     """What the button of the last answer puts on the clipboard."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     last_answer(page).hover()
     page.locator("#lsv-chat button:is([aria-label*='opy message'], [title*='opy message']):visible").last.click()
     return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def test_what_is_entered_while_an_answer_is_written_stays_in_the_box(server, pages, visit) -> None:
+    page = visit(pages.url(server.url))
+    talk(page, server)
+    ask(page, "And then?")
+    page.wait_for_timeout(500)
+    assert page.locator("#lsv-box textarea").input_value() == "And then?"
+    assert page.locator("#lsv-chat .user.message").count() == 1
+    server.pace = 0.0
+    page.wait_for_selector("#lsv-box .submit-button")
+    assert last_answer(page).inner_text().count("word") == 40
+    page.press("#lsv-box textarea", "Enter")
+    page.get_by_text("I see and hear it.").wait_for()
+    assert server.asked == ["Talk", "And then?"]
+    assert [message["role"] for message in server.body["messages"]] == ["user", "assistant", "user"]
+
+
+def test_enter_in_an_empty_box_does_nothing(server, pages, visit) -> None:
+    page = visit(pages.url(server.url))
+    ask(page, "Hello")
+    note(page)
+    page.wait_for_selector("#lsv-box .submit-button")
+    page.press("#lsv-box textarea", "Enter")
+    page.wait_for_timeout(1000)
+    assert last_answer(page).inner_text() == "I see and hear it."
+    assert server.asked == ["Hello"]
+
+
+def test_a_question_edited_while_it_is_answered_is_asked_instead(server, pages, visit) -> None:
+    page = visit(pages.url(server.url))
+    talk(page, server)
+    page.locator("#lsv-chat .user.message").hover()
+    page.locator("#lsv-chat button:is([title='Edit'], [aria-label='Edit'])").first.click()
+    page.locator("#lsv-chat textarea").fill("Never mind")
+    page.locator("#lsv-chat button:is([title='Submit'], [aria-label='Submit'])").click()
+    page.get_by_text("I see and hear it.").wait_for()
+    assert "tokens" in note(page)
+    page.wait_for_selector("#lsv-box .submit-button")
+    assert server.asked == ["Talk", "Never mind"]
+    assert "word" not in page.locator("#lsv-chat").inner_text()
 
 
 def test_thinking_is_folded_and_copied_nowhere(server, pages, visit) -> None:

@@ -146,7 +146,7 @@ class ChatTab:
             shown = [self.current, self.view, self.list, self.record]
             left = trigger(act, inputs, shown, js=js, cancels=answers, **QUIET)
             # An update in flight when it was cancelled may still have been drawn, so draw once more.
-            left.then(entries, self.current, self.view, **QUIET).then(_at_rest, None, self.box, **QUIET)
+            left.then(entries, self.current, self.view, **QUIET).then(self.rest, None, self.box, **QUIET)
         for trigger in (self.new.click, self.list.input):
             trigger(None, js=TUCK, **QUIET)
 
@@ -164,45 +164,57 @@ class ChatTab:
             )
 
     def _answered(self, asked: Any, controls: Controls) -> Any:
-        """Answer a question once it has been entered; returns the event that answers."""
+        """Answer a question once it has been entered; returns the event that answers.
+
+        A question that comes while the one before is still being answered waits for its end, instead of being dropped.
+        """
         answer = asked.then(
             self.answer,
             [self.index, self.current, *controls.inputs],
-            [self.view, self.current, self.record, self.list],
+            [self.view, self.current, self.record, self.list, self.box],
             js="(_, ...others) => [lsvStore.index(), ...others]",
+            trigger_mode="always_last",
             **QUIET,
         )
-        answer.then(_at_rest, None, self.box, **QUIET)
+        answer.then(self.rest, None, self.box, **QUIET)
         return answer
 
-    def ask(self, box: dict[str, Any], chat: Chat) -> tuple[Any, Chat, Any]:
+    async def ask(self, box: dict[str, Any], chat: Chat, request: gr.Request) -> tuple[Any, Chat, Any]:
+        """Take the question from the box; while an answer is being written it stays there."""
         text, files = (box.get("text") or "").strip(), box.get("files") or []
-        if not text and not files:
+        if self._writes(request) or not (text or files):
             return gr.skip(), chat, gr.skip()
         chat.ask(text, files)
         return _writing(empty=True), chat, entries(chat)
 
-    def again(self, chat: Chat, event: gr.RetryData) -> tuple[Chat, Any, Any]:
+    async def again(self, chat: Chat, event: gr.RetryData, request: gr.Request) -> tuple[Chat, Any, Any]:
+        """Ask the last question again; an answer in progress ends."""
+        self._leave(request)
         chat.back_to(message_at(chat, event.index))
         return chat, entries(chat), _writing()
 
-    def edit(self, chat: Chat, event: gr.EditData) -> tuple[Chat, Any, Any]:
+    async def edit(self, chat: Chat, event: gr.EditData, request: gr.Request) -> tuple[Chat, Any, Any]:
+        """Ask an edited question instead; an answer in progress ends."""
+        self._leave(request)
         question = chat.back_to(message_at(chat, event.index))
         if question is not None:
             question.text = str(event.value).strip()
         return chat, entries(chat), _writing()
 
-    def take_example(self, chat: Chat, event: gr.SelectData) -> tuple[Chat, Any, Any]:
+    async def take_example(self, chat: Chat, event: gr.SelectData, request: gr.Request) -> tuple[Chat, Any, Any]:
+        if self._writes(request):
+            return chat, gr.skip(), gr.skip()
         chat.ask(str(event.value["text"]))
         return chat, entries(chat), _writing()
 
     async def answer(self, request: gr.Request, index: str, chat: Chat, *values: Any) -> AsyncIterator[Drawn]:
         """Answer the last question, drawing as tokens come. The browser stores the question at once, then the rest."""
         if not chat.messages or chat.messages[-1].role != "user":
+            yield (gr.skip(),) * 5  # without this Gradio would empty the components
             return
         turn, fields = self._turn(request), RequestFields.of(values)
         try:
-            yield entries(chat), chat, chat.record(), _listed(index, chat, first=True)
+            yield entries(chat), chat, chat.record(), _listed(index, chat, first=True), _writing()
             # This reads files, so it runs in a thread.
             messages = await asyncio.to_thread(request_messages, chat, fields.system)
             if fields.schema and not (await self._api.abilities(fields.key or None)).structures:
@@ -212,18 +224,22 @@ class ChatTab:
                 media.check(await self._api.model(fields.model, fields.key or None), kinds)
             message = Message(role="assistant")
             chat.messages.append(message)
-            yield entries(chat), *[gr.skip()] * 3
+            yield entries(chat), *(gr.skip(),) * 4
             async with aclosing(write(self._api, body, message, turn.stop, fields.key or None)) as progress:
                 async for _ in progress:
                     if not turn.left:
                         kept = chat.record() if time.time() > chat.at + KEEP_SECONDS else gr.skip()
-                        yield entries(chat), gr.skip(), kept, gr.skip()
+                        yield entries(chat), gr.skip(), kept, gr.skip(), gr.skip()
         except LsvError as error:
             chat.messages.append(Message(role="assistant", error=error.message))
         finally:
             self._end(turn, request)
         if not turn.left:
-            yield entries(chat), chat, chat.record(), gr.skip()
+            yield entries(chat), chat, chat.record(), gr.skip(), gr.skip()
+
+    async def rest(self, request: gr.Request) -> Any:
+        """The message box once an answer has ended: ready to send, unless another is being written by now."""
+        return gr.skip() if self._writes(request) else gr.update(submit_btn=True, stop_btn=False)
 
     async def stop(self, request: gr.Request) -> None:
         if turn := self._turns.get(str(request.session_hash)):
@@ -246,8 +262,8 @@ class ChatTab:
 
         An answer in progress here takes precedence over what other windows wrote.
         """
-        found, writing = conversation.read_record(record), str(request.session_hash) in self._turns
-        if writing or found is None or found.at <= chat.at:
+        found = conversation.read_record(record)
+        if self._writes(request) or found is None or found.at <= chat.at:
             return gr.skip(), gr.skip(), _listed(index, chat)
         return self._show(found, index, request)
 
@@ -265,6 +281,10 @@ class ChatTab:
         self._leave(request)
         turn = self._turns[str(request.session_hash)] = Turn()
         return turn
+
+    def _writes(self, request: gr.Request) -> bool:
+        """Whether an answer is being written in this window."""
+        return str(request.session_hash) in self._turns
 
     def _end(self, turn: Turn, request: gr.Request) -> None:
         if self._turns.get(str(request.session_hash)) is turn:
@@ -288,7 +308,3 @@ def _writing(*, empty: bool = False) -> Any:
     """The message box while an answer streams in: its button stops instead of sending."""
     changes: dict[str, Any] = {"value": None} if empty else {}
     return gr.update(submit_btn=False, stop_btn=True, **changes)
-
-
-def _at_rest() -> Any:
-    return gr.update(submit_btn=True, stop_btn=False)
