@@ -147,3 +147,28 @@ def test_a_server_other_than_lsv_is_ready(pages, visit) -> None:
     ask(page, "Hello")
     page.get_by_text("I see and hear it.").wait_for()
     server.stop()
+
+
+def test_the_list_of_models_closes_at_tab(server, pages, visit) -> None:
+    page = visit(pages.url(server.url))
+    page.get_by_text("first takes text only").wait_for()
+    page.focus("#lsv-model input")
+    page.wait_for_selector("#lsv-model [role=listbox] [role=option], ul.options")
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(500)
+    assert page.locator("ul.options").count() == 0
+    assert page.locator("#lsv-model input").get_attribute("aria-expanded") == "false"
+    page.get_by_role("tab", name="Dashboard").click()
+
+
+def test_the_chosen_model_survives_a_reload(server, pages, visit) -> None:
+    page = visit(pages.url(server.url))
+    page.click("#lsv-model input")
+    page.get_by_role("option", name="second").click()
+    page.get_by_text("second takes text only").wait_for()
+    page.reload()
+    page.get_by_text("second takes text only").wait_for()
+    assert page.locator("#lsv-model input").input_value() == "second"
+    ask(page, "Hello")
+    note(page)
+    assert server.body["model"] == "second"

@@ -76,7 +76,7 @@ class Page:
         page.load(None, js=OPENED, **QUIET)
         looked = {
             "fn": self.look,
-            "inputs": [self._seen, self._controls.model, self._controls.key],
+            "inputs": [self._seen, self._controls.model, self._controls.chosen, self._controls.key],
             "outputs": [
                 self._seen,
                 self._status,
@@ -91,15 +91,18 @@ class Page:
         for trigger in (self._controls.key.change, self._controls.model.input, gr.Timer(STATUS_SECONDS).tick):
             trigger(**looked)
 
-    async def look(self, seen: Any, name: str | None, key: str) -> tuple[Any, ...]:
-        """Check the server's health, models and abilities; only what has changed is redrawn."""
+    async def look(self, seen: Any, name: str | None, chosen: str, key: str) -> tuple[Any, ...]:
+        """Check the server's health, models and abilities; only what has changed is redrawn.
+
+        A page that was just opened has no model yet, and takes the one that was ``chosen`` last in this browser.
+        """
         try:
             pill = _health_pill(await self._api.health(key))
             models, abilities = await self._api.models(key), await self._api.abilities(key)
         except LsvError as error:
             pill = _pill("down", error.message)
             return (pill, *seen[1:]), _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))
-        model = next((model for model in models if model.name == name), models[0])
+        model = next((model for model in models if model.name == (name or chosen)), models[0])
         found = (pill, model, models, abilities)
         if found[1:] == seen[1:]:
             return found, _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))

@@ -58,6 +58,9 @@ class Controls:
             elem_id="lsv-model",
             filterable=False,
         )
+        # Apart from the others: a choice is only restored once the server's models are known.
+        self.chosen = gr.BrowserState("", storage_key="lsv.model", secret="lsv")
+        self.model.input(None, self.model, self.chosen, js="name => [name ?? '']", **QUIET)
 
     @property
     def inputs(self) -> list[Any]:
