@@ -45,6 +45,9 @@ def turned(alpha: float, n: float = 1.333) -> float:
 1. The steepest ray decides, *not* the average one.
 2. A second bow is **reversed**, at about `51°`.
 
+- [x] sunshine behind
+- [ ] rain ahead
+
 > Rainbows have no place of their own: everybody sees another one."""
 
 SEARCH = '{"query": "rainbow geometry", "limit": 3}'
