@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from lsv_webui.chat.answer import write
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.request_fields import NUMBERS
 from lsv_webui.chat.thinking import part
+from lsv_webui.events import read_events
 
 from .stand_in import StandIn
 
@@ -192,6 +193,18 @@ async def test_an_answer_that_is_cut_short_says_so_and_keeps_what_came(stand_in)
     message = await answered(Api(stand_in.url))
     assert message.text == "I see"
     assert message.error == "The connection to the server broke off before the answer was complete. Ask again."
+
+
+@pytest.mark.parametrize("last", [[], ['data: {"choi']])
+async def test_a_stream_without_its_end_was_cut(last: list[str]) -> None:
+    async def lines() -> AsyncIterator[str]:
+        for line in ("data: {}", "", *last):
+            yield line
+
+    found = read_events(lines(), marked=True)
+    assert await anext(found) == {}
+    with pytest.raises(Unavailable, match="broke off"):
+        await anext(found)
 
 
 async def test_another_openai_compatible_server_will_do() -> None:

@@ -19,7 +19,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 async def read_events(lines: AsyncIterator[str], *, marked: bool = False) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a stream, up to ``[DONE]``; raises ``BadRequest`` on an error event.
 
-    With ``marked``, raises ``Unavailable`` for a stream that ends without that mark: it was cut short.
+    Raises ``Unavailable`` for a stream that was cut short: in a line, or with ``marked`` before that mark.
     """
     ended = False
     async for line in lines:
@@ -27,8 +27,11 @@ async def read_events(lines: AsyncIterator[str], *, marked: bool = False) -> Asy
         ended = ended or data == "[DONE]"
         if ended or not line.startswith("data:"):
             continue
-        event: dict[str, Any] = json.loads(data)
-        if "error" in event:
+        try:
+            event: dict[str, Any] = json.loads(data)
+        except ValueError:  # the last line of a stream that is cut in the middle of it
+            raise Unavailable(CUT) from None
+        if event.get("error"):
             raise BadRequest(read_error(event) or "The server reports an error without a message.")
         yield event
     if marked and not ended:

@@ -29,7 +29,7 @@ def quieten() -> None:
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects of a server-sent event stream, up to ``[DONE]``.
 
-    Raises ``BadRequest`` on an error event, ``Unavailable`` for a stream that ends without that mark.
+    Raises ``BadRequest`` on an error event, ``Unavailable`` for a stream that ends without that mark or in a line.
     """
     ended = False
     for line in lines:
@@ -47,9 +47,12 @@ def _event(line: str) -> dict[str, Any] | None:
     data = line[5:].strip()
     if data == "[DONE]":
         return None
-    event: dict[str, Any] = json.loads(data)
-    if "error" in event:
-        raise BadRequest(str(event["error"].get("message", event["error"])))
+    try:
+        event: dict[str, Any] = json.loads(data)
+    except ValueError:  # the last line of a stream that is cut in the middle of it
+        raise Unavailable(_CUT) from None
+    if error := event.get("error"):
+        raise BadRequest(str(error.get("message", error) if isinstance(error, dict) else error))
     return event
 
 

@@ -23,7 +23,7 @@ class Talker(BaseHTTPRequestHandler):
 
     asked: list[dict[str, Any]] = []
     deltas: list[dict[str, Any]] = []
-    whole = True
+    ending = "data: [DONE]\n\n"
     page: tuple[int, bytes] | None = None
 
     def do_GET(self) -> None:
@@ -35,8 +35,8 @@ class Talker(BaseHTTPRequestHandler):
         if self.page:
             return self.reply(*self.page)
         choices = [{"text": "two words"}] if "prompt" in body else [{"delta": delta} for delta in self.deltas]
-        lines = [json.dumps({"choices": [choice]}) for choice in choices] + (["[DONE]"] if self.whole else [])
-        return self.reply(200, "".join(f"data: {line}\n\n" for line in lines).encode())
+        lines = [json.dumps({"choices": [choice]}) for choice in choices]
+        return self.reply(200, "".join((*(f"data: {line}\n\n" for line in lines), self.ending)).encode())
 
     def reply(self, status: int, data: bytes) -> None:
         self.send_response(status)
@@ -127,10 +127,11 @@ def test_tool_calls_are_shown_and_their_question_is_not_sent_again(
     assert [message["content"] for message in Talker.asked[-1]["messages"]] == ["Well?"]
 
 
+@pytest.mark.parametrize("ending", ["", 'data: {"choi'])
 def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(
-    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: str, ending: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Talker, "whole", False)
+    monkeypatch.setattr(Talker, "ending", ending)
     assert main.main(["chat", "--api", server, "-Q", "Hi"]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("Hello you.")
