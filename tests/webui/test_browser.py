@@ -35,7 +35,7 @@ def _is_told_of_a_wrong_key_and_mends_it(page: Any) -> None:
 
 
 def _sees_an_answer_stream_in(page: Any, engine: Any) -> None:
-    engine.pace = 0.01
+    engine.pace = 0.05
     page.click("#lsv-new")
     page.wait_for_selector(".lsv-greeting")
     ask(page, "Why is the sky blue?")
@@ -110,6 +110,7 @@ def test_several_conversations(api, pages, visit) -> None:
     page.click("#lsv-new")
     page.wait_for_selector(".lsv-greeting")
     page.get_by_text("Who are you?").click()
+    page.locator("#lsv-chat .user.message", has_text="Who are you?").wait_for()
     note(page)
     page.click("#lsv-side .toggle-button")
     page.locator("#lsv-chats label").first.wait_for()
@@ -123,7 +124,7 @@ def test_several_conversations(api, pages, visit) -> None:
 
 @pytest.mark.slow
 def test_leaving_an_answer_keeps_it_and_does_not_disturb_the_next(api, pages, visit) -> None:
-    api.engine.pace, api.engine.answer = 0.02, "old " * 60
+    api.engine.pace, api.engine.answer = 0.05, "old " * 100
     page = visit(pages.url(api.url))
     ask(page, "Talk for long")
     page.wait_for_function("document.querySelector('#lsv-chat .bot.message')?.innerText.includes('old')")
