@@ -72,7 +72,7 @@ def _library() -> ctypes.CDLL:
     library = selected_library()
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, native.raise_status
     for name, record in (("choice", CHOICE), ("edit", EDIT)):
         function = getattr(library, f"lsv_{name}_layout")
         function.argtypes, function.restype = [], ctypes.c_char_p

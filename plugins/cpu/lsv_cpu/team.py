@@ -5,18 +5,22 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Set
 
+from lsv.errors import ConfigError
 from lsv_cpu import native
 
 
 def set_team(threads: int, cores: Set[int] | None) -> bool:
     """Make a team of ``threads``. If ``cores`` are given, each member but the caller is pinned to one of them.
 
-    False if there is no native code to run on it.
+    False if there is no native code to run on it. Raises ``ConfigError`` where the system refuses so many threads.
     """
     library = native.library()
     if library is None:
         return False
     places = sorted(cores or ())[1:threads]
     pinned = (ctypes.c_int32 * len(places))(*places) if len(places) == threads - 1 > 0 else None
-    library.lsv_set_team(threads, pinned)
+    try:
+        library.lsv_set_team(threads, pinned)
+    except MemoryError as refused:
+        raise ConfigError(f"cpu.threads={threads} is not possible: {refused}", param="cpu.threads") from None
     return True

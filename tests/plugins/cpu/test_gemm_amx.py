@@ -107,6 +107,12 @@ def test_plain_product(libraries: dict[str, ctypes.CDLL], size: tuple[int, int])
 
 
 @pytest.mark.parametrize(("format", "group"), FORMATS)
+def test_no_rows_are_nothing_to_do(libraries: dict[str, ctypes.CDLL], format: int, group: int) -> None:
+    packed = Packed(libraries[EMULATED], Layer(format, group, 64, 128))
+    assert packed(rows_of(1, 128)[:0]).shape == (0, 64)
+
+
+@pytest.mark.parametrize(("format", "group"), FORMATS)
 def test_a_row_is_the_same_in_every_batch_and_team(
     libraries: dict[str, ctypes.CDLL], set_team: Callable[[int], None], format: int, group: int
 ) -> None:

@@ -33,8 +33,9 @@ struct Places {
   Places(const DecoderLayer& layer, const Plan& plan, int64_t rows, int members) {
     int64_t size = layer.dtype == kFloat32 ? 4 : 2, mlp_rows = rows < kMlpRows ? rows : kMlpRows;
     int64_t operands = 0;
-    for (const Linear* linear : {&layer.qkv, &layer.projection}) grow(operands, operand_bytes(*linear, rows));
-    for (const Linear* linear : {&layer.gate_up, &layer.down}) grow(operands, operand_bytes(*linear, mlp_rows));
+    for (const Linear* linear : {&layer.qkv, &layer.projection}) grow(operands, operand_bytes(*linear, rows, members));
+    for (const Linear* linear : {&layer.gate_up, &layer.down})
+      grow(operands, operand_bytes(*linear, mlp_rows, members));
     take(operand, operands);
     take(qkv, rows * layer.qkv.outputs * size);
     take(attended, rows * layer.projection.inputs * size);
@@ -100,16 +101,19 @@ void feed_forward(Member& me, const DecoderLayer& layer, Rows x, int64_t rows, R
 using namespace lsv;
 
 // x [rows][hidden], dense -> out, the same; positions [rows].
-extern "C" void lsv_layer(const DecoderLayer* layer, const Plan* plan, const Cache* cache, const int64_t* positions,
-                          int64_t rows, void* x, void* out) {
-  Places at(*layer, *plan, rows, team_size());
-  Scratch scratch(at.bytes);
-  at.set(scratch.data);
-  HeadTurn turn = layer->turn;
-  turn.positions = positions;
-  Rows input = {x, layer->hidden}, output = {out, layer->hidden};
-  run([&](Member& me) {
-    attend(me, *layer, *plan, *cache, turn, input, rows, at);
-    feed_forward(me, *layer, {at.residual, layer->hidden}, rows, output, at);
+extern "C" int lsv_layer(const DecoderLayer* layer, const Plan* plan, const Cache* cache, const int64_t* positions,
+                         int64_t rows, void* x, void* out) {
+  return status_of([&] {
+    Turn turn;
+    Places at(*layer, *plan, rows, turn.members());
+    Scratch scratch(at.bytes);
+    at.set(scratch.data);
+    HeadTurn head_turn = layer->turn;
+    head_turn.positions = positions;
+    Rows input = {x, layer->hidden}, output = {out, layer->hidden};
+    turn.run([&](Member& me) {
+      attend(me, *layer, *plan, *cache, head_turn, input, rows, at);
+      feed_forward(me, *layer, {at.residual, layer->hidden}, rows, output, at);
+    });
   });
 }

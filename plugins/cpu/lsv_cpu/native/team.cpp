@@ -9,9 +9,11 @@
 
 #include <atomic>
 #include <climits>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -54,20 +56,23 @@ struct alignas(64) Padded { std::atomic<uint32_t> value{0}; };
 
 class Team {
  public:
-  explicit Team(int size, const int32_t* cpus) : size(size), arrived_(new Padded[size]) {
-    for (int rank = 1; rank < size; ++rank) {
-      threads_.emplace_back([this, rank] { serve(rank); });
-      if (cpus) pin(threads_.back(), cpus[rank - 1]);
+  // `cpus` is empty or has one for each member but the caller. Throws where the system refuses a thread.
+  Team(int size, std::vector<int32_t> cpus) : size(size), cpus(std::move(cpus)), arrived_(new Padded[size]) {
+    try {
+      for (int rank = 1; rank < size; ++rank) {
+        threads_.emplace_back([this, rank] { serve(rank); });
+        if (!this->cpus.empty()) pin(threads_.back(), this->cpus[rank - 1]);
+      }
+    } catch (...) {
+      end();
+      throw;
     }
   }
 
-  ~Team() {
-    region_ = nullptr;
-    start();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Team() { end(); }
 
   const int size;
+  const std::vector<int32_t> cpus;
 
   void run(Region region, void* context) {
     region_ = region;
@@ -101,6 +106,12 @@ class Team {
   void start() {
     started_.value.fetch_add(1);
     wake();
+  }
+
+  void end() {
+    region_ = nullptr;
+    start();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void serve(int rank) {
@@ -144,9 +155,30 @@ class Team {
   std::vector<std::thread> threads_;
 };
 
-std::mutex turn;
+std::mutex turn;  // whoever holds it may use or change what follows
 // Never destroyed: at exit its threads may be parked, and the process ends them.
-Team* team = new Team(1, nullptr);
+Team* team = new Team(1, {});
+bool forked = false;  // the team's threads are not in this process, but in its parent
+
+// A fork waits for its turn, so that the child finds no region half done; the child then has it, and gives it back.
+const int at_fork = pthread_atfork(
+    [] { turn.lock(); }, [] { turn.unlock(); },
+    [] {
+      forked = true;
+      turn.unlock();
+    });
+
+// A forked process gets its own threads when it first needs them; the parent's team is left as it is.
+void replace_lost_team() {
+  forked = false;
+  Team* lost = team;
+  team = new Team(1, {});
+  try {
+    team = new Team(lost->size, lost->cpus);
+  } catch (const std::system_error&) {
+    std::fprintf(stderr, "lsv: the system refuses threads to a forked process: its native kernels run on one\n");
+  }
+}
 
 }  // namespace
 
@@ -157,26 +189,40 @@ void Member::barrier() {
 
 int64_t Member::claim() { return size > 1 ? team->claim() : claimed_alone_++; }
 
-void run(Region region, void* context) {
-  std::lock_guard<std::mutex> lock(turn);
-  if (team->size == 1) {
-    Member alone(0, 1);
-    return region(alone, context);
-  }
-  team->run(region, context);
+Turn::Turn() {
+  turn.lock();
+  if (forked) replace_lost_team();
 }
 
-int team_size() { return team->size; }
+Turn::~Turn() { turn.unlock(); }
+
+int Turn::members() const { return team->size; }
+
+void Turn::run(Region region, void* context) {
+  if (team->size > 1) return team->run(region, context);
+  Member alone(0, 1);
+  region(alone, context);
+}
 
 }  // namespace lsv
 
-extern "C" void lsv_set_team(int threads, const int32_t* cpus) {
-  std::lock_guard<std::mutex> lock(lsv::turn);
-  if (threads == lsv::team->size && !cpus) return;
-  delete lsv::team;
-  lsv::team = new lsv::Team(threads, cpus);
+using namespace lsv;
+
+extern "C" int lsv_set_team(int threads, const int32_t* cpus) {
+  return status_of([&] {
+    std::vector<int32_t> places(cpus, cpus ? cpus + threads - 1 : cpus);
+    Turn mine;
+    if (threads == team->size && places == team->cpus) return;
+    Team* larger = new Team(threads, std::move(places));
+    delete team;
+    team = larger;
+  });
 }
 
-extern "C" void lsv_wake_team() { lsv::team->wake(); }
+// While somebody else has the turn, the members are awake.
+extern "C" void lsv_wake_team() {
+  std::unique_lock<std::mutex> lock(turn, std::try_to_lock);
+  if (lock && !forked) team->wake();
+}
 
-extern "C" int lsv_team_size() { return lsv::team_size(); }
+extern "C" int lsv_team_size() { return Turn().members(); }

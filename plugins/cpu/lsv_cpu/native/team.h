@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
+#include <system_error>
 #include <type_traits>
 
 namespace lsv {
@@ -35,29 +37,64 @@ class Member {
 
 using Region = void (*)(Member&, void* context);
 
-// Runs `region` on all members and returns when they are done; the calling thread is member 0. Regions of different
-// callers take turns. A region must not start another.
-void run(Region region, void* context);
+// What less takes than waking up others, in units of about a nanosecond.
+constexpr int64_t kLeastWork = 2000;
 
-template <class F> void run(F&& region) {
-  run([](Member& me, void* context) { (*static_cast<std::remove_reference_t<F>*>(context))(me); }, &region);
-}
+// A caller's turn with the team, while which other callers wait and the team stays as it is: so its size is known before
+// a region begins, and working memory can be had for each member. A region must not take another turn.
+class Turn {
+ public:
+  Turn();
+  ~Turn();
+  Turn(const Turn&) = delete;
 
-// The same with as many members as the work deserves: one alone below `least` units of about a nanosecond each.
+  int members() const;
+
+  // Runs `region` on all members and returns when they are done; the calling thread is member 0.
+  template <class F> void run(F&& region) {
+    run([](Member& me, void* context) { (*static_cast<std::remove_reference_t<F>*>(context))(me); }, &region);
+  }
+
+  // The same with as many members as the work deserves.
+  template <class F> void run_if_worth(int64_t work, F&& region) {
+    if (work >= kLeastWork) return run(region);
+    Member alone(0, 1);
+    region(alone);
+  }
+
+ private:
+  void run(Region region, void* context);
+};
+
+// Regions that need no working memory.
+template <class F> void run(F&& region) { Turn().run(region); }
+
 template <class F> void run_if_worth(int64_t work, F&& region) {
-  constexpr int64_t kLeast = 2000;
-  if (work >= kLeast) return run(region);
+  if (work >= kLeastWork) return run(region);
   Member alone(0, 1);
   region(alone);
 }
 
-int team_size();
+// What a function answers that needs memory or threads, which the system may refuse: C has no exceptions.
+enum Status { kDone = 0, kNoMemory = 1, kNoThreads = 2 };
+
+template <class F> int status_of(F&& work) noexcept {
+  try {
+    work();
+    return kDone;
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  } catch (const std::system_error&) {
+    return kNoThreads;
+  }
+}
 
 }  // namespace lsv
 
 extern "C" {
-// Makes the team `threads` strong. cpus: for each member but the caller the logical CPU it is pinned to, or null.
-void lsv_set_team(int threads, const int32_t* cpus);
+// Makes the team `threads` strong. cpus: for each member but the caller the logical CPU it is pinned to, or null. The
+// team stays as it was where this is not kDone.
+int lsv_set_team(int threads, const int32_t* cpus);
 // Lets parked members wake up while the caller still prepares the next region.
 void lsv_wake_team();
 int lsv_team_size();

@@ -332,15 +332,18 @@ void attend(Member& me, int dtype, const Layer& layer, const Plan& plan, const C
 
 }  // namespace lsv
 
-extern "C" void lsv_attend(
+extern "C" int lsv_attend(
     int dtype, const lsv::Layer* layer, const lsv::Plan* plan, const lsv::Cache* cache, const lsv::Tensors* tensors) {
   using namespace lsv;
-  Scratch scratch(attention_scratch(dtype, *layer, *plan, team_size(), cache));
-  run([&](Member& me) {
-    if (cache && tensors->k) {
-      place_heads(me, dtype, *layer, *plan, cache, *tensors, HeadTurn{});
-      me.barrier();
-    }
-    attend(me, dtype, *layer, *plan, cache, *tensors, scratch.data);
+  return status_of([&] {
+    Turn turn;
+    Scratch scratch(attention_scratch(dtype, *layer, *plan, turn.members(), cache));
+    turn.run([&](Member& me) {
+      if (cache && tensors->k) {
+        place_heads(me, dtype, *layer, *plan, cache, *tensors, HeadTurn{});
+        me.barrier();
+      }
+      attend(me, dtype, *layer, *plan, cache, *tensors, scratch.data);
+    });
   });
 }

@@ -52,7 +52,7 @@ struct Operand {
     spare_bytes = std::max<int64_t>(sums * kSumsStride, inputs_padded(linear) * 4);
   }
 
-  int64_t bytes() const { return spare + spare_bytes * team_size() - tiles; }
+  int64_t bytes(int members) const { return spare + spare_bytes * members - tiles; }
   char* block(int64_t row) const { return tiles + row / kBlock * block_bytes; }
   char* line(int64_t row) const { return block(row) + row % kBlock * kLine; }
   float* scales_of(int64_t row) const { return scales + row / kBlock * groups * kBlock; }
@@ -327,7 +327,9 @@ bool takes(const Linear& linear, int64_t rows) {
   return linear.format == kPlain ? linear.dtype == kBFloat16 : rows >= kLeastRows;
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) { return Operand(linear, rows, nullptr).bytes(); }
+int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
+  return Operand(linear, rows, nullptr).bytes(members);
+}
 
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* data) {
   const Operand operand(linear, rows, data);
@@ -346,6 +348,7 @@ void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, in
 }
 
 void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, Rows out, Rows residual) {
+  if (!rows) return;  // tiles of no rows can't be configured
   const Operand operand(linear, rows, (void*)data);
   const int64_t width = linear.gate ? linear.outputs / 2 : linear.outputs;
   const int64_t bytes = rows * width * (linear.dtype == kFloat32 ? 4 : 2);

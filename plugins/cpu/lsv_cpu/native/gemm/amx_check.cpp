@@ -49,7 +49,7 @@ bool right(const Case& c) {
                    nullptr, nullptr, nullptr, nullptr};
   const int64_t panels = panels_of(linear), groups = groups_of(linear);
   const Memory packed = memory(panels * panel_bytes(linear)), scales = memory(panels * groups * kPanel * 4);
-  const Memory sums = memory(panels * kPanel * 4), operand = memory(amx::operand_bytes(linear, c.rows));
+  const Memory sums = memory(panels * kPanel * 4), operand = memory(amx::operand_bytes(linear, c.rows, 1));
   linear.panels = packed.get();
   linear.scales = (float*)scales.get();
   linear.sums = (int32_t*)sums.get();

@@ -313,7 +313,7 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
     pack_panel(linear, cut, panel, (const uint8_t*)weights, scales);
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) {
+int64_t operand_bytes(const Linear& linear, int64_t rows, int) {
   int64_t bytes = 0;
   with_type(linear.dtype, [&](auto type) { bytes = Operand<decltype(type)>(linear, rows, nullptr).bytes; });
   return bytes;

@@ -5,7 +5,7 @@
 
 #define LSV_FORMAT_FUNCTIONS                                                                                         \
   void pack(Member& me, const Linear& linear, const void* weights, const float* scales);                             \
-  int64_t operand_bytes(const Linear& linear, int64_t rows);                                                         \
+  int64_t operand_bytes(const Linear& linear, int64_t rows, int members);                                            \
   void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);        \
   void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
 
@@ -25,7 +25,7 @@ int64_t panel_bytes(const Linear& linear);
 // gemm/amx.cpp: tile instructions, over panels packed by the ones above. Only where LSV_AMX is defined.
 namespace amx {
 bool takes(const Linear& linear, int64_t rows);  // the answer must not break the row rule: see gemm/amx.cpp
-int64_t operand_bytes(const Linear& linear, int64_t rows);
+int64_t operand_bytes(const Linear& linear, int64_t rows, int members);
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
 }  // namespace amx

@@ -46,12 +46,13 @@ void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64
   plain::unpack_rows(me, linear, outputs, count, out);
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) {
-  if (linear.format == kCoded) return coded::operand_bytes(linear, rows);
+int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
+  if (linear.format == kCoded) return coded::operand_bytes(linear, rows, members);
 #if defined(LSV_AMX)
-  if (amx::takes(linear, rows)) return amx::operand_bytes(linear, rows);
+  if (amx::takes(linear, rows)) return amx::operand_bytes(linear, rows, members);
 #endif
-  return linear.format == kPlain ? plain::operand_bytes(linear, rows) : integer::operand_bytes(linear, rows);
+  if (linear.format == kPlain) return plain::operand_bytes(linear, rows, members);
+  return integer::operand_bytes(linear, rows, members);
 }
 
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand) {
@@ -94,13 +95,16 @@ void lsv_unpack_rows(const Linear* linear, const int64_t* outputs, int64_t count
 }
 
 // x [rows][inputs], rows `x_stride` apart -> out [rows][outputs], dense (half as wide with a gate).
-void lsv_linear(const Linear* linear, const void* x, int64_t x_stride, int64_t rows, void* out) {
-  Scratch scratch(operand_bytes(*linear, rows));
-  int64_t width = linear->gate ? linear->outputs / 2 : linear->outputs;
-  run([&](Member& me) {
-    make_operand(me, *linear, nullptr, {(void*)x, x_stride}, rows, scratch.data);
-    me.barrier();
-    multiply(me, *linear, scratch.data, rows, {out, width}, {nullptr, 0});
+int lsv_linear(const Linear* linear, const void* x, int64_t x_stride, int64_t rows, void* out) {
+  return status_of([&] {
+    Turn turn;
+    Scratch scratch(operand_bytes(*linear, rows, turn.members()));
+    int64_t width = linear->gate ? linear->outputs / 2 : linear->outputs;
+    turn.run([&](Member& me) {
+      make_operand(me, *linear, nullptr, {(void*)x, x_stride}, rows, scratch.data);
+      me.barrier();
+      multiply(me, *linear, scratch.data, rows, {out, width}, {nullptr, 0});
+    });
   });
 }
 

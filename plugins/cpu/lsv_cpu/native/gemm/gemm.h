@@ -73,9 +73,9 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
 // Reads `count` outputs' weights back out of the panels, each into a row of `out`. Plain weights only.
 void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
 
-// Input rows in the form a format's kernel reads; `operand` has operand_bytes(). Rows are normed first if `norm` is
+// Input rows in the form a format's kernel reads; `operand` has operand_bytes() for a team of `members`. Rows are normed first if `norm` is
 // given. All members together make one operand; a barrier must follow before `multiply`.
-int64_t operand_bytes(const Linear& linear, int64_t rows);
+int64_t operand_bytes(const Linear& linear, int64_t rows, int members);
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);
 
 // out = product + bias (through the gate if there is one) + residual, in float and rounded once. residual.data may be

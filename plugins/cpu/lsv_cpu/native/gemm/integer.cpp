@@ -177,7 +177,9 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
   }
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) { return Operand(linear, rows, nullptr).bytes(); }
+int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
+  return Operand(linear, rows, nullptr).bytes(members);
+}
 
 // Members take blocks of rows; where there are fewer blocks than members, each takes some columns of all rows. An int8
 // row's scale they then find and write all of them, the same.

@@ -48,7 +48,7 @@ struct Operand {
         scales((float*)(codes + rows * inputs)), starts((int32_t*)(scales + rows * groups)),
         spare((char*)(starts + rows * groups)), spare_bytes(most_rows(linear) * inputs * (int64_t)sizeof(float)) {}
 
-  int64_t bytes() const { return spare + spare_bytes * team_size() - (char*)codes; }
+  int64_t bytes(int members) const { return spare + spare_bytes * members - (char*)codes; }
 
   const Blocks blocks;
   const int64_t groups, inputs;

@@ -237,7 +237,7 @@ void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64
   }
 }
 
-int64_t operand_bytes(const Linear& linear, int64_t rows) {
+int64_t operand_bytes(const Linear& linear, int64_t rows, int) {
   int64_t bytes = 0;
   with_type(linear.dtype, [&](auto type) {
     using T = decltype(type);

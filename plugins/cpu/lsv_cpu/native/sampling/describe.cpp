@@ -86,18 +86,19 @@ extern "C" {
 // logits [any][size], rows `stride` apart, of which rows[count] are meant; tokens [any], most <= size
 // -> out [count][2 + most][token, bits of the logit, rank], last [weight of all, bits of the largest logit, 1];
 // zeros for rows that are not finite or whose token is negative.
-void lsv_describe(int dtype, const void* logits, int64_t stride, int64_t size, int64_t count, const int64_t* rows,
-                  const int64_t* tokens, int64_t most, int64_t* out) {
-  with_type(dtype, [&](auto type) {
+int lsv_describe(int dtype, const void* logits, int64_t stride, int64_t size, int64_t count, const int64_t* rows,
+                 const int64_t* tokens, int64_t most, int64_t* out) {
+  return status_of([&] { with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    Scratch scratch(Workspace::bytes(size) * team_size());
-    run_if_worth(count * size / 8, [&](Member& me) {
+    Turn turn;
+    Scratch scratch(Workspace::bytes(size) * turn.members());
+    turn.run_if_worth(count * size / 8, [&](Member& me) {
       for_rows(me, count, size, scratch.data, [&](Member& members, int64_t i, Workspace& work) {
         const T* x = (const T*)logits + rows[i] * stride;
         describe(members, x, size, tokens[rows[i]], most, (Entry*)out + i * (2 + most), work);
       });
     });
-  });
+  }); });
 }
 
 }

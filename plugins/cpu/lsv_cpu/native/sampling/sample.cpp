@@ -175,25 +175,26 @@ const char* lsv_edit_layout() {
 }
 
 // logits [rows][size], rows `stride` apart; choices [rows], the edits of one row after those of the other -> tokens.
-void lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
-                const void* edits, int64_t* tokens) {
+int lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
+               const void* edits, int64_t* tokens) {
   std::vector<const Edit*> edits_of(rows);
   const Edit* next = (const Edit*)edits;
   for (int64_t row = 0; row < rows; ++row) {
     edits_of[row] = next;
     next += ((const Choice*)choices)[row].edits;
   }
-  with_type(dtype, [&](auto type) {
+  return status_of([&] { with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    Scratch scratch(Workspace::bytes(size) * team_size());
-    run_if_worth(rows * size / 8, [&](Member& me) {
+    Turn turn;
+    Scratch scratch(Workspace::bytes(size) * turn.members());
+    turn.run_if_worth(rows * size / 8, [&](Member& me) {
       for_rows(me, rows, size, scratch.data, [&](Member& members, int64_t row, Workspace& work) {
         const T* x = (const T*)logits + row * stride;
         int64_t token = choose(members, x, size, ((const Choice*)choices)[row], edits_of[row], work);
         if (members.rank == 0) tokens[row] = token;
       });
     });
-  });
+  }); });
 }
 
 }
