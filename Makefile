@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve webui browser test test-all test-isa test-emulated test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
+.PHONY: serve webui browser test test-all test-isa test-compilers test-emulated test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -65,12 +65,18 @@ lint: install-dev
 test: lint
 	$(PYTEST) -rs -n 2 --dist loadgroup -m "not slow and not gpu" tests
 
-test-all: lint test-isa test-emulated
+test-all: lint test-isa test-compilers test-emulated
 	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
 
 # The native kernels with each instruction set this machine has, and with AMX tiles (emulated where there are none).
 test-isa: install-dev
 	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
+
+# The native kernels as each C++ compiler here builds them: g++, clang++, and those that have their version in their name.
+test-compilers: install-dev
+	for compiler in $$($(BIN)/python -c "import os; from lsv.processes.building import find_compilers as found; \
+	  print(*{os.path.realpath(one): one for one in reversed(found())}.values())"); do \
+	  LSV_CPU_COMPILER=$$compiler $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
 
 # The end-to-end tests on every platform that has an emulation. Warming up hundreds of shapes has tests of its own.
 EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1

@@ -50,9 +50,10 @@ class PrivateFolder:
 def _make() -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with suppress(OSError):  # somebody swept before the lock was ours
+        with suppress(FileNotFoundError):  # somebody swept before the lock was ours
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(OSError):  # on a file system without locks nobody sweeps
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if path.exists():
                 return path, lock
             os.close(lock)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from lsv.errors import ConfigError
-from lsv.processes.building import build_once, cache_folder, explain, find_compiler, run
+from lsv.processes.building import BuildCache, explain, find_compilers, run, takes_flags
 from lsv.processes.folder import PrivateFolder
 from lsv_cpu.machine import Machine
 
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 _SOURCES = Path(__file__).parent / "native"
 # The disabled warnings come from the compiler's own intrinsics.
 _FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-pthread", "-Wno-maybe-uninitialized", "-Wno-psabi")
+# Whether a * b + c may be rounded once; compilers differ in what they do where they are not told. Sampling must give
+# the reference's tokens, whatever the compiler.
+_CONTRACTION: Mapping[bool, str] = {True: "-ffp-contract=fast", False: "-ffp-contract=off"}
+_EXACT = "sampling"
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 _VNNI = (*_AVX512, "-mavx512vnni")
@@ -38,7 +42,17 @@ _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
     "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DLSV_AMX"),
     "amx_emulated": (*_BF16, "-DLSV_AMX", "-DLSV_EMULATE_AMX"),  # tiles in plain C++: slow, for tests
 }
-_WITHOUT_AMX = "avx512_bf16"
+_OLDER: Mapping[str, str] = {
+    "amx": "avx512_bf16",
+    "amx_emulated": "avx512_bf16",
+    "avx512_bf16": "avx512_vnni",
+    "avx512_vnni": "avx512",
+    "avx512": "avx2",
+    "avx2": "generic",
+}
+"""What runs on every machine that has the instruction set, and is asked less of the compiler."""
+
+_SLOWER = "3 to 20 times slower"
 DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """``Dtype`` of native/gemm/gemm.h."""
 
@@ -107,44 +121,61 @@ def library() -> ctypes.CDLL | None:
 
 def load(isa: str, cache_dir: Path | None = None) -> ctypes.CDLL | None:
     """The kernels for one instruction set (``"auto"`` for the best), compiled unless they were before."""
-    return _load(resolve_isa(isa), cache_folder("cpu", cache_dir))
+    return _load(resolve_isa(isa), cache_dir)
 
 
 def resolve_isa(isa: str) -> str:
     """The instruction set that a value of ``cpu.isa`` stands for."""
-    return next(iter(Machine().instruction_sets()), "generic") if isa == "auto" else isa
+    return _newest() if isa == "auto" else isa
+
+
+@lru_cache(maxsize=1)
+def _newest() -> str:
+    return next(iter(Machine().instruction_sets()), "generic")
+
+
+class _TooOld(Exception):
+    """No compiler here knows an instruction set."""
 
 
 @lru_cache
-def _load(isa: str, folder: Path) -> ctypes.CDLL | None:
-    path = folder / f"kernels-{isa}-{_key(isa)}.so"
+def _load(isa: str, cache_dir: Path | None) -> ctypes.CDLL | None:
     try:
-        build_once(path, f"the native CPU kernels for {isa}", partial(_build, isa))
+        path = BuildCache("cpu", cache_dir).take(
+            f"kernels-{isa}-{_key(isa)}.so", f"the native CPU kernels for {isa}", partial(_build, isa)
+        )
         found = _declare(ctypes.CDLL(str(path)))
+    except _TooOld as problem:
+        log.warning("%s: the kernels for %s have to do, which are slower; g++ 11 knows all", problem, _OLDER[isa])
+        return _load(_OLDER[isa], cache_dir)
     except (OSError, subprocess.SubprocessError) as problem:
         return _do_without(explain(problem))
     if isa.startswith("amx") and not found.lsv_amx_ready():
         log.warning("AMX tiles are not usable here (refused by the system, or wrong results): running without them")
-        return _load(_WITHOUT_AMX, folder)
+        return _load(_OLDER[isa], cache_dir)
     return found
 
 
 @lru_cache
 def _do_without(reason: str) -> None:
-    log.warning("no native CPU kernels (%s): running the plain torch ones, which are slow", reason)
+    log.warning("no native CPU kernels (%s): plain torch runs instead, which is %s", reason, _SLOWER)
 
 
 def _key(isa: str) -> str:
     """Identifies what a binary was built from. The compiler and torch are not part of it: the interface is plain C."""
-    digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _FLAGS_OF_ISA[isa])).encode())
+    digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _CONTRACTION, _FLAGS_OF_ISA[isa])).encode())
     for source in sorted(path for path in _SOURCES.rglob("*") if path.is_file()):
         digest.update(str(source.relative_to(_SOURCES)).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _build(isa: str, path: Path) -> None:
-    """Raises ``OSError`` or ``SubprocessError``."""
-    _compile([find_compiler(), *_FLAGS, *_FLAGS_OF_ISA[isa]], path)
+    """Raises ``OSError`` or ``SubprocessError``, or ``_TooOld`` where an older instruction set is worth a try."""
+    flags, compilers = _FLAGS_OF_ISA[isa], find_compilers()
+    compiler = next((one for one in compilers if takes_flags(one, flags)), compilers[0] if isa == "generic" else None)
+    if compiler is None:
+        raise _TooOld(f"{', '.join(compilers)} can't compile for {isa}")
+    _compile([compiler, *_FLAGS, *flags], path)
 
 
 def _compile(command: Sequence[str], output: Path) -> None:
@@ -153,7 +184,8 @@ def _compile(command: Sequence[str], output: Path) -> None:
 
         def compile_one(source: Path) -> str:
             compiled = f"{scratch.path}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
-            run([*command, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
+            contraction = _CONTRACTION[_EXACT not in source.relative_to(_SOURCES).parts]
+            run([*command, contraction, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
             return compiled
 
         compiled = list(pool.map(compile_one, sorted(_SOURCES.rglob("*.cpp"))))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -25,6 +28,24 @@ def test_it_is_private_and_gone_when_it_is_removed() -> None:
     (folder.path / "file").touch()
     folder.remove()
     folder.remove()
+    assert not folder.path.exists()
+
+
+def test_a_file_system_without_locks_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(prefix: str) -> str:
+        assert not made, "it goes on making folders"
+        made.append(mkdtemp(prefix=prefix))
+        return made[0]
+
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with PrivateFolder() as folder:
+        assert folder.path.is_dir()
     assert not folder.path.exists()
 
 

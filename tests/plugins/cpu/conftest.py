@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lsv.platform import Device
+from lsv.processes.building import BuildCache
 from lsv_cpu import native
 from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform
@@ -19,6 +21,15 @@ def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = "amx_emulated"
     if wanted != "auto":
         monkeypatch.setattr(native, "resolve_isa", lambda isa: wanted if isa == "auto" else isa)
+
+
+@pytest.fixture(autouse=True)
+def builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``LSV_CPU_COMPILER`` runs all of this with kernels that another compiler has built, from a cache of its own."""
+    wanted = os.environ.get("LSV_CPU_COMPILER")
+    if wanted:
+        monkeypatch.setattr(native, "find_compilers", lambda: [wanted])
+        monkeypatch.setattr(native, "BuildCache", lambda name, root: BuildCache(f"{name}-{Path(wanted).name}", root))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from lsv.processes.building import build_once, cache_folder, explain, find_compiler, run
+from lsv.processes.building import BuildCache, explain, find_compiler, run
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 @cache
 def load() -> ctypes.CDLL | None:
     """Register the device with torch, for good; None, and a notice, where it can't be compiled."""
-    path = cache_folder("emulation") / f"device-{_key()}.so"
     try:
-        build_once(path, "the emulated device", _build)
+        path = BuildCache("emulation").take(f"device-{_key()}.so", "the emulated device", _build)
         rename_privateuse1_backend(DEVICE_TYPE)
         torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         found = ctypes.CDLL(str(path))

@@ -33,7 +33,7 @@ struct Arena {
     }
     mapped = place;
     data = (char*)(((uintptr_t)place + kHugePage - 1) / kHugePage * kHugePage);
-    madvise(data, bytes, MADV_HUGEPAGE);
+    madvise(data, bytes, MADV_HUGEPAGE);  // a system without huge pages refuses, and nothing is lost
     return data;
   }
 };

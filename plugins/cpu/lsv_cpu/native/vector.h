@@ -60,13 +60,35 @@ inline void store(Float16* to, Floats x) { store_as(to, _mm512_cvtps_ph((__m512)
 inline Floats load(const Float16* from) { return (Floats)_mm256_cvtph_ps(load_as<__m128i>(from)); }
 inline void store(Float16* to, Floats x) { store_as(to, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT)); }
 #else
+// By bits: no compiler before g++ 12 (on Arm 13) and clang 15 has a type for these in C++.
 inline Floats load(const Float16* from) {
-  Floats value;
-  for (int i = 0; i < kLanes; ++i) value[i] = (float)load_as<_Float16>(from + i);
-  return value;
+  Words bits = __builtin_convertvector(load_as<Halves>(from), Words), rest = (bits & 0x7fff) << 13;
+  Words finite = (Words)((Floats)rest * 0x1p112f);  // the exponent's other bias; right for what is below the normal, too
+  Words magnitude = rest >= 0x7c00 << 13 ? rest | 0x7f800000 | (Words)(rest > 0x7c00 << 13) & 0x400000 : finite;
+  return (Floats)(magnitude | (bits & 0x8000) << 16);
 }
 inline void store(Float16* to, Floats x) {
-  for (int i = 0; i < kLanes; ++i) store_as(to + i, (_Float16)x[i]);
+  Words bits = (Words)x, rest = bits & 0x7fffffff;
+  Words normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+  Words small = (Words)((Floats)rest + 0.5f) - 0x3f000000;  // the sum's last bit is the least a half float has
+  Words half = rest < 113u << 23 ? small : normal;
+  half = rest >= 143u << 23 ? Words{} + 0x7c00 : half;
+  half = rest > 255u << 23 ? (rest >> 13 & 0x3ff) | 0x7e00 : half;
+  store_as(to, __builtin_convertvector(half | (bits >> 16 & 0x8000), Halves));
+}
+#endif
+
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16 x) {
+  uint32_t bits = (uint32_t)x.bits << 16;
+  return load_as<float>(&bits);
+}
+#if defined(__F16C__)
+inline float to_float(Float16 x) { return _cvtsh_ss(x.bits); }
+#else
+inline float to_float(Float16 x) {
+  Float16 vector[kLanes] = {x};
+  return load(vector)[0];
 }
 #endif
 

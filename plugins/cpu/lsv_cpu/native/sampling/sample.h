@@ -1,9 +1,7 @@
 // A row of logits in blocks: their maxima, weights and sums, and selection without sorting. Weights are those of
-// lsv/nn/sample_ops.py to the bit: products and sums are rounded one by one, so nothing here may be contracted to fused
-// multiply-adds. Include this file first.
+// lsv/nn/sample_ops.py to the bit: products and sums are rounded one by one, so what includes this file is compiled with
+// -ffp-contract=off, without which compilers make fused multiply-adds of them.
 #pragma once
-
-#pragma GCC optimize("fp-contract=off")
 
 #include <cstdint>
 
@@ -15,13 +13,6 @@ namespace lsv {
 constexpr int kBlock = 1024;  // tokens that are summed together; the halves of their weights fit into 32 bits
 constexpr int kWeightBits = 40;
 constexpr int kBins = 2048;
-
-inline float to_float(float x) { return x; }
-inline float to_float(BFloat16 x) {
-  uint32_t bits = (uint32_t)x.bits << 16;
-  return load_as<float>(&bits);
-}
-inline float to_float(Float16 x) { return (float)load_as<_Float16>(&x); }
 
 inline int64_t blocks_of(int64_t size) { return (size + kBlock - 1) / kBlock; }
 
