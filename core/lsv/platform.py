@@ -298,6 +298,13 @@ class Platform(abc.ABC):
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Take a device into use. ``options`` are all plugins' settings by full name."""
 
+    def open_rank(self, rank: int, ranks: int, options: Mapping[str, OptionValue], first: int = 0) -> Device:
+        """The device of one of ``ranks`` processes on this machine that work together.
+
+        Ranks take consecutive devices from ``first`` on, unless a platform has one device that they share.
+        """
+        return self.open(first + rank, options)
+
     def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
         """What ``lsv plan`` says of this platform beside memory; ``traffic`` is a sample of requests, or empty."""
         return None

@@ -48,13 +48,18 @@ class Machine:
         """The logical CPUs this process may run on."""
         return frozenset(os.sched_getaffinity(0))
 
-    def physical_cores(self) -> tuple[int, ...]:
-        """One allowed logical CPU of each core, as many as the cgroup's CPU quota lets run at once."""
+    def cores(self) -> tuple[int, ...]:
+        """One allowed logical CPU of each core, those of a memory node side by side."""
         first_of_core: dict[str, int] = {}
         for cpu in sorted(self.allowed()):
             topology = self.root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
             first_of_core.setdefault(_read(topology) or str(cpu), cpu)
-        cores = tuple(first_of_core.values())
+        node_of = self._nodes()
+        return tuple(sorted(first_of_core.values(), key=lambda cpu: (node_of.get(cpu, 0), cpu)))
+
+    def physical_cores(self) -> tuple[int, ...]:
+        """The ``cores``, as many as the cgroup's CPU quota lets run at once."""
+        cores = self.cores()
         return cores[: self._cpu_quota() or len(cores)]
 
     def memory_limit(self) -> int:
@@ -76,6 +81,12 @@ class Machine:
         for line in _read(self.root / "proc/cpuinfo").splitlines():
             key, _, value = line.partition(":")
             yield key.strip(), value.strip()
+
+    def _nodes(self) -> dict[int, int]:
+        """The memory node of each logical CPU."""
+        folders = (self.root / "sys/devices/system/node").glob("node[0-9]*")
+        lists = {int(folder.name.removeprefix("node")): _read(folder / "cpulist") for folder in folders}
+        return {cpu: node for node, text in lists.items() if text for cpu in parse_cores(text)}
 
     def _meminfo(self, name: str) -> int:
         for line in _read(self.root / "proc/meminfo").splitlines():

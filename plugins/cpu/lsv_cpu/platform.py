@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Budget, Communicator, Device, Group, Memory, Platform
-from lsv_cpu.machine import Machine, parse_cores
+from lsv_cpu.cores import Share, share_cores
+from lsv_cpu.machine import Machine
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 
@@ -35,10 +38,16 @@ class CpuPlatform(Platform):
         )
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
-        """``index`` is the rank of this process on the machine: it selects the list of cores in ``cpu.bind``."""
+        """``index`` selects the list of cores in ``cpu.bind``, if there are several."""
+        return self.open_rank(index, 1, options)
+
+    def open_rank(self, rank: int, ranks: int, options: Mapping[str, OptionValue], first: int = 0) -> Device:
+        """All ranks are on the one device there is, and each gets its part of the cores and the memory."""
         from lsv_cpu import native
 
-        cores = cores_to_bind(str(options.get("cpu.bind") or "all"), index, Machine().allowed())
+        share = share_cores(str(options.get("cpu.bind") or "auto"), first + rank, ranks, Machine())
+        if ranks > 1:
+            log.info("rank %d of %d runs %s", rank, ranks, share)
         cache = options.get("cpu.cache_dir")
         native.select(
             str(options.get("cpu.isa") or "auto"),
@@ -47,74 +56,58 @@ class CpuPlatform(Platform):
         )
         return CpuDevice(
             Machine(),
-            cores,
+            share,
             threads=int(options.get("cpu.threads") or 0),
             kv_gib=float(options.get("cpu.kvcache_space") or 0),
+            ranks=ranks,
         )
-
-
-def cores_to_bind(text: str, rank: int, allowed: frozenset[int]) -> frozenset[int] | None:
-    """The logical CPUs of one rank; None for ``"all"``, which binds nothing.
-
-    The lists of ranks are separated by ``|`` or ``/``. Raises ``ConfigError``.
-    """
-    if text == "all":
-        return None
-    lists = text.replace("/", "|").split("|")
-    if len(lists) > 1 and rank >= len(lists):
-        raise ConfigError(f"cpu.bind={text} has {len(lists)} lists, none for rank {rank}: add one", param="cpu.bind")
-    try:
-        cores = parse_cores(lists[rank if len(lists) > 1 else 0])
-    except ValueError:
-        raise ConfigError(
-            f'cpu.bind={text} is not a list of cores: write "all", 0-31, 0,1,2 or, one list per rank, 0-31|32-63',
-            param="cpu.bind",
-        ) from None
-    if not cores or not cores <= allowed:
-        raise ConfigError(
-            f"cpu.bind={text} names cores that this process may not use; allowed are {sorted(allowed)}",
-            param="cpu.bind",
-        )
-    return cores
 
 
 class CpuDevice(Device):
-    """The cores and memory this process may use. Binds the calling thread, and so all compute threads it starts.
+    """One rank's part of the cores and memory that this process may use. Binds the calling thread, and so all compute
+    threads it starts.
 
     Native kernels have their own thread team. The few ops left to torch then run on one thread: two teams that spin
     while they wait for work would compete for the cores.
     """
 
-    def __init__(self, machine: Machine, cores: frozenset[int] | None, *, threads: int, kv_gib: float) -> None:
+    def __init__(self, machine: Machine, share: Share, *, threads: int, kv_gib: float, ranks: int) -> None:
         import torch
 
         from lsv_cpu.team import set_team
 
-        self._machine, self._kv_gib = machine, kv_gib
+        self._machine, self._kv_gib, self._ranks = machine, kv_gib, ranks
         self._before = (machine.allowed(), torch.get_num_threads())
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        threads = threads or len(cores or machine.physical_cores())
+        if share.cores is not None:
+            os.sched_setaffinity(0, share.cores)
+        threads = threads or share.threads
         self._set_torch_threads = torch.set_num_threads
-        self._set_torch_threads(1 if set_team(threads, cores) else threads)
+        self._set_torch_threads(1 if set_team(threads, share.cores) else threads)
         self.info: DeviceInfo = machine.device_info()
         self.torch_device: torch.device = torch.device("cpu")
 
     def memory(self) -> Memory:
-        return Memory(self._machine.memory_limit(), self._machine.memory_free(), self._machine.memory_used())
+        """This rank's part of what there is and of what is free: all ranks hold as much."""
+        total, free = self._machine.memory_limit() // self._ranks, self._machine.memory_free() // self._ranks
+        return Memory(total, min(total, free), min(total, self._machine.memory_used()))
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
-        """``cpu.kvcache_space``, or what ``share`` of the limit leaves, or min(4 GiB, a quarter of the limit)."""
+        """``cpu.kvcache_space``, or what ``share`` of the limit leaves, or min(4 GiB, a quarter of the limit); of the
+        latter two no more than is free.
+        """
         if self._kv_gib > 0:
             return Budget(int(self._kv_gib * _GIB), why=f"cpu.kvcache_space={self._kv_gib:g} GiB")
         limit = f"the memory limit of {memory.total / _GIB:.1f} GiB"
-        if share is not None:
-            left = max(0, int(share * memory.total) - memory.used)
-            return Budget(left, why=f"{share:g} of {limit}, less the {memory.used / _GIB:.1f} GiB in use")
-        kv = min(4 * _GIB, memory.total // 4)
+        if self._ranks > 1:
+            limit += f" for each of {self._ranks} ranks"
+        if share is None:
+            kv, why = min(4 * _GIB, memory.total // 4), f"min(4 GiB, a quarter of {limit})"
+        else:
+            kv = int(share * memory.total) - memory.used
+            why = f"{share:g} of {limit}, less the {memory.used / _GIB:.1f} GiB in use"
         if memory.free < kv:
-            return Budget(max(0, memory.free), why=f"all that is free of {limit}")
-        return Budget(kv, why=f"min(4 GiB, a quarter of {limit})")
+            kv, why = memory.free, f"all that is free, which is less than {why}"
+        return Budget(max(0, kv), why=why)
 
     def release_cache(self) -> None:
         """Have malloc return its free memory to the system; does nothing if the C library has no such call."""

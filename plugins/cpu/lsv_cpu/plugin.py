@@ -60,10 +60,10 @@ def lsv_settings() -> Iterable[Setting]:
     )
     yield Setting(
         name="cpu.bind",
-        default="all",
-        spellings={"auto": "all", "nobind": "all"},
+        default="auto",
         env=("VLLM_CPU_OMP_THREADS_BIND",),
-        help='cores to run on: "all", or a list such as 0-31 or 0,1,2; one list per rank is written 0-31|32-63',
+        help='cores to run on: "auto" divides them among ranks, "nobind" binds nothing, or a list such as 0-31 or '
+        "0,1,2; one list per rank is written 0-31|32-63",
     )
     yield Setting(
         name="cpu.kvcache_space",

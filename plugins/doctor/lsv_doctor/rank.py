@@ -28,7 +28,7 @@ def main(descriptor: int, parent: int) -> None:
     channel = connect(descriptor, parent, Order)
     order: Order = channel.receive()
     platform = load_platform(order.platform, load(order.plugins).catalog, emulate=order.emulate)
-    device = platform.open(order.rank, order.options)
+    device = platform.open_rank(order.rank, order.size, order.options)
     communicator = device.communicator(Group("tp", tuple(range(order.size)), order.rank, order.address))
     if communicator is None:
         raise ConfigError(f"platform {order.platform} connects no ranks")

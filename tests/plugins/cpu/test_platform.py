@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from lsv.offers import PlatformOffer
 from lsv.platform import Memory
 from lsv.testing.platform import check_platform
 from lsv_cpu import native, plugin
+from lsv_cpu.cores import Share
 from lsv_cpu.machine import Machine
-from lsv_cpu.platform import CpuDevice, CpuPlatform, cores_to_bind
+from lsv_cpu.platform import CpuDevice, CpuPlatform
 
 GIB = 1 << 30
 
@@ -56,35 +58,48 @@ def test_kvcache_space_overrides_every_rule() -> None:
     assert "kvcache_space=0.5 GiB" in budget.why
 
 
-@pytest.mark.parametrize(
-    ("text", "rank", "cores"),
-    [
-        ("all", 3, None),
-        ("0-3", 0, {0, 1, 2, 3}),
-        ("0,2, 5", 7, {0, 2, 5}),
-        ("0-2,6", 0, {0, 1, 2, 6}),
-        ("0-1|2-3", 1, {2, 3}),
-        ("0-1/2-3", 0, {0, 1}),
-    ],
-)
-def test_core_lists(text: str, rank: int, cores: set[int] | None) -> None:
-    assert cores_to_bind(text, rank, frozenset(range(8))) == cores
+def test_ranks_plan_no_more_than_there_is_and_is_free(tmp_path: Path) -> None:
+    meminfo = f"MemTotal: {24 << 20} kB\nMemAvailable: {20 << 20} kB\n"
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    device = CpuDevice(Machine(tmp_path), Share(None, 1), threads=1, kv_gib=0.0, ranks=2)
+    weights = 3 * GIB
+    try:
+        memory = device.memory()
+        assert (memory.total, memory.free) == (12 * GIB, 10 * GIB)
+        planned = device.budget(Memory(memory.total, memory.free - weights, memory.used + weights), 0.9)
+        assert 2 * (planned.kv + weights) <= 20 * GIB
+        assert (
+            "all that is free, which is less than 0.9 of the memory limit of 12.0 GiB for each of 2 ranks"
+            in planned.why
+        )
+        assert device.budget(Memory(memory.total, memory.free, 0), None).kv == 3 * GIB
+    finally:
+        device.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "rank", "message"),
-    [
-        ("0-1|2-3", 2, "none for rank 2"),
-        ("0-9", 0, "may not use; allowed are"),
-        ("3-1", 0, "may not use"),
-        ("zero", 0, "not a list of cores"),
-        ("0-", 0, "not a list of cores"),
-        ("", 0, "not a list of cores"),
-    ],
-)
-def test_bad_core_lists_say_what_to_write(text: str, rank: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        cores_to_bind(text, rank, frozenset(range(8)))
+def test_a_share_of_the_memory_is_no_more_than_is_free() -> None:
+    device = open_device({"cpu.threads": 1})
+    budget = device.budget(Memory(64 * GIB, 5 * GIB, GIB), 0.9)
+    device.close()
+    assert budget.kv == 5 * GIB
+    assert "all that is free, which is less than 0.9" in budget.why
+
+
+def test_ranks_that_share_this_machine_share_its_cores() -> None:
+    before, ranks = os.sched_getaffinity(0), 2
+    if len(Machine().cores()) < ranks:
+        pytest.skip("this machine has one core")
+    bound = []
+    for rank in range(ranks):
+        device = CpuPlatform().open_rank(rank, ranks, {})
+        library = native.library()
+        assert library is not None
+        bound.append(os.sched_getaffinity(0))
+        assert library.lsv_team_size() <= len(bound[-1])
+        device.close()
+    assert not bound[0] & bound[1]
+    assert bound[0] | bound[1] <= before
 
 
 def test_opening_binds_and_closing_releases() -> None:

@@ -9,9 +9,9 @@ from lsv.resolve.hardware import load_platform
 
 
 def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
-    """The device of one rank; ranks take consecutive devices from the configured one on."""
+    """The device of one rank."""
     platform = load_platform(config.platform, catalog, emulate=config.emulate)
-    return platform.open(config.device + rank, config.options)
+    return platform.open_rank(rank, config.topology.tensor, config.options, config.device)
 
 
 def connect(device: Device, group: Group) -> Communicator | None:
