@@ -236,6 +236,57 @@ def test_what_computes_breaks_down(make: Make, kind: str, number: signal.Signals
     site.check_remains()
 
 
+_HANGING = """
+import time
+from pathlib import Path
+
+from lsv import hookimpl
+from lsv.offers import KernelOffer
+from lsv.ops import Kernel
+
+api = 1
+
+
+class Hanging(Kernel):
+    def __init__(self, module, spec):
+        self._module = module
+
+    def forward(self, *arguments):
+        if Path({flag!r}).exists():
+            time.sleep(3600)
+        return self._module.reference(*arguments)
+
+
+@hookimpl
+def lsv_kernels():
+    yield KernelOffer("sample", "cpu", "lsv_hanging:Hanging", lambda spec: None, rank=100)
+"""
+
+
+def test_a_step_that_hangs_on_the_only_device_ends(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag, folder = tmp_path / "hang", tmp_path / "site"
+    info = folder / "lsv_hanging-0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lsv-hanging\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[lsv]\nhanging = lsv_hanging\n")
+    (folder / "lsv_hanging.py").write_text(_HANGING.format(flag=str(flag)))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    site = make()
+    site.learn()
+    engine = site.pids("engine")
+    flag.touch()
+    site.begin("Mira", tokens=50)
+    wait_for(lambda: site.server.get("/health")[0] == 503, 3 * STEP + SLACK)
+    flag.unlink()
+    assert site.wait_for_answers(SLACK) == ["503 engine_died"]
+    site.server.wait_until_ready(BACK + site.start_seconds + SLACK)
+    assert site.pids("engine") != engine
+    assert "hangs while serving" in site.server.log.read_text()
+    site.check_health()
+    assert site.server.stop() == 0
+    site.check_remains()
+
+
 @pytest.mark.parametrize("number", [KILL, STOP], ids=["kill", "stop"])
 @pytest.mark.parametrize("kind", ["engine", "rank"])
 def test_what_computes_breaks_down_while_it_loads(make: Make, kind: str, number: signal.Signals) -> None:
