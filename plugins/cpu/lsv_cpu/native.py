@@ -52,7 +52,7 @@ _OLDER: Mapping[str, str] = {
 }
 """What runs on every machine that has the instruction set, and is asked less of the compiler."""
 
-_SLOWER = "3 to 20 times slower"
+_SLOWER = "5 to 20 times slower"
 DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """``Dtype`` of native/gemm/gemm.h."""
 
