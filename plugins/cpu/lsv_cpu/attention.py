@@ -152,13 +152,15 @@ class CpuAttention(PagedBackend):
             k, v = _dense_heads(k), _dense_heads(v)
             tensors.k, tensors.k_stride = k.data_ptr(), k.stride(0)
             tensors.v, tensors.v_stride = v.data_ptr(), v.stride(0)
-        self._library.lsv_attend(
+        status = self._library.lsv_attend(
             native.DTYPES[q.dtype],
             ctypes.byref(self.layer_record(layer, cache)),
             ctypes.byref(plan.record),
             None if cache is None else ctypes.byref(self.cache_record(cache)),
             ctypes.byref(tensors),
         )
+        if status:
+            raise native.refusal(status)
         return out
 
     def write(

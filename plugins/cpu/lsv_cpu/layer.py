@@ -86,7 +86,7 @@ class FusedLayer(Kernel):
             self._cache = step.cache
         x = x.contiguous()
         out = torch.empty_like(x)
-        self._library.lsv_layer(
+        status = self._library.lsv_layer(
             self._address,
             ctypes.addressof(step.attention[self._module.attn.layer.group].record),
             ctypes.addressof(backend.cache_record(step.cache)),
@@ -95,6 +95,8 @@ class FusedLayer(Kernel):
             x.data_ptr(),
             out.data_ptr(),
         )
+        if status:
+            raise native.refusal(status)
         return out
 
 

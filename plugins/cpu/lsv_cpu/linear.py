@@ -129,9 +129,11 @@ class PanelLinear(Kernel):
         if rows.stride(1) != 1:
             rows = rows.contiguous()
         out = torch.empty((*x.shape[:-1], self._width), dtype=x.dtype)
-        self._library.lsv_linear(
+        status = self._library.lsv_linear(
             ctypes.byref(self.record), rows.data_ptr(), rows.stride(0), rows.shape[0], out.data_ptr()
         )
+        if status:
+            raise native.refusal(status)
         return out
 
     def _keep(self, name: str, size: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -57,20 +57,17 @@ DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.
 """``Dtype`` of native/gemm/gemm.h."""
 
 
-def raise_status(status: int) -> None:
-    """What a native function answers that needs memory or threads: ``Status`` of native/team.h."""
-    if status:
-        what = "threads (see ulimit -u, and pids.max of the container)" if status == 2 else "memory"
-        raise MemoryError(f"the native CPU kernels: the system refuses {what}")
+def refusal(status: int) -> MemoryError:
+    """What it means that a native function answers with another status than 0: ``Status`` of native/team.h."""
+    what = "threads (see ulimit -u, and pids.max of the container)" if status == 2 else "memory"
+    return MemoryError(f"the native CPU kernels: the system refuses {what}")
 
-
-Result = type[ctypes.c_int64] | Callable[[int], None] | None
 
 _POINTER, _INT, _INT64, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-SIGNATURES: Mapping[str, tuple[Result, list[type]]] = {
-    "lsv_set_team": (raise_status, [_INT, _POINTER]),
+SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
+    "lsv_set_team": (_INT, [_INT, _POINTER]),
     "lsv_wake_team": (None, []),
-    "lsv_attend": (raise_status, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
+    "lsv_attend": (_INT, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "lsv_write": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "lsv_rms_norm": (None, [_INT, _POINTER, _POINTER, _POINTER, _INT64, _INT64, _INT64, _INT64, _REAL]),
     "lsv_silu_mul": (None, [_INT, _POINTER, _POINTER, _INT64, _INT64]),
@@ -80,10 +77,10 @@ SIGNATURES: Mapping[str, tuple[Result, list[type]]] = {
     "lsv_inputs_padded": (_INT64, [_POINTER]),
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
     "lsv_unpack_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
-    "lsv_layer": (raise_status, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
+    "lsv_layer": (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),
-    "lsv_linear": (raise_status, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
+    "lsv_linear": (_INT, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
 }
 """Result and argument types of the functions that every build has."""
 

@@ -31,7 +31,7 @@ class NativeChoose(Kernel):
     def forward(self, logits: torch.Tensor, choices: Choices, edits: Edits) -> torch.Tensor:
         logits = _dense(logits)
         tokens = torch.empty(len(choices), dtype=torch.int64)
-        self._library.lsv_choose(
+        status = self._library.lsv_choose(
             native.DTYPES[logits.dtype],
             logits.data_ptr(),
             logits.stride(0),
@@ -41,6 +41,8 @@ class NativeChoose(Kernel):
             edits.ctypes.data,
             tokens.data_ptr(),
         )
+        if status:
+            raise native.refusal(status)
         return tokens
 
 
@@ -54,7 +56,7 @@ class NativeDescribe(Kernel):
         logits = _dense(logits)
         most = min(most, logits.shape[1])
         found = torch.empty((len(rows), 2 + most, 3), dtype=torch.int64)
-        self._library.lsv_describe(
+        status = self._library.lsv_describe(
             native.DTYPES[logits.dtype],
             logits.data_ptr(),
             logits.stride(0),
@@ -65,6 +67,8 @@ class NativeDescribe(Kernel):
             most,
             found.data_ptr(),
         )
+        if status:
+            raise native.refusal(status)
         return found
 
 
@@ -72,7 +76,7 @@ def _library() -> ctypes.CDLL:
     library = selected_library()
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, native.raise_status
+        function.argtypes, function.restype = arguments, _INT
     for name, record in (("choice", CHOICE), ("edit", EDIT)):
         function = getattr(library, f"lsv_{name}_layout")
         function.argtypes, function.restype = [], ctypes.c_char_p

@@ -19,8 +19,7 @@ def set_team(threads: int, cores: Set[int] | None) -> bool:
         return False
     places = sorted(cores or ())[1:threads]
     pinned = (ctypes.c_int32 * len(places))(*places) if len(places) == threads - 1 > 0 else None
-    try:
-        library.lsv_set_team(threads, pinned)
-    except MemoryError as refused:
-        raise ConfigError(f"cpu.threads={threads} is not possible: {refused}", param="cpu.threads") from None
+    status = library.lsv_set_team(threads, pinned)
+    if status:
+        raise ConfigError(f"cpu.threads={threads} is not possible: {native.refusal(status)}", param="cpu.threads")
     return True

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from lsv.errors import ConfigError
 from lsv_cpu import native
+from lsv_cpu.linear import LinearRecord, PanelLinear
 from lsv_cpu.team import set_team
 
 COMMON = """
@@ -49,7 +51,7 @@ def layer(outputs=64, inputs=512):
 
 def multiply(record, x):
     out = torch.zeros(len(x), record.outputs)
-    library.lsv_linear(ctypes.byref(record), x.data_ptr(), x.stride(0), len(x), out.data_ptr())
+    assert not library.lsv_linear(ctypes.byref(record), x.data_ptr(), x.stride(0), len(x), out.data_ptr())
     return out
 """
 
@@ -183,12 +185,8 @@ def test_memory_the_system_refuses_is_an_error() -> None:
         """
 record, held = layer()
 x, out = torch.zeros(1, 512), torch.zeros(1, 64)
-try:
-    library.lsv_linear(ctypes.byref(record), x.data_ptr(), 512, 1 << 42, out.data_ptr())
-except MemoryError as refused:
-    assert "refuses memory" in str(refused)
-else:
-    raise AssertionError("there are not so many bytes")
+status = library.lsv_linear(ctypes.byref(record), x.data_ptr(), 512, 1 << 42, out.data_ptr())
+assert "refuses memory" in str(native.refusal(status)), "there are not so many bytes"
 assert multiply(record, torch.ones(1, 512))[0, 0] == 512, "and what fits is computed"
 """
     )
@@ -233,10 +231,21 @@ def test_a_team_of_the_same_size_without_pins_is_another(library: ctypes.CDLL) -
     set_team(1, None)
 
 
+def test_a_layer_without_memory_raises() -> None:
+    class Refusing:
+        def lsv_linear(self, *_: object) -> int:
+            return 1
+
+    kernel = PanelLinear.__new__(PanelLinear)
+    kernel._library, kernel._width, kernel.record = Refusing(), 4, LinearRecord()  # type: ignore[assignment]
+    with pytest.raises(MemoryError, match="the system refuses memory"):
+        kernel.forward(torch.ones(1, 4))
+
+
 def test_refused_threads_name_the_setting(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing:
-        def lsv_set_team(self, threads: int, cores: object) -> None:
-            native.raise_status(2)
+        def lsv_set_team(self, threads: int, cores: object) -> int:
+            return 2
 
     monkeypatch.setattr(native, "library", Refusing)
     with pytest.raises(ConfigError, match=r"cpu\.threads=7 is not possible: .* refuses threads"):
