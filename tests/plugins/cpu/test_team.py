@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,11 +69,15 @@ def library() -> ctypes.CDLL:
 def run(script: str, *, seconds: float = 120.0) -> None:
     """In a process of its own, which may crash or hang."""
     paths = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", paths + COMMON + script], capture_output=True, text=True, timeout=seconds, check=False
-    )
+    command = [sys.executable, "-c", paths + COMMON + script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ended:
+        try:
+            said = ended.communicate(timeout=seconds)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(ended.pid, signal.SIGKILL)  # forked processes that hang, too
     how = signal.Signals(-ended.returncode).name if ended.returncode < 0 else f"exit code {ended.returncode}"
-    assert ended.returncode == 0, f"{how}: {ended.stderr[-2000:]}"
+    assert ended.returncode == 0, f"{how}: {said[-2000:]}"
 
 
 FORK = """
