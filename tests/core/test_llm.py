@@ -166,7 +166,7 @@ def test_prompts_of_encoder_decoders_are_joined():
         reader.read({"encoder_prompt": "text", "decoder_prompt": "x"})
 
 
-@pytest.mark.row("F-070", "F-071", "F-076", "F-077")
+@pytest.mark.row("F-071", "F-076", "F-077")
 def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
     engine = LLMEngine.from_engine_args(EngineArgs(model="lsv-demo", max_model_len=128, max_num_seqs=3))
     gc.collect()

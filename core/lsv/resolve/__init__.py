@@ -107,7 +107,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
-        executor=_choose_executor(topology, catalog),
+        executor=_choose_executor(settings["executor"], topology, catalog),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities),
         enforce_eager=settings["enforce_eager"],
@@ -381,10 +381,14 @@ def _topology(settings: Settings) -> Topology:
     return Topology(tensor=settings["tensor_parallel_size"], pipeline=settings["pipeline_parallel_size"])
 
 
-def _choose_executor(topology: Topology, catalog: Catalog) -> str:
-    """Inline for one device; ranks need an executor that runs processes."""
+def _choose_executor(asked: str, topology: Topology, catalog: Catalog) -> str:
+    """The one asked for; else inline for one device, and one that runs processes for ranks."""
     if topology.pipeline > 1:
         raise ConfigError("pipeline_parallel_size > 1 is not available yet: use 1", param="pipeline_parallel_size")
+    if asked == "inline" and topology.tensor > 1:
+        raise ConfigError("executor inline runs one device: several need executor processes", param="executor")
+    if asked != "auto":
+        return catalog.find(ExecutorOffer, asked).name
     if topology.tensor == 1:
         return "inline"
     if not any(offer.name == "processes" for offer in catalog.offers(ExecutorOffer)):

@@ -105,7 +105,7 @@ _RANKS = (
     *_rows("collectives are the platform's own", disable_custom_all_reduce=_SWITCH,
            disable_nccl_for_dp_synchronization=_SWITCH),
     *_rows("ranks are processes on this machine: --tensor-parallel-size",
-           distributed_executor_backend=_Row(("mp", "uni")), worker_use_ray=_OFF, engine_use_ray=_OFF,
+           worker_use_ray=_OFF, engine_use_ray=_OFF,
            ray_workers_use_nsight=_OFF, nnodes=_Row((1,)),
            node_rank=_Row((0,)), master_addr=_any("str"), master_port=_any("int"), headless=_OFF),
     *_rows("a worker is the platform's: write a plugin", worker_cls=_Row(("auto",)), worker_extension_cls=_Row(("",))),

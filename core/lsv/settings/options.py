@@ -231,6 +231,11 @@ _HARDWARE = _grouped(
         help="run the platform's own code without its device: slow, for tests and for trying settings out", main=True
     ),
     Setting(
+        name="executor", aliases=("distributed_executor_backend",), default="auto",
+        spellings={"mp": "processes", "uni": "inline"},
+        help="what runs the workers: inline, processes, or that of a plugin; auto is processes for several devices"
+    ),
+    Setting(
         name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
         help="devices that share each layer", main=True
     ),

@@ -136,6 +136,19 @@ def test_two_ranks_run_in_processes(configure):
     assert configure().executor == "inline"
 
 
+def test_the_executor_that_is_asked_for(configure):
+    assert configure("--executor", "processes").executor == "processes"
+    assert configure("--distributed-executor-backend", "mp").executor == "processes"
+    assert configure("--distributed-executor-backend", "uni").executor == "inline"
+    for flags, words in (
+        (("--executor", "inline", "-tp", "2"), "several need executor processes"),
+        (("--executor", "clouds"), "no executor 'clouds'"),
+        (("--distributed-executor-backend", "ray"), "no executor 'ray'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            configure(*flags)
+
+
 def test_no_limit_between_tokens_unless_asked_for(configure):
     assert configure("--max-itl-ms", "50").max_itl_ms == 50.0
     assert configure("--max-itl-ms", "0").max_itl_ms is configure().max_itl_ms is None
