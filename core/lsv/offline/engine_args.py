@@ -11,6 +11,8 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -69,7 +71,11 @@ def _form(setting: Setting) -> dict[str, Any]:
     return {"nargs": "+"} if setting.type == "list" else {}
 
 
-_FIELDS = [(name, Any, dataclasses.field(default=value)) for name, value in _DEFAULTS.items() if name != "model"]
+_FIELDS = [
+    (name, Any, dataclasses.field(default_factory=partial(copy, value)))
+    for name, value in _DEFAULTS.items()
+    if name != "model"
+]
 
 EngineArgs: type[EngineArguments] = dataclasses.make_dataclass(
     "EngineArgs",
