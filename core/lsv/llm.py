@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -21,6 +20,7 @@ from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConf
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
 from lsv.engine.offline.llm_engine import Output
+from lsv.engine.offline.progress import progress_bar
 from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
@@ -218,7 +218,7 @@ class LLM:
         try:
             for index, (name, prompt, one) in enumerate(zip(names, prompts, params, strict=True)):
                 engine.add_request(name, prompt, one, priority=priority[index] if priority else 0)
-            with _progress_bar(len(names), show_progress) as advance:
+            with progress_bar(len(names), show_progress) as advance:
                 while engine.has_unfinished_requests():
                     for output in engine.step(finished_only=True):
                         done[output.request_id] = output
@@ -391,28 +391,3 @@ def _list_params(
         if not isinstance(one, kind):
             raise BadRequest(f"{name} must be {kind.__name__}, got {one!r:.100}", param=name)
     return listed
-
-
-@contextmanager
-def _progress_bar(total: int, shown: bool) -> Iterator[Any]:
-    """Gives a function that takes each finished output and moves the bar."""
-    if not shown or not total:
-        yield lambda output: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("Processed prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.fields[rate]}"))  # fmt: skip
-    tokens = 0
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total, rate="")
-
-        def advance(output: Output) -> None:
-            nonlocal tokens
-            if isinstance(output, RequestOutput):
-                tokens += sum(len(answer.token_ids) for answer in output.outputs)
-            seconds = bar.tasks[task].elapsed or 0.0
-            bar.update(task, advance=1, rate=f"{tokens / seconds:.1f} tok/s" if seconds and tokens else "")
-
-        yield advance

@@ -73,20 +73,21 @@ class BackendCommunicator(Communicator):
         mine = first * (self.group.rank + 1)
         every = [first * (place + 1) for place in range(self.group.size)]
         total = sum(every[1:], every[0])
-        self._expect("all_reduce", self.all_reduce, mine, total)
-        self._expect("a large all_reduce", self.all_reduce, mine.repeat(_LARGE), total.repeat(_LARGE))
-        self._expect("all_gather", self.all_gather, mine, torch.cat(every))
-        self._expect("broadcast", self.broadcast, mine, every[0])
+        expected = {
+            "all_reduce": (self.all_reduce(mine), total),
+            "a large all_reduce": (self.all_reduce(mine.repeat(_LARGE)), total.repeat(_LARGE)),
+            "all_gather": (self.all_gather(mine), torch.cat(every)),
+            "broadcast": (self.broadcast(mine), every[0]),
+        }
+        for name, (got, value) in expected.items():  # when all ranks have been through all of them
+            self._check(name, got, value)
 
     def close(self) -> None:
         """Also drops the group: torch's threads must have ended before the interpreter does."""
         self._backend.shutdown()
         del self._backend
 
-    def _expect(
-        self, name: str, collective: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, value: torch.Tensor
-    ) -> None:
-        got = collective(x)
+    def _check(self, name: str, got: torch.Tensor, value: torch.Tensor) -> None:
         if not torch.equal(got, value):
             raise ConfigError(
                 f"{name} of the {self.group.axis} group gave {_shown(got)} instead of {_shown(value)}: "

@@ -38,17 +38,17 @@ _HARMLESS = frozenset((
 # Words of names that speak of training alone, and of names that speak of what a model computes.
 _TRAINING = frozenset(("coef", "dropout", "drop", "init", "initializer", "jitter", "loss", "pdrop", "layerdrop"))
 _COMPUTED = frozenset((
-    "act", "activation", "alibi", "alpha", "attention", "attn", "base", "bias", "bidirectional", "block", "blocks",
-    "cap", "causal", "chunk", "chunks", "clip", "conv", "decay", "depth", "dim", "dims", "embed", "embedding",
-    "embeddings", "eps", "epsilon", "expansion", "expert", "experts", "factor", "ff", "ffn", "final", "fn", "freq",
-    "gate", "gated", "global", "groups", "head", "heads", "hidden", "inner", "interleaved", "intermediate", "k",
-    "kernel", "key", "kv", "latent", "layer", "layernorm", "layers", "local", "logit", "logits", "lora", "mamba",
-    "mask", "memory", "mlp", "moe", "multiplier", "mup", "norm", "normalize", "parallel", "pattern", "pos",
-    "position", "positions", "post", "pre", "proj", "projection", "q", "qk", "qkv", "query", "rank", "recurrent",
-    "residual", "rms", "rope", "rotary", "route", "routed", "router", "routing", "scale", "scaling", "shared", "sink",
-    "sinks", "size", "sliding", "soft", "softcap", "softcapping", "sparse", "sparsity", "ssm", "state", "step",
-    "stride", "temperature", "theta", "tie", "topk", "type", "types", "v", "value", "vocab", "width", "window",
-    "yarn",
+    "act", "activation", "alibi", "alpha", "attention", "attn", "audio", "base", "bias", "bidirectional", "block",
+    "blocks", "cap", "causal", "chunk", "chunks", "clip", "conv", "decay", "deepstack", "depth", "dim", "dims",
+    "embed", "embedding", "embeddings", "eps", "epsilon", "expansion", "expert", "experts", "factor", "ff", "ffn",
+    "final", "fn", "freq", "gate", "gated", "global", "groups", "head", "heads", "hidden", "image", "inner",
+    "interleaved", "intermediate", "k", "kernel", "key", "kv", "latent", "layer", "layernorm", "layers", "local",
+    "logit", "logits", "lora", "mamba", "mask", "memory", "mlp", "moe", "multiplier", "mup", "norm", "normalize",
+    "parallel", "patch", "patches", "pattern", "pos", "position", "positions", "post", "pre", "proj", "projection",
+    "q", "qk", "qkv", "query", "rank", "recurrent", "residual", "rms", "rope", "rotary", "route", "routed", "router",
+    "routing", "scale", "scaling", "shared", "sink", "sinks", "size", "sliding", "soft", "softcap", "softcapping",
+    "sparse", "sparsity", "spatial", "ssm", "state", "step", "stride", "temperature", "temporal", "theta", "tie",
+    "topk", "type", "types", "v", "value", "video", "vision", "visual", "vocab", "width", "window", "yarn",
 ))
 # fmt: on
 _WORD = re.compile(r"[a-z]+")
@@ -57,6 +57,8 @@ _WORD = re.compile(r"[a-z]+")
 def matters(key: str) -> bool:
     """Whether a key that nobody has read may change what a model computes, going by the words in its name."""
     words = frozenset(_WORD.findall(key.lower()))
+    if key.endswith(("_token_id", "_token_ids", "_token_index")):
+        return False
     return key not in _HARMLESS and not key.startswith("_") and not words & _TRAINING and bool(words & _COMPUTED)
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig, Topology
-from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import AttentionOffer, CheckpointOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
-from lsv.request.params import RECOMMENDABLE, SamplingParams
 from lsv.resolve.attention import AskedOfAttention, choose_attention
+from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
-from lsv.resolve.rope import rope_overrides
+from lsv.resolve.overrides import read_overrides
 from lsv.settings import Settings, neutral
 
 _DTYPES = {
@@ -46,16 +46,8 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
-    folder = locate_model(
-        name,
-        catalog,
-        revision=settings["revision"],
-        download_dir=settings["download_dir"],
-        ignore=settings["ignore_patterns"],
-    )
-    overrides: dict[str, Any] = dict(settings["hf_overrides"] or {})
-    changes = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
-    overrides = merge(merge(_older_quantization(folder, catalog), overrides), changes)
+    folder = _model_folder(name, settings, catalog)
+    overrides = read_overrides(folder, settings, catalog)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
     model = catalog.architecture(architecture)
@@ -83,8 +75,8 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
         tokenizer=str(_tokenizer_folder(settings, name, folder, catalog)),
-        generation=_generation_folder(settings["generation_config"], catalog),
-        sampling=_sampling_overrides(settings["override_generation_config"]),
+        generation=generation_folder(settings["generation_config"], catalog),
+        sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,
         model_offer=model.name,
         platform=platform.name,
@@ -131,14 +123,9 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     return config
 
 
-def _older_quantization(folder: Path, catalog: Catalog) -> dict[str, Any]:
-    """The weight format of a checkpoint that says it in a file of its own, as config.json would say it."""
-    if read_config(folder, {}).get("quantization_config") is not None:
-        return {}
-    for offer in catalog.offers(QuantizerOffer):
-        if offer.file and (folder / offer.file).is_file():
-            return {"quantization_config": {"quant_method": offer.name, **read_config(folder, {}, offer.file)}}
-    return {}
+def _model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
+    options = {"revision": settings["revision"], "download_dir": settings["download_dir"]}
+    return locate_model(name, catalog, ignore=settings["ignore_patterns"], **options)
 
 
 def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
@@ -154,27 +141,6 @@ def _tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Cat
     if name is None and revision in (None, settings["revision"]):
         return folder
     return locate_model(name or model, catalog, revision=revision, download_dir=settings["download_dir"])
-
-
-def _generation_folder(asked: str, catalog: Catalog) -> str | None:
-    """Where sampling parameters are recommended: None is the model's own folder, empty is nowhere."""
-    if asked in ("auto", "vllm"):
-        return None if asked == "auto" else ""
-    return str(locate_model(asked, catalog))
-
-
-def _sampling_overrides(given: Any) -> Mapping[str, Any]:
-    """What ``--override-generation-config`` says, checked as a request's parameters are."""
-    if not isinstance(given, Mapping) or not set(given) <= set(RECOMMENDABLE):
-        raise ConfigError(
-            f"override_generation_config must hold any of {', '.join(RECOMMENDABLE)} in JSON, got {given!r:.100}",
-            param="override_generation_config",
-        )
-    try:
-        SamplingParams(**given)
-    except BadRequest as cause:
-        raise ConfigError(f"override_generation_config: {cause.message}", param="override_generation_config") from None
-    return dict(given)
 
 
 def _check_load_format(asked: str, catalog: Catalog) -> str:

@@ -34,10 +34,10 @@ def choose_attention(
 ) -> tuple[AttentionOffer, ...]:
     """The backend asked for alone, or all of the platform's that can run here, the first choice first.
 
-    A name in capitals that no backend goes by is another server's: here the same is computed in other ways.
+    A name in capitals that none of the platform's goes by is another server's: here the same is computed in other ways.
     Raises ``ConfigError`` where none can.
     """
-    foreign = name is not None and name == name.upper() and not _aliased(name, catalog)
+    foreign = name is not None and name == name.upper() and not _aliased(name, platform, catalog)
     if name is not None and not foreign:
         return (_named(name, platform, capabilities, catalog, choices, asked),)
     if not platform.attention:
@@ -69,7 +69,7 @@ def _named(
     asked: AskedOfAttention,
 ) -> AttentionOffer:
     """The backend of that name, or the platform's first that can run of those with that alias, in any case."""
-    offers = _aliased(name, catalog)
+    offers = _aliased(name, platform, catalog)
     known = {one: place for place, one in enumerate(platform.attention)}
     offers.sort(key=lambda offer: known.get(offer.name, len(known)))
     if not offers:
@@ -85,9 +85,10 @@ def _named(
     raise ConfigError("; ".join(problems), param="attention_backend")
 
 
-def _aliased(name: str, catalog: Catalog) -> list[AttentionOffer]:
-    """The backends that go by a name of another server's, in any case."""
-    return [offer for offer in catalog.offers(AttentionOffer) if name.upper() in offer.aliases]
+def _aliased(name: str, platform: Platform, catalog: Catalog) -> list[AttentionOffer]:
+    """The platform's backends that go by a name of another server's, in any case."""
+    offers = [offer for offer in catalog.offers(AttentionOffer) if name.upper() in offer.aliases]
+    return [offer for offer in offers if not offer.platforms or platform.name in offer.platforms]
 
 
 def _why_not(

@@ -232,7 +232,7 @@ _HARDWARE = _grouped(
     ),
     Setting(
         name="executor", aliases=("distributed_executor_backend",), default="auto",
-        spellings={"mp": "processes", "uni": "inline"},
+        spellings={"mp": "processes", "uni": "auto"},
         help="what runs the workers: inline, processes, or that of a plugin; auto is processes for several devices"
     ),
     Setting(

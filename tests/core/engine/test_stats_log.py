@@ -16,8 +16,8 @@ def test_it_tells_rates_since_the_last_line():
         running=3, waiting=2, kv_usage=0.25, preemptions_total=1,
     )  # fmt: skip
     assert describe(before, now, 10.0) == (
-        "prompt 20.0 tok/s, generation 4.0 tok/s, running 3, waiting 2, "
-        "KV cache 25.0%, prefix hits 25.0%, preemptions 1"
+        "prompt 20.0 tok/s, generation 4.0 tok/s, prefix hits 25.0%, running 3, waiting 2, "
+        "KV cache 25.0%, preemptions 1"
     )
 
 

@@ -140,6 +140,7 @@ def test_the_executor_that_is_asked_for(configure):
     assert configure("--executor", "processes").executor == "processes"
     assert configure("--distributed-executor-backend", "mp").executor == "processes"
     assert configure("--distributed-executor-backend", "uni").executor == "inline"
+    assert configure("--distributed-executor-backend", "uni", "-tp", "2").executor == "processes"
     for flags, words in (
         (("--executor", "inline", "-tp", "2"), "several need executor processes"),
         (("--executor", "clouds"), "no executor 'clouds'"),

@@ -237,8 +237,8 @@ def test_log_probabilities_are_not_waited_for_while_steps_are_launched(
 
 def _numbers(positions: Any) -> list[float]:
     """Ids, values and ranks in one list."""
-    said = [one for position in positions or () if position is not None for one in position]
-    return [number for one in said for number in (one.id, one.logprob, one.rank)]
+    said = [entry for position in positions or () if position is not None for entry in position.items()]
+    return [number for token, one in said for number in (token, one.logprob, one.rank)]
 
 
 def test_a_decoding_step_takes_few_copies_and_no_new_pinned_memory(

@@ -87,7 +87,7 @@ def test_what_was_read_says_where(package: Package) -> None:
 def resolved(checkpoint: str, *flags: str) -> tuple[EngineConfig, Plugins]:
     plugins = load()
     declared = Declared(for_scope("engine", plugins.settings()))
-    line = parse([f"--model={checkpoint}", "--platform=cuda", "--emulate", *flags], declared, {})
+    line = parse([f"--model={checkpoint}", "--platform=cuda", "--emulate", *flags], declared)
     return resolve(gather(declared, line.given), plugins), plugins
 
 

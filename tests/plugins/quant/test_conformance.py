@@ -21,6 +21,7 @@ import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
+from lsv.request.outputs import TokenLogprobs
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny
@@ -134,8 +135,12 @@ def scores(name: str, family: str, folder: Path, **options: Any) -> Scores:
     with LLM(str(checkpoint(name, family, folder)), **options) as llm:
         (answer,) = llm.generate([{"prompt_token_ids": list(PROMPT)}], params, use_tqdm=False)
     (output,) = answer.outputs
-    prompt = [entries[0].logprob for entries in answer.prompt_logprobs[1:]]
-    return np.array(prompt), list(output.token_ids), np.array([entries[0].logprob for entries in output.logprobs])
+    prompt = [chosen(entries) for entries in answer.prompt_logprobs[1:]]
+    return np.array(prompt), list(output.token_ids), np.array(list(map(chosen, output.logprobs)))
+
+
+def chosen(entries: TokenLogprobs) -> float:
+    return next(iter(entries.values())).logprob
 
 
 def check_same(found: Scores, wanted: Scores, tolerance: float) -> None:

@@ -336,7 +336,7 @@ def test_what_cannot_be_honoured_is_refused(case: str, tmp_path: Path, write_ggu
     change()
     with pytest.raises(CheckpointError, match=message):
         prepare(str(write_gguf(tmp_path / "m.gguf", metadata, model.tensors)))
-    assert not list((tmp_path / "cache").iterdir())
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_damaged_files_are_refused(tmp_path: Path, write_gguf: Write) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import lsv_quant.plugin
 from lsv.offers import QuantizerOffer
-from lsv.resolve import _older_quantization
+from lsv.resolve.overrides import older_quantization
 from lsv.testing.catalog import catalog_of
 from lsv.weights.quantizer import Quantizer
 
@@ -32,12 +32,12 @@ CATALOG = catalog_of(lsv_quant.plugin)
 )  # fmt: skip
 def test_the_format_is_read_from_its_file(tmp_path: Path, file: str, content: dict, method: str):
     (tmp_path / "config.json").write_text("{}")
-    assert _older_quantization(tmp_path, CATALOG) == {}
+    assert older_quantization(tmp_path, CATALOG) == {}
     (tmp_path / file).write_text(json.dumps(content))
-    found = _older_quantization(tmp_path, CATALOG)["quantization_config"]
+    found = older_quantization(tmp_path, CATALOG)["quantization_config"]
     assert found["quant_method"] == method
     (offer,) = (offer for offer in CATALOG.offers(QuantizerOffer) if offer.name == method)
     quantizer: Quantizer = CATALOG.load(offer)(found)
     assert quantizer.name == method
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
-    assert _older_quantization(tmp_path, CATALOG) == {}, "config.json has the last word"
+    assert older_quantization(tmp_path, CATALOG) == {}, "config.json has the last word"

@@ -77,7 +77,7 @@ def test_sampling_on_the_device_draws_what_the_processor_draws(checkpoint: Path)
 def resolved(checkpoint: Path, *flags: str) -> Any:
     plugins = load()
     declared = Declared(for_scope("engine", plugins.settings()))
-    line = parse([f"--model={checkpoint}", "--platform=torch", *flags], declared, {})
+    line = parse([f"--model={checkpoint}", "--platform=torch", *flags], declared)
     return resolve(gather(declared, line.given), plugins)
 
 

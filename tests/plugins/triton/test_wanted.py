@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bound(checkpoint: Path, *flags: str) -> dict[str, tuple[str, str]]:
     plugins = load()
     declared = Declared(for_scope("engine", plugins.settings()))
-    line = parse([f"--model={checkpoint}", "--platform=cuda", "--emulate", "--dtype=float32", *flags], declared, {})
+    line = parse([f"--model={checkpoint}", "--platform=cuda", "--emulate", "--dtype=float32", *flags], declared)
     config = resolve(gather(declared, line.given), plugins)
     return {one.op: (one.implementation, one.why) for one in bound_ops(config, plugins.catalog)}
 

@@ -16,11 +16,11 @@ from lsv.nn.step import Step
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny
+from lsv.testing.vendors.signatures import Op
 from lsv.worker.load.bound import bind_ops
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.loaded import fill, open_source
 from lsv_xpu import libraries, plugin
-from lsv_xpu.emulation import schemas
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 from lsv_xpu.vllm.layer import VllmLayer
 
@@ -100,14 +100,14 @@ class Attention:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     found = Launches()
-    answer = schemas.Op.__call__
+    answer = Op.__call__
 
-    def counted(op: schemas.Op, *args: Any, **kwargs: Any) -> Any:
+    def counted(op: Op, *args: Any, **kwargs: Any) -> Any:
         found.names.append(op._schema.name.partition("::")[2])
         with _disable_current_modes():
             return answer(op, *args, **kwargs)
 
-    monkeypatch.setattr(schemas.Op, "__call__", counted)
+    monkeypatch.setattr(Op, "__call__", counted)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from types import ModuleType
@@ -15,6 +16,9 @@ from lsv.testing.placement.library import DEVICE_TYPE, load
 
 DEVICES = 16
 Result = TypeVar("Result")
+
+
+_LOCK = threading.Lock()
 
 
 class Placement:
@@ -65,9 +69,14 @@ class Placement:
             raise RuntimeError("pinned memory was written to before its copy to the device was waited for")
 
 
-@cache
 def placement() -> Placement | None:
     """None where the emulated device can't be compiled: tensors of devices lie on the host then."""
+    with _LOCK:  # ranks may be threads
+        return _place()
+
+
+@cache
+def _place() -> Placement | None:
     library = load()
     if library is None:
         return None

@@ -86,10 +86,12 @@ def find_lengths(
     rows = np.arange(len(context)).repeat(batch.query)
     positions = np.maximum(np.arange(starts[-1]) + (context - starts[1:]).repeat(batch.query), 0)
     parts = (rows, positions, borders, last)
-    numbers = torch.from_numpy(pack((*parts, starts, context), np.int32))
+    packed = pack(parts, np.int32)
+    numbers = torch.from_numpy(np.concatenate((packed, pack((starts, context), np.int32))))
     staged = numbers.pin_memory() if device.pinned else numbers
-    *_, host_borders, host_last, host_starts, host_context = split(staged, (*parts, starts, context))
-    sent = staged[: sum(part.size for part in parts)]
+    sent = staged[: len(packed)]
+    *_, host_borders, host_last = split(sent, parts)
+    host_starts, host_context = split(staged[len(packed) :], (starts, context))
     tables, count = place_table(table, shape, device), int(borders[-1])
     if into is None:
         memory = sent.to(device.torch_device, non_blocking=True)

@@ -269,7 +269,7 @@ def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
     ("overrides", "why"),
     [
         ({"vision_config": {"deepstack_visual_indexes": [1]}}, "keys Qwen25VL's vision_config does not know"),
-        ({"future_of_seeing": 3}, "keys Qwen25VL does not know .*future_of_seeing"),
+        ({"future_layers": 3}, "keys Qwen25VL does not know .*future_layers"),
         ({"vision_config": {"window_size": 7}}, "window_size must be at least 8"),
         ({"video_token_id": 320}, "video_token_id is 320, but the vocabulary ends at 320"),
         ({"text_config": {"rope_parameters": {"mrope_section": [2, 3, 4]}}}, "add up to 8, got"),

@@ -7,7 +7,7 @@ import pytest
 from lsv.nn.keys import Keys
 from lsv.nn.rope import read_rope
 from lsv.resolve.locate import merge
-from lsv.resolve.rope import rope_overrides
+from lsv.resolve.overrides import rope_overrides
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -1,0 +1,35 @@
+"""The bar that shows how far a batch of prompts is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lsv.engine.offline.llm_engine import Output
+from lsv.request.outputs import RequestOutput
+
+
+@contextmanager
+def progress_bar(total: int, shown: bool) -> Iterator[Any]:
+    """Gives a function that takes each finished output and moves the bar."""
+    if not shown or not total:
+        yield lambda output: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("Processed prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("{task.fields[rate]}"))  # fmt: skip
+    tokens = 0
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total, rate="")
+
+        def advance(output: Output) -> None:
+            nonlocal tokens
+            if isinstance(output, RequestOutput):
+                tokens += sum(len(answer.token_ids) for answer in output.outputs)
+            seconds = bar.tasks[task].elapsed or 0.0
+            bar.update(task, advance=1, rate=f"{tokens / seconds:.1f} tok/s" if seconds and tokens else "")
+
+        yield advance

@@ -1,0 +1,52 @@
+"""What is laid over a checkpoint's config.json: options of the user's, and what stands in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lsv.offers import QuantizerOffer
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.locate import merge, read_config
+from lsv.settings import Settings
+
+_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
+
+
+def read_overrides(folder: Path, settings: Settings, catalog: Catalog) -> dict[str, Any]:
+    """All changes together; ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``."""
+    overrides = merge(older_quantization(folder, catalog), settings["hf_overrides"] or {})
+    rope = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
+    return merge(overrides, rope)
+
+
+def older_quantization(folder: Path, catalog: Catalog) -> dict[str, Any]:
+    """The weight format of a checkpoint that says it in a file of its own, as config.json would say it."""
+    if read_config(folder, {}).get("quantization_config") is not None:
+        return {}
+    for offer in catalog.offers(QuantizerOffer):
+        if offer.file and (folder / offer.file).is_file():
+            return {"quantization_config": {"quant_method": offer.name, **read_config(folder, {}, offer.file)}}
+    return {}
+
+
+def rope_overrides(config: Mapping[str, Any], scaling: Mapping[str, Any] | None, theta: float | None) -> dict[str, Any]:
+    """What is to be laid over ``config``, which says these in one of two layouts. A rule takes the place of the
+    checkpoint's, whose parameters become null.
+    """
+    if not scaling and theta is None:
+        return {}
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and any(text.get(key) is not None for key in _KEYS):
+        return {"text_config": rope_overrides(text, scaling, theta)}
+    new = isinstance(config.get("rope_parameters"), Mapping)
+    old = config.get("rope_parameters" if new else "rope_scaling")
+    rule: dict[str, Any] = {}
+    if scaling:
+        known = old if isinstance(old, Mapping) else ()
+        rule = {name: None for name in known if name != "rope_theta"} | dict(scaling)
+    own_theta = {} if theta is None else {"rope_theta": theta}
+    if new:
+        return {"rope_parameters": rule | own_theta}
+    return ({"rope_scaling": rule} if rule else {}) | own_theta
