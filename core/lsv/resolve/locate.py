@@ -13,7 +13,11 @@ from lsv.offers import CheckpointOffer, ModelAlias, load_object
 from lsv.plugins.catalog import Catalog
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "vocab.txt", "merges.txt")
+_SAVED_BY_TORCH = ("pytorch_model*.bin", "model*.bin")
+"""Weights of repositories that have no safetensors."""
+_TWICE = ("consolidated*", "original/*", "onnx/*", "openvino/*", "coreml/*")
+"""The same weights again, in forms that other programs read."""
 
 
 def default_model(catalog: Catalog) -> str:
@@ -68,15 +72,19 @@ def _download(name: str, revision: str | None, download_dir: str | None, ignore:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
+    def fetch(patterns: Sequence[str]) -> Path:
         folder = snapshot_download(
             name,
             revision=revision,
             cache_dir=download_dir,
-            allow_patterns=list(_HUB_FILES),
-            ignore_patterns=list(ignore) or None,
+            allow_patterns=list(patterns),
+            ignore_patterns=[*_TWICE, *ignore],
         )
         return Path(folder)
+
+    try:
+        folder = fetch(_HUB_FILES)
+        return folder if any(folder.glob("*.safetensors")) else fetch((*_HUB_FILES, *_SAVED_BY_TORCH))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
         raise CheckpointError(
             f"{name} is not a local folder and could not be fetched from the Hub ({type(cause).__name__}); "

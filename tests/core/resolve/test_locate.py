@@ -22,10 +22,15 @@ def test_revisions_and_patterns_reach_the_hub(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     catalog = plugins.load(["core"]).catalog
+    (tmp_path / "model.safetensors").touch()
     found = locate_model("org/x", catalog, revision="v1", download_dir="d", ignore=("original/**", "*.pth"))
     assert found == tmp_path
     ((name, given),) = asked
     assert (name, given["revision"], given["cache_dir"]) == ("org/x", "v1", "d")
-    assert given["ignore_patterns"] == ["original/**", "*.pth"]
+    assert given["ignore_patterns"][-2:] == ["original/**", "*.pth"]
+    assert {"consolidated*", "original/*"} <= set(given["ignore_patterns"]), "no weights twice"
+    assert {"*.model", "vocab.txt", "merges.txt"} <= set(given["allow_patterns"])
+    (tmp_path / "model.safetensors").unlink()
     locate_model("org/x", catalog)
-    assert asked[1][1]["ignore_patterns"] is None
+    assert "pytorch_model*.bin" not in asked[1][1]["allow_patterns"]
+    assert "pytorch_model*.bin" in asked[2][1]["allow_patterns"], "where there are no safetensors"
