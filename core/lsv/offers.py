@@ -162,6 +162,33 @@ class LogitsProcessorOffer(msgspec.Struct, frozen=True):
     None takes what msgspec can send, unchecked."""
 
 
+class AnswerParserOffer(msgspec.Struct, frozen=True):
+    """A form that families write parts of their answers in; see ``lsv.text.answer_parser``."""
+
+    name: str
+    load: str
+    """Names a ``(AnswerForm) -> AnswerParser``, made for every answer; light to import."""
+    marks: tuple[str, ...] = ()
+    """What it looks for; special tokens among these are shown to it, and left out of what readers see."""
+    templates: tuple[str, ...] = ()
+    """Texts that a chat template has, all of them, where it is the right one; empty: it is not chosen by itself."""
+    architectures: tuple[str, ...] = ()
+    """Names from config.json's ``architectures`` that it is for; empty is any."""
+    aliases: tuple[str, ...] = ()
+    """Other names for it."""
+
+
+class ToolParserOffer(AnswerParserOffer, frozen=True):
+    """A form of calls of tools."""
+
+    short_ids: bool = False
+    """Whether chat templates want ids of calls to be nine letters and digits."""
+
+
+class ReasoningParserOffer(AnswerParserOffer, frozen=True):
+    """A form of thinking that stands before an answer."""
+
+
 class PolicyOffer(msgspec.Struct, frozen=True):
     """A scheduling order."""
 

@@ -25,6 +25,8 @@ from lsv.offers import (
     PolicyOffer,
     ProcessorOffer,
     QuantizerOffer,
+    ReasoningParserOffer,
+    ToolParserOffer,
     load_object,
 )
 from lsv.plugins.guard import guarded, watching
@@ -50,6 +52,8 @@ KINDS: dict[type[msgspec.Struct], Kind] = {
     ProcessorOffer: Kind("lsv_processors", "processor"),
     MediaOffer: Kind("lsv_media", "media service"),
     LogitsProcessorOffer: Kind("lsv_logits_processors", "logits processor"),
+    ToolParserOffer: Kind("lsv_tool_parsers", "tool parser"),
+    ReasoningParserOffer: Kind("lsv_reasoning_parsers", "reasoning parser"),
     PolicyOffer: Kind("lsv_policies", "scheduling policy"),
     ExecutorOffer: Kind("lsv_executors", "executor"),
     CheckpointOffer: Kind("lsv_checkpoints", "checkpoint format"),

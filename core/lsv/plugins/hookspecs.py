@@ -25,6 +25,8 @@ from lsv.offers import (
     PolicyOffer,
     ProcessorOffer,
     QuantizerOffer,
+    ReasoningParserOffer,
+    ToolParserOffer,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +94,18 @@ def lsv_media() -> Iterable[MediaOffer]:
 @spec
 def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
     """Code that changes the logits of requests that ask for it."""
+    return ()
+
+
+@spec
+def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
+    """Forms in which models write calls of tools."""
+    return ()
+
+
+@spec
+def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
+    """Forms in which models think before they answer."""
     return ()
 
 

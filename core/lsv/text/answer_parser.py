@@ -1,0 +1,77 @@
+"""The seam to parsers of answers: text in as it comes, and out come texts, thoughts and calls of tools.
+
+Parsers are offered by plugins (``lsv_tool_parsers``, ``lsv_reasoning_parsers``) and made once for each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Text(msgspec.Struct, frozen=True):
+    """What the reader of the answer is to see."""
+
+    text: str
+
+
+class Thought(msgspec.Struct, frozen=True):
+    """What the model thinks before it answers."""
+
+    text: str
+
+
+class CallBegin(msgspec.Struct, frozen=True):
+    """A call of a tool begins; the arguments that follow, up to the next ``CallBegin``, are its own."""
+
+    name: str
+    """The function."""
+
+    id: str | None = None
+    """The call's id, where the model names one."""
+
+
+class CallArguments(msgspec.Struct, frozen=True):
+    """The next piece of a call's arguments; all pieces together are a JSON object, unless the answer was cut off or
+    went wrong inside them."""
+
+    text: str
+
+
+Part = Text | Thought | CallBegin | CallArguments
+"""What an answer is made of, in the order in which the model wrote it."""
+
+
+class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parser is told about the answer it will read."""
+
+    tools: Mapping[str, Mapping[str, Any]] = {}
+    """Names of the functions that may be called, with the JSON schemas of their arguments."""
+
+    hidden: Sequence[str] = ()
+    """Special tokens that are not shown to the reader of the answer."""
+
+    prompt_end: str = ""
+    """The end of the prompt: templates may have opened or closed the thinking there."""
+
+
+class AnswerParser(Protocol):
+    """Reads one answer. The parts of all its calls, joined, do not depend on how the text was cut.
+
+    It never raises for what a model wrote: text in no known form is ``Text``.
+    """
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text so far ends inside of thoughts."""
+        ...
+
+    def push(self, text: str) -> Sequence[Part]:
+        """What is certain once ``text`` is known."""
+        ...
+
+    def end(self) -> Sequence[Part]:
+        """What was held back, at the end of the answer."""
+        ...

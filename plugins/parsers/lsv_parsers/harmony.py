@@ -1,0 +1,87 @@
+"""Harmony, the form of gpt-oss: messages on channels, of which one is for thinking and one for calls.
+
+``<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
+<|message|>{…}<|call|>``; the answer stands on the channel ``final``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lsv.text.answer_parser import AnswerForm, AnswerParser
+from lsv_parsers.parts import Parts
+from lsv_parsers.reader import Reader
+from lsv_parsers.source import Marks, Reading, Source
+from lsv_parsers.thinking import Trimmed
+from lsv_parsers.tools.call import Call
+from lsv_parsers.values import copy_value
+
+MAX_HEADER = 512
+_BEGINS = ("<|start|>", "<|channel|>")
+_MESSAGE = Marks(["<|message|>"])
+_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_FUNCTION = re.compile(r"to=functions\.([^\s<]+)")
+
+
+def tools(form: AnswerForm) -> AnswerParser:
+    """Reads calls, and thoughts where no other parser has taken them before."""
+    return Reader(lambda source, parts: _Messages(source, parts, form, calls=True).read())
+
+
+def thinking(form: AnswerForm) -> AnswerParser:
+    """Reads thoughts, and leaves calls as they are for the parser behind it."""
+    return Reader(lambda source, parts: _Messages(source, parts, form, calls=False).read())
+
+
+class _Messages:
+    """The messages of one answer. Without ``calls``, those to functions are text, with their marks."""
+
+    def __init__(self, source: Source, parts: Parts, form: AnswerForm, *, calls: bool) -> None:
+        self._source = source
+        self._parts = parts
+        self._form = form
+        self._calls = calls
+        self._plain = Marks([*_BEGINS, *_ENDS, *form.hidden])
+        self._body = Marks([*_ENDS, *_BEGINS, *form.hidden])
+
+    def read(self) -> Reading[None]:
+        while mark := (yield from self._source.until(self._plain, self._parts.text)):
+            if mark in _BEGINS:
+                yield from self._message(mark)
+
+    def _message(self, mark: str) -> Reading[None]:
+        found = yield from self._source.head(_MESSAGE, MAX_HEADER)
+        if found is None:
+            return
+        header, end = found
+        self._source.take(len(end))
+        function = _FUNCTION.search(header)
+        if function is not None and self._calls:
+            yield from self._call(function[1])
+        elif function is not None:
+            self._parts.text(mark + header + end)
+            self._parts.text((yield from self._source.until(Marks([*_ENDS]), self._parts.text)))
+        elif "analysis" in header:
+            yield from self._think()
+        else:
+            self._parts.border()
+
+    def _think(self) -> Reading[None]:
+        show = Trimmed(self._parts)
+        self._parts.thinking = True
+        while mark := (yield from self._source.until(self._body, show)):
+            if mark in _ENDS:
+                break
+        self._parts.thinking = False
+        self._parts.border()
+
+    def _call(self, name: str) -> Reading[None]:
+        call = Call(self._source, self._parts, self._form.tools, known_only=False)
+        self._source.record()
+        yield from self._source.skip()
+        stands = (yield from self._source.peek()) == "{"
+        self._parts.text(self._source.recorded())
+        if stands:
+            call.begin(name)
+            yield from copy_value(self._source, call.arguments)
+        self._parts.border()
