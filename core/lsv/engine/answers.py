@@ -10,9 +10,10 @@ from lsv.request.request import FinishReason
 
 
 class Answer:
-    """One candidate's answer as far as its chunks have come; ``finish`` is None while it grows."""
+    """Candidate ``number``'s answer as far as its chunks have come; ``finish`` is None while it grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.ids: list[int] = []
         self.logprobs: list[PositionLogprobs] = []
         self.finish: FinishReason | None = None
@@ -61,7 +62,7 @@ class Answers:
         self.cached = 0
         """Prompt tokens found in the prefix cache."""
         self._n = params.n
-        self._answers = [Answer() for _ in range(params.candidates)]
+        self._answers = [Answer(number) for number in range(params.candidates)]
 
     @property
     def finished(self) -> bool:

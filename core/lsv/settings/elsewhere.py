@@ -148,11 +148,11 @@ _DRAFTS = (
 )  # fmt: skip
 
 _ANSWERS = (
-    *_rows("tool calls are written as the model writes them: there is no parser yet", enable_auto_tool_choice=_OFF,
-           tool_call_parser=_none(), tool_parser_plugin=_none(), tool_server=_none(),
-           exclude_tools_when_tool_choice_none=_OFF),
-    *_rows("thinking stays in the answer's text: there is no parser yet", reasoning_parser=_none(),
-           enable_reasoning=_OFF, reasoning_config=_none("json")),
+    *_rows("a parser for the model is chosen by itself or by --tool-call-parser", enable_auto_tool_choice=_SWITCH),
+    *_rows("a plugin offers parsers, by the hook lsv_tool_parsers", tool_parser_plugin=_none()),
+    *_rows("clients run tools: the server only reads the calls", tool_server=_none()),
+    *_rows("a parser for the model is chosen by itself or by --reasoning-parser", enable_reasoning=_SWITCH),
+    *_rows("a plugin offers parsers, by the hook lsv_reasoning_parsers", reasoning_config=_none("json")),
     *_rows("requests that ask for structured output are refused one by one", guided_decoding_backend=_any("str"),
            guided_decoding_disable_fallback=_SWITCH, guided_decoding_disable_any_whitespace=_SWITCH,
            guided_decoding_disable_additional_properties=_SWITCH, structured_outputs_config=_any("json")),

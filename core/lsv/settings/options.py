@@ -307,6 +307,18 @@ SERVE = (
             name="default_chat_template_kwargs", type="json", default={},
             help='JSON of variables for the chat template where a request brings none, as {"enable_thinking": false}',
         ),
+        Setting(
+            name="tool_call_parser",
+            help="how the model writes calls of tools (default: by its chat template; none is none)",
+        ),
+        Setting(
+            name="reasoning_parser",
+            help="how the model marks what it thinks before it answers (default: by its chat template; none is none)",
+        ),
+        Setting(
+            name="exclude_tools_when_tool_choice_none", type="bool", default=False,
+            help="do not show the model the tools of a request whose tool_choice is none",
+        ),
         Setting(name="response_role", default="assistant", help="role of answers in a chat"),
         Setting(
             name="return_tokens_as_token_ids", type="bool", default=False,

@@ -55,6 +55,7 @@ class RequestTemplates:
         *,
         special_tokens: Mapping[str, str],
         add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
         content_format: ContentFormat = "auto",
@@ -62,7 +63,7 @@ class RequestTemplates:
         """As ``ChatTemplates.render``, which raises ``BadRequest``; also for a template that takes too much."""
         given = {
             "messages": messages, "template": template, "add_generation_prompt": add_generation_prompt,
-            "documents": documents, "kwargs": kwargs, "content_format": content_format,
+            "tools": tools, "documents": documents, "kwargs": kwargs, "content_format": content_format,
         }  # fmt: skip
         try:
             packed = msgspec.json.encode(given)

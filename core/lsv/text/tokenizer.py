@@ -94,6 +94,11 @@ class Tokenizer:
         """Most characters that a token stands for."""
         return max(map(len, self._backend.get_vocab()), default=1)
 
+    @cached_property
+    def special_texts(self) -> frozenset[str]:
+        """Special tokens, spelt out."""
+        return frozenset(map(self.token_text, self.special_ids))
+
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)
@@ -102,9 +107,9 @@ class Tokenizer:
         """Whether a chat template is one of the tokenizer's own, by its name."""
         return self._chat.has(name)
 
-    def template_source(self, template: str | None) -> str:
+    def template_source(self, template: str | None, *, with_tools: bool = False) -> str:
         """The text of the template that ``render_chat`` takes; see ``ChatTemplates.source``."""
-        return self._chat.source(template)
+        return self._chat.source(template, with_tools=with_tools)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text, without the interpreter's lock while they are found, so that other threads go on.

@@ -26,6 +26,7 @@ from lsv_api.http.metrics import Metrics
 from lsv_api.http.reply import json_response
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
+from lsv_api.parsing import choose_parsing
 from lsv_api.records.responses import Index
 from lsv_api.routes import ROUTES, Route
 
@@ -38,7 +39,8 @@ SanicHandler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
 def create_app(service: Service, options: ApiOptions, shared: Shared | None = None) -> Sanic[Any, Any]:
     """An application that serves the service's models, and does not listen yet.
 
-    ``app.ctx.api`` holds its parts. Raises ``ConfigError`` for a file of accounts that is wrong.
+    ``app.ctx.api`` holds its parts. Raises ``ConfigError`` for a file of accounts that is wrong, and
+    for parsers that nobody offers.
     """
     app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
     app.config.update(_config(options))
@@ -47,7 +49,8 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
     )
     quotas = Quotas(read_accounts(options.api_keys, options.accounts), shared and shared.buckets)
     metrics = Metrics(service, shared and shared.metrics)
-    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas)
+    parsing = {client.config.served_names[0]: choose_parsing(client, options) for client in service.clients.values()}
+    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, parsing)
     app.ctx.api = api
     gate = Gate(api)
     app.register_middleware(gate.admit, "request")

@@ -37,6 +37,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 4096
     """Messages of a conversation."""
 
+    tools: int = 512
+    """Tools that an answer may call."""
+
     prompts: int = 1024
     """Prompts of a completion, or texts to embed."""
 

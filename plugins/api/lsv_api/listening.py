@@ -12,6 +12,7 @@ from typing import Any
 from lsv.errors import ConfigError
 from lsv_api.accounts.account import read_accounts
 from lsv_api.options import ApiOptions
+from lsv_api.parsing import check_parsers
 
 BACKLOG = 2048
 
@@ -20,6 +21,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Raises ``ConfigError`` for what the frontend would refuse, as far as that can be told without listening."""
     options = ApiOptions.from_settings(settings)
     read_accounts(options.api_keys, options.accounts)
+    check_parsers(options)
     tls_context(options)
 
 

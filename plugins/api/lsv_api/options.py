@@ -21,10 +21,12 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     find each other's prefixes. ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
     be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
     ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
-    none. ``uds`` is the path of a unix socket, instead of host and port. ``ssl_cert_reqs`` is how much certificates of
-    clients are asked for, as ``ssl.CERT_NONE`` … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them.
-    ``template_memory`` is in bytes. ``root_path`` is the prefix a proxy in front adds, like ``/llm``.
-    ``keep_alive_on_engine_death`` keeps the server up, answering 503, when its engine is gone.
+    none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
+    ``exclude_tools`` keeps tools that may not be called from the template. ``uds`` is the path of a unix socket,
+    instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE``
+    … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path``
+    is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering
+    503, when its engine is gone.
     """
 
     host: str = "127.0.0.1"
@@ -40,6 +42,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     template_timeout: float = 5.0
     template_memory: int = 128 << 20
     confinement: Mode = "auto"
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    exclude_tools: bool = False
     response_role: str = "assistant"
     root_path: str = ""
     allowed_hosts: tuple[str, ...] = ()
@@ -143,6 +148,9 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "template_timeout": ("api.template_timeout", float),
     "template_memory": ("api.template_memory_mb", _megabytes),
     "confinement": ("confinement", str),
+    "tool_call_parser": ("tool_call_parser", str),
+    "reasoning_parser": ("reasoning_parser", str),
+    "exclude_tools": ("exclude_tools_when_tool_choice_none", bool),
     "response_role": ("response_role", str),
     "root_path": ("root_path", str),
     "allowed_hosts": ("allowed_hosts", _tuple),
@@ -169,6 +177,7 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "text_bytes": ("api.max_text_mb", _megabytes),
     "nesting": ("api.max_nesting", int),
     "messages": ("api.max_messages", int),
+    "tools": ("api.max_tools", int),
     "prompts": ("api.max_prompts", int),
     "n": ("api.max_n", int),
     "candidates": ("api.max_candidates", int),

@@ -99,6 +99,7 @@ def lsv_settings() -> Iterable[Setting]:
 _LIMITS = (
     ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),
     ("messages", Limits().messages, None, "messages of a conversation"),
+    ("tools", Limits().tools, None, "tools of a conversation"),
     ("prompts", Limits().prompts, None, "prompts of a completion, or texts to embed"),
     ("n", Limits().n, MAX_N, "answers to a prompt"),
     ("candidates", Limits().candidates, None, "prompts times answers of a request"),

@@ -140,7 +140,7 @@ async def test_empty_prompt(site):
             "messages[0].tool_calls",
         ),
         ({"messages": [{"role": "user", "content": "x"}] * 5000}, "messages"),
-        (chat(tools=[{"type": "function"}]), "tools"),
+        (chat(tools=[{"type": "function"}]), "tools[0].function"),
         (chat(tool_choice="required"), "tool_choice"),
         (chat(response_format={"type": "json_schema"}), "response_format"),
         (chat(modalities=["audio"]), "modalities"),

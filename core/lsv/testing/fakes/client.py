@@ -36,12 +36,14 @@ class FakeTokenizer:
     eos_ids = (EOS,)
     has_chat_template = True
     special_tokens: ClassVar[Mapping[str, str]] = {}
+    special_texts: ClassVar[frozenset[str]] = frozenset()
+    template = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
 
     def has_template(self, name: str) -> bool:
         return False
 
-    def template_source(self, template: str | None) -> str:
-        return template or "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    def template_source(self, template: str | None, *, with_tools: bool = False) -> str:
+        return template or self.template
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [*([BOS] if add_special_tokens else ()), *text.encode()]
@@ -71,6 +73,7 @@ class FakeTokenizer:
             if message["role"] == "untemplated":
                 raise BadRequest("the chat template refused the messages: unknown role", param="messages")
         told = [f"<{name}:{value}>" for name, value in (kwargs or {}).items()]
+        told += [f"<tool>{tool['function']['name']}" for tool in tools or ()]
         read = [f"<doc>{document.get('text', '')}" for document in documents or ()]
         said = [f"<{message['role']}>{message['content']}" for message in messages]
         asked = ["<assistant>"] if add_generation_prompt else []

@@ -40,6 +40,7 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "suffix": _EMPTY,
+    "tools": _EMPTY,
     "tool_choice": (None, "none", "auto"),
     "functions": _EMPTY,
     "function_call": (None, "none", "auto"),
@@ -77,9 +78,8 @@ IGNORED = frozenset(
         "parallel_tool_calls",
         "request_id",
     }
-    | {"tools"}
 )
-"""Fields that change no answer of this server (``tools`` is checked together with ``tool_choice``)."""
+"""Fields that change no answer of this server."""
 
 
 async def read_body(request: Request, limit: int, option: str, timeout: float) -> bytes:
@@ -135,7 +135,6 @@ def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
         )
     check_shape(data, limits)
     fields = _split(data)
-    _refuse_tools(fields)
     check_unknown(fields, field_names(kind), limits, read=_peek)
     try:
         return msgspec.json.decode(data, type=kind)
@@ -169,17 +168,6 @@ def _peek(field: msgspec.Raw) -> Any:
 
 
 _LONG = object()
-
-
-def _refuse_tools(fields: Mapping[str, msgspec.Raw]) -> None:
-    """A request may list tools as long as the model is told not to call them."""
-    if "tools" not in fields or not _peek(fields["tools"]):
-        return
-    if "tool_choice" not in fields or _peek(fields["tool_choice"]) != "none":
-        raise Unsupported(
-            'tools are not available on this server; leave them out or set tool_choice to "none"',
-            param="tools",
-        )
 
 
 def check_unknown(

@@ -24,6 +24,7 @@ from lsv_api.accounts.quotas import Quotas
 from lsv_api.http.bodies import brings_media, decode_body, read_body
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
+from lsv_api.parsing import PLAIN, Parsing
 from lsv_api.preparing import PreparingPool
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Served(msgspec.Struct, frozen=True):
     admission: Admission
     """What the engine checks requests against."""
 
+    parsing: Parsing = PLAIN
+    """How its answers are read."""
+
 
 class Shared(msgspec.Struct, frozen=True):
     """What several processes of a server have in common."""
@@ -97,6 +101,9 @@ class Api(msgspec.Struct, frozen=True):
     quotas: Quotas
     """Whose key is whose, and what its owner may use."""
 
+    parsing: Mapping[str, Parsing] = {}
+    """How each model's answers are read."""
+
     pool: PreparingPool = msgspec.field(default_factory=PreparingPool)
     """Does long work beside the event loop."""
 
@@ -108,11 +115,11 @@ class Api(msgspec.Struct, frozen=True):
         """The model behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
         client = self.service.find(name)
         check_ready(client)
-        return describe(client)
+        return describe(client, self.parsing.get(client.config.served_names[0], PLAIN))
 
 
-def describe(client: Client) -> Served:
-    return Served(client.config.served_names[0], client, client.admission)
+def describe(client: Client, parsing: Parsing = PLAIN) -> Served:
+    return Served(client.config.served_names[0], client, client.admission, parsing)
 
 
 def check_ready(client: Client) -> None:

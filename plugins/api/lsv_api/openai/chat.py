@@ -10,6 +10,7 @@ from sanic.response import HTTPResponse
 from lsv.engine.answers import Answer, Answers
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
@@ -17,7 +18,9 @@ from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
 from lsv_api.openai.generation import UsageCounter, collect, make_request, run
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.openai.reading import AnswerReader, AnswerReading
 from lsv_api.openai.sampling import sampling_params
+from lsv_api.openai.tools import read_tools
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import (
@@ -35,17 +38,19 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(ChatRequest)
     served = exchange.served(body.model)
     check_stream(body)
-    prompt = await encode_chat(body, served, exchange)
+    tools = read_tools(body, served, exchange.api.options)
+    prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    params = sampling_params(body, served, max_tokens, _logprobs(body))
+    reading = AnswerReading(body, served, tools, prompt.text or "")
+    params = reading.show_marks(sampling_params(body, served, max_tokens, _logprobs(body)))
     envelope = Envelope.of("chatcmpl", served, exchange)
     request = make_request(body, [prompt], params, envelope.id, exchange)
     request = served.admission.admit(request, field="messages", strict=True)
-    writer = ChatWriter(body, served, envelope, exchange.api.options)
+    writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
     if body.stream:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
-    (answers,), usage = await collect(request, served, exchange)
+    (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
     return json_response(writer.whole(answers, usage))
 
 
@@ -61,8 +66,12 @@ def _logprobs(body: ChatRequest) -> int | None:
 class ChatWriter:
     """Writes answers as chat completion objects and events."""
 
-    def __init__(self, body: ChatRequest, served: Served, envelope: Envelope, options: ApiOptions) -> None:
+    def __init__(
+        self, body: ChatRequest, served: Served, envelope: Envelope, options: ApiOptions, reading: AnswerReading
+    ) -> None:
         self._body = body
+        self._reading = reading
+        self._readers: dict[int, AnswerReader] = {}
         self._envelope = envelope
         prompted = body.add_generation_prompt is not False and not body.continue_final_message
         self._role = options.response_role if prompted else body.messages[-1].role
@@ -73,8 +82,15 @@ class ChatWriter:
             as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
         )
 
+    def read(self, chunk: Chunk) -> list[Delta]:
+        """What a chunk adds to its answer, where answers are not plain text."""
+        if chunk.index not in self._readers:
+            self._readers[chunk.index] = self._reading.begin()
+        return self._readers[chunk.index].read(chunk)
+
     def whole(self, answers: Answers, usage: UsageCounter) -> ChatResponse:
         scored = answers.prompt_logprobs
+        self._count_thoughts(usage)
         return ChatResponse(
             choices=[self._choice(index, answer) for index, answer in enumerate(answers.best())],
             usage=usage.usage(),
@@ -93,15 +109,34 @@ class ChatWriter:
                 if chunk.index not in deltas:
                     deltas[chunk.index] = self._delta(chunk.index, usage)
                     data = b"".join(event(self._chunk(choice, usage)) for choice in self._opening(chunk.index))
-                if chunk.text or chunk.logprobs:
+                if not self._reading.is_plain:
+                    data += self._read_events(chunk, usage)
+                elif chunk.text or chunk.logprobs:
                     shown = self._shown(chunk.logprobs or ())
                     data += deltas[chunk.index].fill(chunk.text, shown, usage.in_chunk(self._body.stream_options))
                 if chunk.finish is not None:
-                    data += event(self._chunk(_end(chunk), usage))
+                    data += event(self._chunk(self._end(chunk), usage))
                 if data:
                     yield data
         if self._body.stream_options and self._body.stream_options.include_usage:
             yield event(ChatChunk(choices=[], usage=usage.usage(), **self._envelope.fields()))
+
+    def _read_events(self, chunk: Chunk, usage: UsageCounter) -> bytes:
+        """Events for what a chunk adds to an answer that is read; the first one shows the log probabilities."""
+        deltas = self.read(chunk)
+        self._count_thoughts(usage)
+        if chunk.logprobs and not deltas:
+            deltas = [Delta(content="")]
+        shown = [self._shown(chunk.logprobs or ()), *[None] * len(deltas)]
+        choices = (
+            ChatChunkChoice(index=chunk.index, delta=delta, logprobs=logprobs)
+            for delta, logprobs in zip(deltas, shown, strict=False)
+        )
+        return b"".join(event(self._chunk(choice, usage)) for choice in choices)
+
+    def _count_thoughts(self, usage: UsageCounter) -> None:
+        if self._reading.finds_thoughts:
+            usage.count_thoughts(sum(reader.reasoning_tokens for reader in self._readers.values()))
 
     def _delta(self, index: int, usage: UsageCounter) -> EventTemplate:
         """Events with new text: they are filled with the text, the log probabilities and the usage so far."""
@@ -117,11 +152,36 @@ class ChatWriter:
     def _choice(self, index: int, answer: Answer) -> ChatChoice:
         return ChatChoice(
             index=index,
-            message=ChatMessage(role=self._role, content=self._echo + answer.text),
+            message=self._message(answer),
             logprobs=self._shown(answer.logprobs),
-            finish_reason=answer.finish,
+            finish_reason=self._finish(answer.number, answer.finish),
             stop_reason=answer.stop,
         )
+
+    def _message(self, answer: Answer) -> ChatMessage:
+        reader = self._readers.get(answer.number)
+        if reader is None:
+            return ChatMessage(role=self._role, content=self._echo + answer.text)
+        reader.finish()
+        content = self._echo + reader.text
+        return ChatMessage(
+            role=self._role,
+            content=content if content or not (reader.calls or reader.reasoning) else None,
+            reasoning=reader.reasoning or UNSET,
+            reasoning_content=reader.reasoning,
+            tool_calls=reader.calls,
+        )
+
+    def _finish(self, number: int, finish: FinishReason | None) -> str | None:
+        """How an answer ended: one that ended by itself with calls waits for their results."""
+        reader = self._readers.get(number)
+        calls = reader is not None and bool(reader.calls)
+        return "tool_calls" if calls and finish is FinishReason.STOP else finish
+
+    def _end(self, chunk: Chunk) -> ChatChunkChoice:
+        """The choice of an answer's last event."""
+        reason = self._finish(chunk.index, chunk.finish)
+        return ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=reason, stop_reason=chunk.stop)
 
     def _opening(self, index: int) -> list[ChatChunkChoice]:
         """The role comes first, then what is echoed."""
@@ -134,8 +194,3 @@ class ChatWriter:
         if not self._body.logprobs:
             return None
         return self._logprobs.chat(positions, self._body.top_logprobs or 0)
-
-
-def _end(chunk: Chunk) -> ChatChunkChoice:
-    """The choice of an answer's last event."""
-    return ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=chunk.finish, stop_reason=chunk.stop)

@@ -19,11 +19,17 @@ from lsv_api.openai.sampling import check_answers
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
+Shown = Sequence[Mapping[str, Any]] | None
+"""Tools as the chat template gets them."""
+
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, exchange: Exchange) -> Prompt:
-    """Render and tokenise a conversation. Templates write special tokens themselves, so none are added.
+async def encode_chat(
+    body: ChatRequest | TokenizeRequest, served: Served, exchange: Exchange, tools: Shown = None
+) -> Prompt:
+    """Render and tokenise a conversation. Templates write special tokens themselves, so none are added. ``tools`` are
+    those that the template shows.
 
     Media are fetched and prepared, and stand in the prompt where the template has put their placeholders.
     Raises ``BadRequest`` for messages the model can't take.
@@ -33,7 +39,7 @@ async def encode_chat(body: ChatRequest | TokenizeRequest, served: Served, excha
     if isinstance(body, ChatRequest):
         check_answers(body, 1, served, api.options.limits)
     shown, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
-    text = await _render(body, messages, served, exchange)
+    text = await _render(body, messages, tools, served, exchange)
     ids = await encode_text(text, served, api, TextRule("messages", bool(body.add_special_tokens), fits))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
@@ -83,7 +89,7 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
     if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
     known: dict[str, Any] = {"role": role, "content": template_content(_parts(message.content, f"{where}.content"))}
-    for name in ("name", "tool_call_id", "reasoning_content"):
+    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             known[name] = value
     if message.tool_calls:
@@ -134,7 +140,11 @@ def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
 
 
 async def _render(
-    body: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]], served: Served, exchange: Exchange
+    body: ChatRequest | TokenizeRequest,
+    messages: list[dict[str, Any]],
+    tools: Shown,
+    served: Served,
+    exchange: Exchange,
 ) -> str:
     options = exchange.api.options
     if body.chat_template is not None and not options.request_templates:
@@ -150,19 +160,26 @@ async def _render(
         )
     arguments: Mapping[str, Any] = {
         "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
+        "tools": tools or None,
         "documents": body.documents,
-        "kwargs": {**options.default_chat_template_kwargs, **(body.chat_template_kwargs or {})},
+        "kwargs": {**options.default_chat_template_kwargs, **_effort(body), **(body.chat_template_kwargs or {})},
         "content_format": options.content_format,
     }
     tokenizer, template = served.client.tokenizer, body.chat_template or options.chat_template
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
     if brought or not are_flags(arguments["kwargs"]):
-        source, special = tokenizer.template_source(template), tokenizer.special_tokens
+        source, special = tokenizer.template_source(template, with_tools=bool(tools)), tokenizer.special_tokens
         prompt = await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
     else:
         render = tokenizer.render_chat
         prompt = await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
     return _cut_after(prompt, _text_of(messages[-1]["content"])) if continuing else prompt
+
+
+def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str]:
+    """How much the model should think, for templates that read it."""
+    effort = body.reasoning_effort if isinstance(body, ChatRequest) else None
+    return {} if effort is None else {"reasoning_effort": effort}
 
 
 def _cut_after(prompt: str, content: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
@@ -16,7 +16,7 @@ from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.sampling import tenancy
 from lsv_api.records.requests import SampledRequest, StreamOptions
-from lsv_api.records.responses import PromptDetails, Usage
+from lsv_api.records.responses import CompletionDetails, PromptDetails, Usage
 
 
 def make_request(
@@ -40,10 +40,15 @@ class UsageCounter:
         self._prompt_tokens = request.prompt_tokens
         self._tokens = 0
         self._cached = 0
+        self._thoughts: int | None = None
 
     def add(self, chunk: Chunk) -> None:
         self._tokens += len(chunk.ids)
         self._cached += chunk.cached or 0
+
+    def count_thoughts(self, tokens: int) -> None:
+        """So many tokens of the answers were thoughts so far."""
+        self._thoughts = tokens
 
     def in_chunk(self, options: StreamOptions | None) -> Usage | UnsetType | None:
         """The ``usage`` field of a chunk: absent, null, or the count so far, as the client chose."""
@@ -57,6 +62,7 @@ class UsageCounter:
             total_tokens=self._prompt_tokens + self._tokens,
             completion_tokens=self._tokens,
             prompt_tokens_details=PromptDetails(self._cached),
+            completion_tokens_details=UNSET if self._thoughts is None else CompletionDetails(self._thoughts),
         )
 
 
@@ -68,8 +74,10 @@ async def run(request: RequestSpec, served: Served, exchange: Exchange) -> Async
         yield chunks
 
 
-async def collect(request: RequestSpec, served: Served, exchange: Exchange) -> tuple[list[Answers], UsageCounter]:
-    """Run an admitted request to its end: the answers to each prompt, and what it used."""
+async def collect(
+    request: RequestSpec, served: Served, exchange: Exchange, watch: Callable[[Chunk], object] | None = None
+) -> tuple[list[Answers], UsageCounter]:
+    """Run an admitted request to its end: the answers to each prompt, and what it used. ``watch`` sees every chunk."""
     assert request.sampling is not None
     answers = [Answers(request.sampling) for _ in request.prompts]
     usage = UsageCounter(request)
@@ -78,4 +86,6 @@ async def collect(request: RequestSpec, served: Served, exchange: Exchange) -> t
             usage.add(chunk)
             exchange.count_tokens(len(chunk.ids))
             answers[chunk.prompt].add(chunk)
+            if watch is not None:
+                watch(chunk)
     return answers, usage

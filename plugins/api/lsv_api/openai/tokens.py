@@ -9,6 +9,7 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
 from lsv_api.openai.conversation import encode_chat
 from lsv_api.openai.prompts import TextRule, encode_text
+from lsv_api.openai.tools import check_tools
 from lsv_api.records.requests import DetokenizeRequest, TokenizeRequest
 from lsv_api.records.responses import DetokenizeResponse, TokenizeResponse
 
@@ -19,7 +20,8 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("give either prompt or messages", param="prompt")
     if body.prompt is None:
-        ids = list((await encode_chat(body, served, exchange)).ids)
+        check_tools(body.tools or (), exchange.api.options.limits.tools)
+        ids = list((await encode_chat(body, served, exchange, body.tools)).ids)
     else:
         how = TextRule("prompt", body.add_special_tokens is not False, fits=False)
         ids = await encode_text(body.prompt, served, exchange.api, how)

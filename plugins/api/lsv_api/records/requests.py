@@ -104,6 +104,7 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
@@ -113,6 +114,11 @@ class ChatRequest(GenerationRequest, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
@@ -146,6 +152,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     return_token_strs: bool | None = None
+    tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None

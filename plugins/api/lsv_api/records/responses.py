@@ -26,11 +26,18 @@ class PromptDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
+class CompletionDetails(msgspec.Struct):
+    """``reasoning_tokens`` of the answer were thoughts."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int = 0
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class PromptLogprob(msgspec.Struct):
@@ -90,12 +97,42 @@ class ChatLogprobs(msgspec.Struct):
     content: list[ChatLogprob]
 
 
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """``arguments`` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class MadeToolCall(msgspec.Struct, kw_only=True):
+    """A call that the answer asks for."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class FunctionDelta(msgspec.Struct, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, kw_only=True):
+    """A call begins, with its id and name, or goes on with a piece of its arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning: str | UnsetType = UNSET
     reasoning_content: str | None = None
-    tool_calls: list[str] = []
+    tool_calls: list[MadeToolCall] = []
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -121,6 +158,9 @@ class ChatResponse(msgspec.Struct, kw_only=True):
 class Delta(msgspec.Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

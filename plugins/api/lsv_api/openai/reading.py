@@ -1,0 +1,173 @@
+"""Reading answers: what of them is text, what are thoughts, and what are calls of tools."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterator
+
+from lsv.request.outputs import Chunk
+from lsv.request.params import SamplingParams
+from lsv.text.answer_parser import AnswerForm, AnswerParser, CallArguments, CallBegin, Part, Text, Thought
+from lsv_api.http.context import Served
+from lsv_api.openai.tools import Tools
+from lsv_api.records.requests import ChatRequest
+from lsv_api.records.responses import CalledFunction, Delta, FunctionDelta, MadeToolCall, ToolCallDelta
+
+_LETTERS = string.ascii_letters + string.digits
+_PROMPT_END = 256
+"""Characters at the end of a prompt, where templates open and close the thinking."""
+
+
+class AnswerReading:
+    """How the answers to one request are read: makes a reader for each."""
+
+    def __init__(self, body: ChatRequest, served: Served, tools: Tools, prompt: str) -> None:
+        self._parsing = served.parsing
+        self._tools = tools
+        self._shows_thoughts = body.include_reasoning is not False
+        self._prompt_end = prompt[-_PROMPT_END:]
+        self._special = served.client.tokenizer.special_texts
+        self._hidden: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether answers are shown as they are written."""
+        return self._parsing.thoughts is None and not self._tools.callable
+
+    @property
+    def finds_thoughts(self) -> bool:
+        return self._parsing.thoughts is not None
+
+    def show_marks(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with which readers see the special tokens among their marks. They hide the others."""
+        if self.is_plain or not params.skip_special_tokens or not self._special & self._parsing.marks:
+            return params
+        self._hidden = tuple(sorted(self._special - self._parsing.marks))
+        return params.replace(skip_special_tokens=False)
+
+    def begin(self) -> AnswerReader:
+        """A reader for one answer."""
+        form = AnswerForm(tools=self._tools.callable, hidden=self._hidden, prompt_end=self._prompt_end)
+        thoughts = None if self._parsing.thoughts is None else self._parsing.thoughts(form)
+        calls = self._parsing.tools(form) if self._parsing.tools and self._tools.callable else None
+        return AnswerReader(
+            thoughts,
+            calls,
+            shows_thoughts=self._shows_thoughts,
+            first_only=self._tools.first_only,
+            short_ids=self._parsing.short_ids,
+        )
+
+
+class AnswerReader:
+    """Reads one answer, chunk by chunk, and keeps what it has found."""
+
+    def __init__(
+        self,
+        thoughts: AnswerParser | None,
+        calls: AnswerParser | None,
+        *,
+        shows_thoughts: bool = True,
+        first_only: bool = False,
+        short_ids: bool = False,
+    ) -> None:
+        self.reasoning_tokens = 0
+        self.calls: list[MadeToolCall] = []
+        self._thoughts_parser = thoughts
+        self._calls_parser = calls
+        self._shows_thoughts = shows_thoughts
+        self._first_only = first_only
+        self._short_ids = short_ids
+        self._undecided = 0
+        """Tokens before any thought or text: they may be the mark that thoughts begin with."""
+        self._drops = False
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._arguments: list[list[str]] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str | None:
+        """What the model thought; None where it did not."""
+        return "".join(self._thoughts) or None
+
+    def read(self, chunk: Chunk) -> list[Delta]:
+        """What a chunk adds to the answer."""
+        thought_before = self._thinks()
+        parts = list(self._parse(chunk.text, ended=chunk.finish is not None))
+        self._undecided += len(chunk.ids)
+        if thought_before or self._thinks():
+            self.reasoning_tokens += self._undecided
+            self._undecided = 0
+        deltas = [delta for part in parts if (delta := self._note(part)) is not None]
+        if self._text or self.calls:
+            self._undecided = 0
+        return deltas
+
+    def finish(self) -> None:
+        """The answer has ended: complete the calls."""
+        for call, arguments in zip(self.calls, self._arguments, strict=True):
+            call.function.arguments = "".join(arguments)
+
+    def _thinks(self) -> bool:
+        return any(parser.thinking for parser in (self._thoughts_parser, self._calls_parser) if parser is not None)
+
+    def _parse(self, text: str, *, ended: bool) -> Iterator[Part]:
+        first = _feed(self._thoughts_parser, text, ended=ended)
+        for part in first:
+            if isinstance(part, Text):
+                yield from _feed(self._calls_parser, part.text, ended=False)
+            else:
+                yield part
+        if ended and self._calls_parser is not None:
+            yield from self._calls_parser.end()
+
+    def _note(self, part: Part) -> Delta | None:
+        if isinstance(part, Text):
+            self._text.append(part.text)
+            return Delta(content=part.text)
+        if isinstance(part, Thought):
+            return self._note_thought(part.text)
+        if isinstance(part, CallBegin):
+            return self._note_call(part)
+        return self._note_arguments(part)
+
+    def _note_thought(self, text: str) -> Delta | None:
+        if not self._shows_thoughts:
+            return None
+        self._thoughts.append(text)
+        return Delta(reasoning=text, reasoning_content=text)
+
+    def _note_call(self, begun: CallBegin) -> Delta | None:
+        self._drops = self._first_only and bool(self.calls)
+        if self._drops:
+            return None
+        id = begun.id or make_call_id(short=self._short_ids)
+        self.calls.append(MadeToolCall(id=id, function=CalledFunction(name=begun.name, arguments="")))
+        self._arguments.append([])
+        function = FunctionDelta(name=begun.name, arguments="")
+        return Delta(tool_calls=[ToolCallDelta(index=len(self.calls) - 1, id=id, type="function", function=function)])
+
+    def _note_arguments(self, part: CallArguments) -> Delta | None:
+        if self._drops:
+            return None
+        self._arguments[-1].append(part.text)
+        function = FunctionDelta(arguments=part.text)
+        return Delta(tool_calls=[ToolCallDelta(index=len(self.calls) - 1, function=function)])
+
+
+def _feed(parser: AnswerParser | None, text: str, *, ended: bool) -> list[Part]:
+    if parser is None:
+        return [Text(text)] if text else []
+    return [*parser.push(text), *(parser.end() if ended else ())]
+
+
+def make_call_id(*, short: bool) -> str:
+    """An id for a call that the model gave none."""
+    if short:
+        return "".join(secrets.choice(_LETTERS) for _ in range(9))
+    return f"call_{secrets.token_hex(12)}"

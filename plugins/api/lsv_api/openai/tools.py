@@ -1,0 +1,123 @@
+"""The tools of a chat request: what the model is shown, and what it may call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv_api.http.context import Served
+from lsv_api.http.failures import Unsupported
+from lsv_api.options import ApiOptions
+from lsv_api.records.requests import ChatRequest
+
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_CHOICES = ("none", "auto", "required")
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """The tools of one request, checked."""
+
+    shown: Sequence[Mapping[str, Any]] | None = None
+    """For the chat template, as the client wrote them."""
+
+    callable: Mapping[str, Mapping[str, Any]] = {}
+    """Functions that the answer may call, with the schemas of their arguments."""
+
+    first_only: bool = False
+    """Whether an answer has one call at most."""
+
+
+def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
+    """Raises ``BadRequest`` for tools that are none, and for choices that can't be kept."""
+    functions = check_tools(body.tools or (), options.limits.tools)
+    choice = _read_choice(body.tool_choice, functions)
+    if not functions:
+        return Tools()
+    if choice == "none":
+        return Tools(None if options.exclude_tools else body.tools)
+    if choice != "auto":
+        raise Unsupported("tool_choice: calls can't be forced on this server; use auto or none", param="tool_choice")
+    if served.parsing.tools is None:
+        raise Unsupported(
+            "tools are not available for this model: how it writes calls is not known; start with --tool-call-parser, "
+            'leave tools out, or set tool_choice to "none"',
+            param="tools",
+        )
+    return Tools(body.tools, functions, body.parallel_tool_calls is False)
+
+
+def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
+    """The functions' names, and the schemas of their arguments. Raises ``BadRequest``."""
+    if len(tools) > most:
+        raise BadRequest(f"tools takes at most {most} tools (--api-max-tools), got {len(tools)}", param="tools")
+    found: dict[str, Mapping[str, Any]] = {}
+    for index, tool in enumerate(tools):
+        name, schema = _check_tool(tool, f"tools[{index}]")
+        if name in found:
+            raise BadRequest(f"tools[{index}].function.name: there are two tools called {name!r}", param="tools")
+        found[name] = schema
+    return found
+
+
+def forced_schema(functions: Mapping[str, Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """The JSON schema of an answer that is calls and nothing else: the arguments of the function called ``name``, or a
+    list of one or more calls of any.
+    """
+    if name is not None:
+        return dict(functions[name])
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "parameters": dict(schema)},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for name, schema in functions.items()
+    ]
+    return {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+
+
+def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
+    if tool.get("type") != "function":
+        raise BadRequest(f'{where}.type must be "function"', param=f"{where}.type")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise BadRequest(f"{where}.function must be an object with a name", param=f"{where}.function")
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"{where}.function.name must be at most 128 letters, digits and any of _ . : / -",
+            param=f"{where}.function.name",
+        )
+    for field, kind, noun in (("description", str, "a text"), ("parameters", dict, "a JSON schema: an object")):
+        if not isinstance(function.get(field), kind | None):
+            raise BadRequest(f"{where}.function.{field} must be {noun}", param=f"{where}.function.{field}")
+    return name, function.get("parameters") or {"type": "object", "properties": {}}
+
+
+def _read_choice(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]) -> str:
+    """``"none"``, ``"auto"``, ``"required"``, or ``"named"``; not given is auto where there are tools."""
+    if choice is None:
+        return "auto"
+    if isinstance(choice, str):
+        if choice not in _CHOICES:
+            raise BadRequest(
+                f"tool_choice must be one of {', '.join(_CHOICES)}, or name a function, got {choice[:64]!r}",
+                param="tool_choice",
+            )
+        if choice == "required" and not functions:
+            raise BadRequest("tool_choice is required, and there are no tools", param="tool_choice")
+        return choice
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if choice.get("type") != "function" or not isinstance(name, str):
+        raise BadRequest(
+            'tool_choice must be a word, or {"type": "function", "function": {"name": …}}', param="tool_choice"
+        )
+    if name not in functions:
+        raise BadRequest(f"tool_choice names {name[:64]!r}, which is not among tools", param="tool_choice")
+    return "named"

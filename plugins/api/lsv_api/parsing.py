@@ -1,0 +1,80 @@
+"""How a model's answers are read: the parsers of its calls and of its thoughts, chosen when the server starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from lsv import plugins
+from lsv.engine.client import Client
+from lsv.errors import BadRequest
+from lsv.offers import ReasoningParserOffer, ToolParserOffer
+from lsv.plugins.answer_parsers import choose_parser, find_parser
+from lsv.plugins.catalog import KINDS, Catalog
+from lsv.text.answer_parser import AnswerForm, AnswerParser
+from lsv_api.options import ApiOptions
+
+log = logging.getLogger("lsv.api")
+
+Offer = TypeVar("Offer", ToolParserOffer, ReasoningParserOffer)
+MakeParser = Callable[[AnswerForm], AnswerParser]
+
+
+class Parsing(msgspec.Struct, frozen=True):
+    """The parsers of one model; None where there is none."""
+
+    tools: MakeParser | None = None
+    thoughts: MakeParser | None = None
+    marks: frozenset[str] = frozenset()
+    """What the parsers look for."""
+
+    short_ids: bool = False
+    """Whether ids of calls are nine letters and digits."""
+
+
+PLAIN = Parsing()
+"""Answers are text."""
+
+
+def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
+    """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
+    catalog = plugins.load(sorted({*client.config.plugins, "api"}) if client.config.plugins else None).catalog
+    template = _template(client, options)
+    tools = _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client)
+    thoughts = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
+    return Parsing(
+        tools=None if tools is None else catalog.load(tools),
+        thoughts=None if thoughts is None else catalog.load(thoughts),
+        marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
+        short_ids=tools is not None and tools.short_ids,
+    )
+
+
+def check_parsers(options: ApiOptions, chosen: Sequence[str] | None = None) -> None:
+    """Raises ``ConfigError`` for names of parsers that no plugin offers."""
+    named: tuple[tuple[Any, str | None], ...] = (
+        (ToolParserOffer, options.tool_call_parser),
+        (ReasoningParserOffer, options.reasoning_parser),
+    )
+    for kind, name in named:
+        if name not in (None, "none"):
+            find_parser(plugins.load(chosen).catalog, kind, name)
+
+
+def _choose(catalog: Catalog, kind: type[Offer], named: str | None, template: str, client: Client) -> Offer | None:
+    offer, why = choose_parser(catalog, kind, named=named, template=template, architecture=client.config.architecture)
+    noun = KINDS[kind].noun
+    if offer is not None or named is not None:
+        log.info("%s: %s is %s: %s", client.config.served_names[0], noun, offer.name if offer else "none", why)
+    return offer
+
+
+def _template(client: Client, options: ApiOptions) -> str:
+    """The chat template that requests with tools are rendered by; empty where there is none."""
+    try:
+        return client.tokenizer.template_source(options.chat_template, with_tools=True)
+    except BadRequest:
+        return ""
