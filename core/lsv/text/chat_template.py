@@ -27,6 +27,7 @@ ContentFormat = Literal["auto", "string", "openai"]
 
 _PARTS_LOOP = re.compile(r"\bin\s+\w+(\.content|\[\s*['\"]content['\"]\s*\])")
 _TAKES_TEXT = re.compile(r"\bis\s+(not\s+)?(string|iterable)\b")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
@@ -109,6 +110,11 @@ class ChatTemplates:
         if source in self._templates.values():
             self._compiled[source] = compiled
         return compiled
+
+
+def is_name(template: str) -> bool:
+    """Whether what was given as a template is only a name of one."""
+    return _NAME.fullmatch(template) is not None
 
 
 def read_templates(directory: Path, declared: object) -> dict[str, str]:

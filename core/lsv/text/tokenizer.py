@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import tokenizers
 
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.request.params import RECOMMENDABLE
-from lsv.text.chat_template import ChatTemplates, ContentFormat, read_templates
+from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
+TEMPLATES = Path(__file__).with_name("templates")
+"""Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -77,10 +79,12 @@ class Tokenizer:
         settings = _read_json(folder / "tokenizer_config.json")
         special_tokens = _named_tokens(settings, _read_json(folder / "special_tokens_map.json"))
         backend = _read_backend(folder)
+        templates = read_templates(folder, settings.get("chat_template"))
         if chat_template is not None:
-            templates = {"default": read_template(chat_template)}
-        else:
-            templates = read_templates(folder, settings.get("chat_template"))
+            found = read_template(chat_template)
+            if found == chat_template:
+                check_name(found, templates)
+            templates = {"default": templates.get(found, found)}
         return cls(
             backend,
             special_tokens=special_tokens,
@@ -106,6 +110,11 @@ class Tokenizer:
     def has_template(self, name: str) -> bool:
         """Whether a chat template is one of the tokenizer's own, by its name."""
         return self._chat.has(name)
+
+    def check_template(self, template: str) -> None:
+        """Raises ``ConfigError`` for the name of a template that the tokenizer does not have."""
+        if not self._chat.has(template):
+            check_name(template, ())
 
     def template_source(self, template: str | None, *, with_tools: bool = False) -> str:
         """The text of the template that ``render_chat`` takes; see ``ChatTemplates.source``."""
@@ -246,15 +255,35 @@ def _read_recommended(folder: str | Path) -> dict[str, Any]:
 
 
 def read_template(given: str) -> str:
-    """A chat template given as text or as the path of a file."""
+    """A chat template given as text, as the path of a file, or by the name of one that lsv has; other words are taken
+    for the name of one of the tokenizer's own.
+    """
     if "{" in given or "\n" in given:
         return given
+    file = Path(given).expanduser()
+    if is_name(given) and not file.is_file():
+        file = TEMPLATES / f"{given}.jinja"
+        if not file.is_file():
+            return given
     try:
-        return Path(given).expanduser().read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
+        known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
         raise ConfigError(
-            f"chat template {given!r} is neither a template nor a file that can be read: {cause}", param="chat_template"
+            f"chat template {given!r} is neither a template nor a file that can be read: {cause}; "
+            f"lsv itself has {known}",
+            param="chat_template",
         ) from cause
+
+
+def check_name(template: str, own: Container[str]) -> None:
+    """Raises ``ConfigError`` where ``read_template`` has left a name that is none of the tokenizer's ``own``."""
+    if is_name(template) and template not in own:
+        known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
+        raise ConfigError(
+            f"chat template {template!r} is neither a file nor one of the tokenizer's; lsv itself has {known}",
+            param="chat_template",
+        )
 
 
 def read_eos_ids(folder: Path) -> tuple[int, ...]:

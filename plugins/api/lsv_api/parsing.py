@@ -73,7 +73,12 @@ def _choose(catalog: Catalog, kind: type[Offer], named: str | None, template: st
 
 
 def _template(client: Client, options: ApiOptions) -> str:
-    """The chat template that requests with tools are rendered by; empty where there is none."""
+    """The chat template that requests with tools are rendered by; empty where there is none.
+
+    Raises ``ConfigError`` for the name of one that the tokenizer does not have.
+    """
+    if options.chat_template is not None:
+        client.tokenizer.check_template(options.chat_template)
     try:
         return client.tokenizer.template_source(options.chat_template, with_tools=True)
     except BadRequest:

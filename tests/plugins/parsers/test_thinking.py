@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lsv.offers import load_object
-from lsv.testing.answer_parsers import Found, check_parser
+from lsv.testing.answers.parsers import Found, check_parser
 from lsv.text.answer_parser import AnswerForm, Text
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from lsv.offers import load_object
-from lsv.testing.answer_parsers import Found, check_parser, parse
+from lsv.testing.answers.parsers import Found, check_parser, parse
 from lsv.text.answer_parser import AnswerForm
 from lsv_parsers.plugin import lsv_tool_parsers
 from lsv_parsers.reader import Reader

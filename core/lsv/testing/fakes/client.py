@@ -42,6 +42,9 @@ class FakeTokenizer:
     def has_template(self, name: str) -> bool:
         return False
 
+    def check_template(self, template: str) -> None:
+        pass
+
     def template_source(self, template: str | None, *, with_tools: bool = False) -> str:
         return template or self.template
 

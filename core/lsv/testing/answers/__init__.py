@@ -1,0 +1,1 @@
+"""For authors of parsers of answers."""

@@ -1,0 +1,110 @@
+"""Chat templates that lsv has, and those of a tokenizer, by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import lsv_demo
+from lsv.errors import BadRequest, ConfigError
+from lsv.text.tokenizer import TEMPLATES, Tokenizer, read_template
+
+DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
+NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": 'The "weather" of a city <b>',
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    },
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
+]
+CALLS = [
+    {"id": f"call00000{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    for index, (name, arguments) in enumerate([("get_weather", {"city": "Zürich"}), ("now", {})])
+]
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": "", "tool_calls": CALLS},
+    {"role": "tool", "name": "get_weather", "tool_call_id": "call000000", "content": "sunny"},
+    {"role": "tool", "name": "now", "tool_call_id": "call000001", "content": "noon"},
+    {"role": "assistant", "content": "Sunny, at noon."},
+    {"role": "user", "content": "Thanks."},
+]
+
+
+@pytest.fixture(scope="module")
+def reference() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(DEMO / "tokenizer.json"), bos_token="<|im_start|>", eos_token="<|im_end|>"
+    )
+
+
+@pytest.mark.row("F-180", "F-183")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["alone", "with tools"])
+@pytest.mark.parametrize("length", [2, 5, 7])
+def test_prompts_have_the_ids_that_transformers_gives_them(name, tools, length, reference, tmp_path):
+    if tools is None:
+        conversation = [message for message in CONVERSATION[:length] if message["role"] in ("system", "user")]
+    else:
+        conversation = CONVERSATION[:length]
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}))
+    (tmp_path / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+    tokenizer = Tokenizer.load(tmp_path, chat_template=name)
+    text = tokenizer.render_chat(conversation, tools=tools)
+    expected = reference.apply_chat_template(
+        conversation, tools=tools, chat_template=read_template(name), add_generation_prompt=True, return_dict=False
+    )
+    assert tokenizer.encode(text, add_special_tokens=False) == expected
+    for message in conversation:
+        assert message["content"] in text
+    if tools and name != "chatml":
+        assert "get_weather" in text
+
+
+@pytest.mark.row("F-179", "F-180")
+def test_mistral_s_ids_have_nine_characters():
+    tokenizer = Tokenizer.load(DEMO, chat_template="mistral")
+    long = json.loads(json.dumps(CONVERSATION).replace("call00000", "call_of_a_long_id_0123456789abcde"))
+    text = tokenizer.render_chat(long, tools=TOOLS)
+    assert '"id": "89abcde0"' not in text
+    assert '"call_id": "9abcde0"' not in text
+    assert text.count("789abcde0") == 2
+    short = json.loads(json.dumps(CONVERSATION).replace("call00000", "c"))
+    with pytest.raises(BadRequest, match="nine characters"):
+        tokenizer.render_chat(short, tools=TOOLS)
+
+
+def test_mistral_is_asked_for_several_calls():
+    text = Tokenizer.load(DEMO, chat_template="mistral_parallel").render_chat(CONVERSATION, tools=TOOLS)
+    assert "several at once" in text
+    assert "several" not in Tokenizer.load(DEMO, chat_template="mistral").render_chat(CONVERSATION, tools=TOOLS)
+
+
+@pytest.mark.row("F-176")
+def test_a_template_of_the_tokenizer_by_name(tmp_path):
+    for file in ("tokenizer.json",):
+        (tmp_path / file).write_bytes((DEMO / file).read_bytes())
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }} tools"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    messages = [{"role": "user", "content": "Hi"}]
+    assert Tokenizer.load(tmp_path, chat_template="tool_use").render_chat(messages, tools=TOOLS) == "2 tools"
+    own = Tokenizer.load(tmp_path)
+    assert own.render_chat(messages, template="tool_use", tools=TOOLS) == "2 tools"
+    assert own.render_chat(messages) == "plain"
+    own.check_template("tool_use")
+    for wrong in ("nowhere", "tool-use"):
+        with pytest.raises(ConfigError, match="lsv itself has chatml, hermes"):
+            own.check_template(read_template(wrong))
+        with pytest.raises(ConfigError, match="lsv itself has"):
+            Tokenizer.load(tmp_path, chat_template=wrong)
