@@ -48,7 +48,7 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
     yield _tools("qwen3_coder", _CALL, ("<tool_call>", "<function="), aliases=("qwen3_xml",))
     yield _tools("deepseek_v3", _DEEPSEEK, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "```json"))
     yield _tools("deepseek_v31", _DEEPSEEK, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"))
-    yield _tools("glm45", _CALL, ("<tool_call>", "<arg_key>"), aliases=("glm47",))
+    yield _tools("glm45", _CALL, ("<tool_call>", "<arg_key>", "<arg_value>"), aliases=("glm47",))
     yield _tools("granite", ("<|tool_call|>", *_CALL), ("<|start_of_role|>", "<|tool_call|>"))
     yield _tools("internlm", ("<|action_start|>", "<|plugin|>", "<|action_end|>"), ("<|action_start|>", "<|plugin|>"))
     yield _tools("jamba", _CALLS, ("<tool_calls>",), architectures=("JambaForCausalLM",))
@@ -78,7 +78,7 @@ def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
     yield _thinking("hunyuan_a13b", _THINK, ("</think>", "<answer>"))
     yield _thinking("mistral", ("[THINK]", "[/THINK]"), ("[THINK]",))
     yield _thinking("seed_oss", ("<seed:think>", "</seed:think>"), ("<seed:think>",))
-    yield _thinking("minimax", _THINK, ("<think>", "]~b]"), of="deepseek_r1", aliases=("minimax_m2",))
+    yield _thinking("minimax", _THINK, (*_THINK, "]~b]"), of="deepseek_r1", aliases=("minimax_m2",))
     yield _thinking(
         "step3", _THINK, ("</think>",), of="deepseek_r1", architectures=("Step3VLForConditionalGeneration",)
     )
