@@ -11,14 +11,14 @@ import re
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
-from lsv_parsers.source import Marks, Reading, Source
+from lsv_parsers.source import Reading, Source, marks_of
 from lsv_parsers.thinking import Trimmed
 from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_value
 
 MAX_HEADER = 512
 _BEGINS = ("<|start|>", "<|channel|>")
-_MESSAGE = Marks(["<|message|>"])
+_MESSAGE = marks_of("<|message|>")
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _FUNCTION = re.compile(r"to=functions\.([^\s<]+)")
 
@@ -41,11 +41,10 @@ class _Messages:
         self._parts = parts
         self._form = form
         self._calls = calls
-        self._plain = Marks([*_BEGINS, *_ENDS, *form.hidden])
-        self._body = Marks([*_ENDS, *_BEGINS, *form.hidden])
+        self._marks = marks_of(*_BEGINS, *_ENDS, *form.hidden)
 
     def read(self) -> Reading[None]:
-        while mark := (yield from self._source.until(self._plain, self._parts.text)):
+        while mark := (yield from self._source.until(self._marks, self._parts.text)):
             if mark in _BEGINS:
                 yield from self._message(mark)
 
@@ -60,7 +59,7 @@ class _Messages:
             yield from self._call(function[1])
         elif function is not None:
             self._parts.text(mark + header + end)
-            self._parts.text((yield from self._source.until(Marks([*_ENDS]), self._parts.text)))
+            self._parts.text((yield from self._source.until(marks_of(*_ENDS), self._parts.text)))
         elif "analysis" in header:
             yield from self._think()
         else:
@@ -69,7 +68,7 @@ class _Messages:
     def _think(self) -> Reading[None]:
         show = Trimmed(self._parts)
         self._parts.thinking = True
-        while mark := (yield from self._source.until(self._body, show)):
+        while mark := (yield from self._source.until(self._marks, show)):
             if mark in _ENDS:
                 break
         self._parts.thinking = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
-from lsv_parsers.source import Marks, Reading, Source
+from lsv_parsers.source import Reading, Source, marks_of
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class ThinkingFormat:
             yield from self._think(source, parts, form)
         else:
             parts.text(before)
-        silent = {*self.silent, *form.hidden}
-        while (yield from source.until(Marks([*silent]), parts.text)):
+        while (yield from source.until(marks_of(*self.silent, *form.hidden), parts.text)):
             pass
 
     def _expected(self, prompt_end: str) -> bool | None:
@@ -47,7 +46,7 @@ class ThinkingFormat:
         return False if end.endswith(self.ends) else None
 
     def _think(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
-        marks = Marks([*self.ends, *form.hidden])
+        marks = marks_of(*self.ends, *form.hidden)
         show = Trimmed(parts)
         parts.thinking = True
         while mark := (yield from source.until(marks, show)):

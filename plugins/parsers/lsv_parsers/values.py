@@ -188,7 +188,8 @@ def _copy_escape(source: Source, show: Show, python: bool) -> Reading[bool]:
         digits = source.text[source.at + 2 : source.at + 2 + size]
         if _HEX.fullmatch(digits) and int(digits, 16) <= 0x10FFFF:
             source.take(2 + size)
-            show(f"\\u{digits}" if size == 4 else quoted(chr(int(digits, 16))))
+            # also of half a pair of surrogates, which no text may hold and JSON can spell
+            show(f"\\u{digits}" if size == 4 else json.dumps(chr(int(digits, 16)))[1:-1])
             return True
     elif not python and letter in _JSON_ESCAPES:
         show(source.take(2))

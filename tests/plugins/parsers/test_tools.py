@@ -149,6 +149,8 @@ def test_arguments_come_as_they_are_written(make, family):
         ("pythonic", "[now(a=(1, 2,), b={'k': [True]}, c=\"\\x41\\u00e9\")]",
          '{"a": [1, 2], "b": {"k": [true]}, "c": "A\\u00e9"}'),
         ("pythonic", "[now(a=open('x'))]", '{"a": '),
+        ("pythonic", "[now(a='\\U0000d800\\ud800')]", '{"a": "\\ud800\\ud800"}'),
+        ("glm45", '<tool_call>now<arg_key>a</arg_key><arg_value>"\\ud800"</arg_value></tool_call>', '{"a": "\\ud800"}'),
         ("qwen3_coder", "<tool_call><function=get_weather><parameter=city>1</parameter><parameter=days>x</parameter>"
          "</function></tool_call>", '{"city": "1", "days": "x"}'),
         ("qwen3_coder", "<tool_call><function=get_weather><parameter=hourly>True</parameter></function>",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
-from lsv_parsers.source import Marks, Reading, Source
+from lsv_parsers.source import Reading, Source, marks_of
 from lsv_parsers.tools.call import Call, CallForm
 
 
@@ -44,7 +44,7 @@ class _Answer:
         self._parts = parts
         hidden = [mark for mark in form.hidden if mark not in format.ends]
         self._hidden = frozenset(hidden) - set(format.begins)
-        self._marks = Marks([*format.begins, *format.silent, *hidden])
+        self._marks = marks_of(*format.begins, *format.silent, *hidden)
         self._separators = frozenset(format.separators)
 
     def read(self) -> Reading[None]:

@@ -128,9 +128,13 @@ def read_string(source: Source) -> Reading[str | None]:
 
 def _is_object(text: str) -> bool:
     try:
-        return not text or isinstance(json.loads(text), dict)
+        return not text or isinstance(json.loads(text, parse_constant=_refuse), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _forget(text: str) -> None:

@@ -136,10 +136,10 @@ def as_json(text: str, kind: Kind) -> str:
     if shown in ("True", "False"):
         return shown.lower()
     try:
-        value = json.loads(shown, parse_constant=_refuse, parse_int=_keep)
+        json.loads(shown, parse_constant=_refuse, parse_int=_keep)
     except (ValueError, RecursionError):
         return f'"{quoted(text)}"'
-    return shown if not isinstance(value, str) else f'"{quoted(value)}"'
+    return shown
 
 
 def _refuse(name: str) -> None:
