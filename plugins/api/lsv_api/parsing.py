@@ -23,11 +23,18 @@ Offer = TypeVar("Offer", ToolParserOffer, ReasoningParserOffer)
 MakeParser = Callable[[AnswerForm], AnswerParser]
 
 
+FORCED = "json"
+"""The parser of answers whose form the server prescribes."""
+
+
 class Parsing(msgspec.Struct, frozen=True):
     """The parsers of one model; None where there is none."""
 
     tools: MakeParser | None = None
     thoughts: MakeParser | None = None
+    forced: MakeParser | None = None
+    """Reads an answer that must be calls: a list of JSON objects."""
+
     marks: frozenset[str] = frozenset()
     """What the parsers look for."""
 
@@ -48,6 +55,7 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     return Parsing(
         tools=None if tools is None else catalog.load(tools),
         thoughts=None if thoughts is None else catalog.load(thoughts),
+        forced=_forced(catalog),
         marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
         short_ids=tools is not None and tools.short_ids,
     )
@@ -70,6 +78,14 @@ def _choose(catalog: Catalog, kind: type[Offer], named: str | None, template: st
     if offer is not None or named is not None:
         log.info("%s: %s is %s: %s", client.config.served_names[0], noun, offer.name if offer else "none", why)
     return offer
+
+
+def _forced(catalog: Catalog) -> MakeParser | None:
+    for offer in catalog.offers(ToolParserOffer):
+        if offer.name == FORCED:
+            make: MakeParser = catalog.load(offer)
+            return make
+    return None
 
 
 def _template(client: Client, options: ApiOptions) -> str:

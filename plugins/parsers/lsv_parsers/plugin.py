@@ -63,6 +63,7 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
     yield _tools("phi4_mini_json", (), ("<|tool|>",), architectures=("Phi3ForCausalLM",))
     yield _tools("kimi_k2", _KIMI, ("<|tool_calls_section_begin|>",))
     yield _tools("seed_oss", ("<seed:tool_call>", "</seed:tool_call>"), ("<seed:tool_call>",))
+    yield _tools("json", ())
     yield _tools("xlam", ("[TOOL_CALLS]", *_CALL))
     yield ToolParserOffer(
         "openai", "lsv_parsers.harmony:tools", _HARMONY, ("<|channel|>", "functions."), aliases=("gpt_oss",)

@@ -178,6 +178,39 @@ async def test_calls_that_would_have_to_be_forced_are_refused(site, choice):
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "unsupported_parameter")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_how_a_forced_answer_would_be_read(start, monkeypatch, stream):
+    """With a stand-in for what holds answers to a schema."""
+    asked = []
+    monkeypatch.setattr("lsv_api.openai.chat.force_calls", lambda params, tools: asked.append(tools.forced) or params)
+    site = await start(FakeClient(answer='{"city": "Bern"}'), reasoning_parser="deepseek_r1")
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    found = await made_calls(site, stream, tools=[WEATHER], tool_choice=named)
+    assert found == ([("get_weather", '{"city": "Bern"}')], "stop")
+    assert asked.pop() == WEATHER["function"]["parameters"]
+    site.engine.answer = '[{"name": "get_weather", "parameters": {"city": "Bern"}}]'
+    found = await made_calls(site, stream, tools=[WEATHER], tool_choice="required")
+    assert found == ([("get_weather", '{"city": "Bern"}')], "tool_calls")
+    (schema,) = asked
+    assert schema["minItems"] == 1
+    assert schema["items"]["anyOf"][0]["properties"]["parameters"] == WEATHER["function"]["parameters"]
+
+
+async def made_calls(site, stream: bool, **asked: Any) -> tuple[list[tuple[str, str]], str]:
+    """Names and arguments of an answer's calls, and how it ended."""
+    if not stream:
+        choice = (await site.chat(**asked)).json()["choices"][0]
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in choice["message"]["tool_calls"]]
+        return calls, choice["finish_reason"]
+    found = events((await site.chat(**asked, stream=True)).text)
+    names, arguments = [], [""]
+    for event in found:
+        for call in event["choices"][0]["delta"].get("tool_calls", ()):
+            names += [call["function"]["name"]] if "name" in call["function"] else []
+            arguments[call["index"]] += call["function"]["arguments"]
+    return list(zip(names, arguments, strict=True)), found[-1]["choices"][0]["finish_reason"]
+
+
 async def test_a_model_whose_calls_nobody_reads(start):
     site = await start()
     reply = await site.chat(tools=[WEATHER])

@@ -145,6 +145,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "seed_oss": Family(tagged("<seed:tool_call>", "</seed:tool_call>"), between="\n", mark="<seed:tool_call>"),
     "xlam": Family(json_call(), ("[", "]"), ", ", text_before=False, text_after=False, mark="[{"),
+    "json": Family(json_call("parameters"), ("[", "]"), ", ", text_before=False, text_after=False, mark="[{"),
     "xlam fenced": Family(json_call(), ("```json\n[", "]\n```"), ", ", mark="```json"),
     "openai": Family(harmony, mark="<|channel|>"),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from lsv_api.openai.generation import UsageCounter, collect, make_request, run
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
 from lsv_api.openai.sampling import sampling_params
-from lsv_api.openai.tools import read_tools
+from lsv_api.openai.tools import force_calls, read_tools
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import (
@@ -42,7 +42,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")
-    params = reading.show_marks(sampling_params(body, served, max_tokens, _logprobs(body)))
+    params = reading.show_marks(force_calls(sampling_params(body, served, max_tokens, _logprobs(body)), tools))
     envelope = Envelope.of("chatcmpl", served, exchange)
     request = make_request(body, [prompt], params, envelope.id, exchange)
     request = served.admission.admit(request, field="messages", strict=True)
@@ -173,10 +173,13 @@ class ChatWriter:
         )
 
     def _finish(self, number: int, finish: FinishReason | None) -> str | None:
-        """How an answer ended: one that ended by itself with calls waits for their results."""
+        """How an answer ended: one that ended by itself with calls waits for their results. OpenAI's own says so only
+        where the model chose to call.
+        """
         reader = self._readers.get(number)
         calls = reader is not None and bool(reader.calls)
-        return "tool_calls" if calls and finish is FinishReason.STOP else finish
+        waits = calls and not self._reading.is_named
+        return "tool_calls" if waits and finish is FinishReason.STOP else finish
 
     def _end(self, chunk: Chunk) -> ChatChunkChoice:
         """The choice of an answer's last event."""

@@ -39,6 +39,11 @@ class AnswerReading:
     def finds_thoughts(self) -> bool:
         return self._parsing.thoughts is not None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether answers are the arguments of one function."""
+        return self._tools.named is not None
+
     def show_marks(self, params: SamplingParams) -> SamplingParams:
         """The parameters with which readers see the special tokens among their marks. They hide the others."""
         if self.is_plain or not params.skip_special_tokens or not self._special & self._parsing.marks:
@@ -49,15 +54,41 @@ class AnswerReading:
     def begin(self) -> AnswerReader:
         """A reader for one answer."""
         form = AnswerForm(tools=self._tools.callable, hidden=self._hidden, prompt_end=self._prompt_end)
-        thoughts = None if self._parsing.thoughts is None else self._parsing.thoughts(form)
-        calls = self._parsing.tools(form) if self._parsing.tools and self._tools.callable else None
         return AnswerReader(
-            thoughts,
-            calls,
+            self._begin_thoughts(form),
+            self._begin_calls(form),
             shows_thoughts=self._shows_thoughts,
             first_only=self._tools.first_only,
             short_ids=self._parsing.short_ids,
         )
+
+    def _begin_thoughts(self, form: AnswerForm) -> AnswerParser | None:
+        """A parser of thoughts; answers that must be calls have none."""
+        make = self._parsing.thoughts
+        return None if make is None or self._tools.forced is not None else make(form)
+
+    def _begin_calls(self, form: AnswerForm) -> AnswerParser | None:
+        if self._tools.named is not None:
+            return NamedCall(self._tools.named)
+        make = self._parsing.tools if self._tools.forced is None else self._parsing.forced
+        return None if make is None or not self._tools.callable else make(form)
+
+
+class NamedCall:
+    """Reads an answer that is the arguments of one function."""
+
+    thinking = False
+
+    def __init__(self, name: str) -> None:
+        self._parts: list[Part] = [CallBegin(name)]
+
+    def push(self, text: str) -> list[Part]:
+        found = [*self._parts, CallArguments(text)]
+        self._parts = []
+        return found
+
+    def end(self) -> list[Part]:
+        return self._parts
 
 
 class AnswerReader:

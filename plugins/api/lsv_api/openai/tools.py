@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.params import SamplingParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.options import ApiOptions
@@ -30,24 +31,31 @@ class Tools(msgspec.Struct, frozen=True):
     first_only: bool = False
     """Whether an answer has one call at most."""
 
+    forced: Mapping[str, Any] | None = None
+    """The JSON schema of an answer that must be calls; None where it need not."""
+
+    named: str | None = None
+    """The function that the answer must call: it is that one's arguments, and nothing else."""
+
 
 def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
     """Raises ``BadRequest`` for tools that are none, and for choices that can't be kept."""
     functions = check_tools(body.tools or (), options.limits.tools)
-    choice = _read_choice(body.tool_choice, functions)
+    choice, named = _read_choice(body.tool_choice, functions)
     if not functions:
         return Tools()
     if choice == "none":
         return Tools(None if options.exclude_tools else body.tools)
-    if choice != "auto":
-        raise Unsupported("tool_choice: calls can't be forced on this server; use auto or none", param="tool_choice")
+    first_only = body.parallel_tool_calls is False
+    if choice == "required":
+        return Tools(body.tools, functions, first_only, forced_schema(functions, named), named)
     if served.parsing.tools is None:
         raise Unsupported(
             "tools are not available for this model: how it writes calls is not known; start with --tool-call-parser, "
             'leave tools out, or set tool_choice to "none"',
             param="tools",
         )
-    return Tools(body.tools, functions, body.parallel_tool_calls is False)
+    return Tools(body.tools, functions, first_only)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
@@ -61,6 +69,16 @@ def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapp
             raise BadRequest(f"tools[{index}].function.name: there are two tools called {name!r}", param="tools")
         found[name] = schema
     return found
+
+
+def force_calls(params: SamplingParams, tools: Tools) -> SamplingParams:
+    """The parameters with which an answer can only be the calls that are asked for.
+
+    Raises ``Unsupported`` where they are, because nothing here can hold an answer to a schema.
+    """
+    if tools.forced is None:
+        return params
+    raise Unsupported("tool_choice: calls can't be forced on this server; use auto or none", param="tool_choice")
 
 
 def forced_schema(functions: Mapping[str, Mapping[str, Any]], name: str | None) -> dict[str, Any]:
@@ -99,10 +117,10 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, 
     return name, function.get("parameters") or {"type": "object", "properties": {}}
 
 
-def _read_choice(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]) -> str:
-    """``"none"``, ``"auto"``, ``"required"``, or ``"named"``; not given is auto where there are tools."""
+def _read_choice(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]) -> tuple[str, str | None]:
+    """``"none"``, ``"auto"`` or ``"required"``, and of which function a call is required where it is named."""
     if choice is None:
-        return "auto"
+        return "auto", None
     if isinstance(choice, str):
         if choice not in _CHOICES:
             raise BadRequest(
@@ -111,7 +129,7 @@ def _read_choice(choice: str | Mapping[str, Any] | None, functions: Mapping[str,
             )
         if choice == "required" and not functions:
             raise BadRequest("tool_choice is required, and there are no tools", param="tool_choice")
-        return choice
+        return choice, None
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or not isinstance(name, str):
@@ -120,4 +138,4 @@ def _read_choice(choice: str | Mapping[str, Any] | None, functions: Mapping[str,
         )
     if name not in functions:
         raise BadRequest(f"tool_choice names {name[:64]!r}, which is not among tools", param="tool_choice")
-    return "named"
+    return "required", name

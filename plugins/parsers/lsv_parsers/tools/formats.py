@@ -102,3 +102,6 @@ xlam = ToolFormat(
     _JSON, ("[TOOL_CALLS]", "<tool_call>", "```json"), ("</tool_call>", "```"), separators=_LIST, bare="{[",
     doubtful=("```json",),
 )  # fmt: skip
+
+json = ToolFormat(_JSON, separators=_LIST, bare="{[")
+"""What an answer is that was forced to be calls."""
