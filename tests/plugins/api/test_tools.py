@@ -317,6 +317,18 @@ async def test_log_probabilities_are_all_shown(start):
     assert "".join(shown[:-1]) == site.engine.answer
 
 
+async def test_templates_of_requests_get_tools(start):
+    site = await start(tool_call_parser="hermes", request_templates=True)
+    reply = await site.chat(tools=[WEATHER], chat_template="{{ tools[0].function.name }}")
+    assert reply.status_code == 200
+    assert bytes(site.engine.requests[0].prompt.ids) == b"get_weather"
+
+
+async def test_stop_strings_and_parsers(site):
+    message = (await site.chat(tools=[WEATHER], stop=["\n</tool_call>"])).json()["choices"][0]["message"]
+    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [ARGUMENTS]
+
+
 async def test_tools_are_counted_in_prompts(site):
     bare = (await site.post("/tokenize", messages=USER)).json()["count"]
     told = (await site.post("/tokenize", messages=USER, tools=[WEATHER])).json()["count"]
