@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from itertools import groupby
 from types import MappingProxyType, ModuleType
@@ -20,7 +20,7 @@ import pluggy
 
 from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
-from lsv.plugins import hookspecs, manifest
+from lsv.plugins import guard, hookspecs, manifest
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.typed import check_types
 from lsv.settings import Declared, Setting, options
@@ -72,7 +72,9 @@ class BrokenPlugin(Origin, frozen=True, kw_only=True):
 class Plugins:
     """The plugins of this process: what was loaded, what is broken, and the catalog of what they offer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = True) -> None:
+        """``watched`` starts a thread beside what may take long, see ``guard``."""
+        self._watched = watched
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._loaded: dict[str, Origin] = {}
@@ -161,6 +163,10 @@ class Plugins:
             if name in by_plugin:
                 yield name, by_plugin[name]
 
+    def watching(self, what: str) -> AbstractContextManager[None]:
+        """Names ``what`` in the log where it takes long."""
+        return guard.watching(what) if self._watched else nullcontext()
+
     def blame(self, plugin: str, error: Exception) -> None:
         """Remember the first thing that went wrong with a loaded plugin."""
         self._note_broken(self._loaded[plugin], error)
@@ -195,12 +201,18 @@ class Plugins:
 
 
 def load(
-    names: Sequence[str] | None = None, without: Sequence[str] = (), extra: Sequence[str] | None = None
+    names: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    extra: Sequence[str] | None = None,
+    *,
+    watched: bool = True,
 ) -> Plugins:
     """Load the installed plugins: all of them, or those in ``names``; never those in ``without``.
 
     ``extra`` chooses among those that other distributions than core's installed; None takes all. A name in it that is
     not installed may be meant for another program, and is passed over.
+
+    ``watched`` False starts no thread, which a process whose memory is limited would pay for.
 
     Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
     """
@@ -213,7 +225,7 @@ def load(
         if _is_chosen(point.name, names, without)
         and (extra is None or point.name in (*extra, *(names or ())) or Origin.of(point).distribution in own)
     ]
-    plugins = Plugins()
+    plugins = Plugins(watched=watched)
     _load_into(plugins, chosen)
     plugins.require(names or ())
     return plugins
@@ -243,7 +255,8 @@ def _load_into(plugins: Plugins, points: Iterable[EntryPoint]) -> None:
             if others and first.distribution != _OWN:
                 both = ", ".join(origin.distribution for origin in (first, *others))
                 raise manifest.ManifestError(f"several distributions register this name, uninstall all but one: {both}")
-            imported[name] = first, manifest.read(first.module, first.distribution)
+            with plugins.watching(f"plugin manifest {first.module} ({first.distribution or 'no distribution'})"):
+                imported[name] = first, manifest.read(first.module, first.distribution)
         for other in others:
             if first.distribution == _OWN:
                 log.warning("plugin %s of %s is passed over: lsv has one of that name", name, other.distribution)

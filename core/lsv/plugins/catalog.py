@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -29,7 +30,7 @@ from lsv.offers import (
     ToolParserOffer,
     load_object,
 )
-from lsv.plugins.guard import guarded, watching
+from lsv.plugins.guard import guarded
 from lsv.plugins.typed import check_types
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -67,6 +68,10 @@ class Hooks(Protocol):
 
     def implementations(self, hook: str) -> Iterable[tuple[str, Any]]:
         """(plugin, its implementation of the hook), in plugin order."""
+        ...
+
+    def watching(self, what: str) -> AbstractContextManager[None]:
+        """Names ``what`` in the log where it takes long."""
         ...
 
     def blame(self, plugin: str, error: Exception) -> None:
@@ -159,7 +164,7 @@ class Catalog:
     def _collect(self, hook: str, kind: type[msgspec.Struct]) -> Iterator[Provided]:
         for plugin, implementation in self._hooks.implementations(hook):
             try:
-                with watching(f"plugin {plugin}: {hook}"):
+                with self._hooks.watching(f"plugin {plugin}: {hook}"):
                     things = tuple(implementation())
                 for thing in things:
                     if not isinstance(thing, kind):

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from lsv.errors import suggestion
-from lsv.plugins.guard import watching
 from lsv.settings import Setting
 
 log = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ def read(name: str, distribution: str = "") -> ModuleType:
         raise ManifestError(f"the entry point must name a module, not an object in one: {name}")
     try:
         # what a manifest prints must not get into what commands print
-        with watching(f"plugin manifest {name} ({distribution or 'no distribution'})"), redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr):
             return importlib.import_module(name)
     except KeyboardInterrupt:
         log.warning("interrupted while importing plugin manifest %s (%s)", name, distribution or "no distribution")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lsv.plugins.catalog import Catalog
@@ -18,6 +19,9 @@ class Manifests:
         for number, manifest in enumerate(self._manifests):
             if hasattr(manifest, hook):
                 yield getattr(manifest, "__name__", f"manifest {number}"), getattr(manifest, hook)
+
+    def watching(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def blame(self, plugin: str, error: Exception) -> None:
         raise error

@@ -13,13 +13,13 @@ from lsv.config import Choices
 from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, OpSpec, PlatformOffer
-from lsv.plugins import guard, manifest
+from lsv.plugins import guard, load, manifest
 from lsv.plugins.typed import check_types
 from lsv.resolve.hardware import choose_platform
 from lsv.scheduler.budget import StepCosts
 from lsv.scheduler.policy import Priority
 from lsv.settings import Setting
-from lsv.testing.plugins import plugins_of
+from lsv.testing.plugins import plugins_of, write_distribution
 
 
 def plugin(hook: str, *offers: Any) -> ModuleType:
@@ -103,12 +103,14 @@ def test_what_a_manifest_prints_goes_to_stderr(tmp_path, monkeypatch, capsys):
     assert (told.out, told.err) == ("", "hello\n")
 
 
-def test_a_manifest_that_takes_long_is_named(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_manifest_that_takes_long_is_named(tmp_path, monkeypatch, caplog, watched):
     monkeypatch.setattr(guard, "SLOW_SECONDS", 0.01)
-    (tmp_path / "slow_manifest.py").write_text("import time\napi = 1\ntime.sleep(0.2)\n")
+    write_distribution(tmp_path, f"slow{watched}", "import time\napi = 1\ntime.sleep(0.2)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    manifest.read("slow_manifest", "lsv-slow")
-    assert "plugin manifest slow_manifest (lsv-slow) has been at work" in caplog.text
+    load([f"slow{watched}"], watched=watched)
+    told = f"plugin manifest lsv_slow{watched}_manifest (lsv-slow{watched}) has been at work" in caplog.text
+    assert told is watched
 
 
 def test_a_policy_that_raises_is_told_once_and_set_aside(caplog):

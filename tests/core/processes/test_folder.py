@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from lsv.processes.building import cache_folder
+from lsv.processes.building import BuildCache
 from lsv.processes.folder import PrivateFolder, cache_root
 
 
@@ -78,4 +78,5 @@ def test_caches_are_where_variables_say(monkeypatch: pytest.MonkeyPatch, tmp_pat
     for variable in ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "LSV_CACHE_ROOT"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
         assert cache_root() == tmp_path / variable
-        assert cache_folder("gguf") == tmp_path / variable / "lsv" / "gguf"
+        built = BuildCache("gguf").take("file", "a file", lambda path: path.write_bytes(b""))
+        assert built == tmp_path / variable / "lsv" / "gguf" / "file"

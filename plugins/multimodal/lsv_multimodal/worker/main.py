@@ -24,7 +24,7 @@ def load(init: Init) -> Loaded:
     from lsv_multimodal.preprocessing import Preprocessor
 
     try:
-        catalog = plugins.load(init.config.plugins or None).catalog
+        catalog = plugins.load(init.config.plugins or None, watched=False).catalog
         preprocessor = Preprocessor(init.config, catalog, init.limits)
         preprocessor.load_decoders()
     except LsvError:
