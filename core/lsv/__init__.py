@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lsv.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
+    from lsv.request.structured import GuidedDecodingParams as GuidedDecodingParams
+    from lsv.request.structured import StructuredOutputsParams as StructuredOutputsParams
     from lsv.text.prompts import ExplicitEncoderDecoderPrompt as ExplicitEncoderDecoderPrompt
     from lsv.text.prompts import TextPrompt as TextPrompt
     from lsv.text.prompts import TokensPrompt as TokensPrompt
@@ -39,6 +41,8 @@ _HOMES = {
     "LsvError": "lsv.errors",
     "PoolingParams": "lsv.request.params",
     "SamplingParams": "lsv.request.params",
+    "GuidedDecodingParams": "lsv.request.structured",
+    "StructuredOutputsParams": "lsv.request.structured",
     "ExplicitEncoderDecoderPrompt": "lsv.text.prompts",
     "TextPrompt": "lsv.text.prompts",
     "TokensPrompt": "lsv.text.prompts",

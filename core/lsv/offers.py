@@ -189,6 +189,17 @@ class ReasoningParserOffer(AnswerParserOffer, frozen=True):
     """A form of thinking that stands before an answer."""
 
 
+class GrammarOffer(msgspec.Struct, frozen=True):
+    """A back end that says which tokens may follow where an answer must have a form."""
+
+    name: str
+    """What requests and operators ask for it by."""
+    load: str
+    """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process: no torch."""
+    rank: int = 0
+    """The one with the highest rank is the default."""
+
+
 class PolicyOffer(msgspec.Struct, frozen=True):
     """A scheduling order."""
 

@@ -14,6 +14,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import Finish, Stats, Submit, Update
 from lsv.errors import BadRequest, EngineDied, LsvError, RequestFailed
+from lsv.grammars.guide import Guide
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
@@ -32,6 +33,8 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 _WARN_EVERY = 50
 """Preemptions from one warning to the next."""
+_GRAMMAR_WAIT = 0.005
+"""Seconds that a step with nothing else to do waits for a grammar."""
 
 
 class _Open(Generic[Owner]):
@@ -53,13 +56,21 @@ class Engine(Generic[Owner]):
     """
 
     def __init__(
-        self, config: EngineConfig, executor: Executor, policy: Policy, *, now: Callable[[], float] = time.monotonic
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        policy: Policy,
+        *,
+        guide: Guide | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Without a ``guide``, requests whose answers must have a form are refused."""
         self.config = config
         self.failure: EngineDied | None = None
         self.stalled = False
         self._executor = executor
         self._policy = policy
+        self._guide = guide
         self._now = now
         self._scheduler: Scheduler | None = None
         self._open: dict[int, _Open[Owner]] = {}
@@ -76,11 +87,15 @@ class Engine(Generic[Owner]):
         """Load the model; raises ``StartError``."""
         fit = self._executor.start(self.config, progress)
         self._scheduler = make_scheduler(self.config, fit, self._executor.depth, self._policy)
+        if self._guide is not None:
+            self._guide.start(fit.vocab_size)
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
         """Stop the workers; requests that still run are lost."""
         self._executor.stop()
+        if self._guide is not None:
+            self._guide.stop()
         self._scheduler = None
 
     @property
@@ -115,7 +130,12 @@ class Engine(Generic[Owner]):
             raise self.failure
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
         group = self._make_group(self._submitted, message)
-        self._started.add(group, group.arrival)
+        self._open_grammar(group)
+        try:
+            self._started.add(group, group.arrival)
+        except LsvError:
+            self._close_grammar(group.id)
+            raise
         self._submitted += group.size
         self._open[group.id] = _Open(owner, message.id, group.size)
         self._ids[owner, message.id] = group.id
@@ -162,6 +182,7 @@ class Engine(Generic[Owner]):
         began = self._now()
         for outcome in self._started.expire(began):
             self._publish(outcome)
+        self._take_grammars()
         try:
             self._plan_ahead(began)
             self.stalled = not self._in_flight
@@ -179,7 +200,10 @@ class Engine(Generic[Owner]):
 
     def _plan_ahead(self, now: float) -> None:
         while (plan := self._started.plan(now)) is not None:
-            self._executor.submit(plan)
+            if plan.masked and self._guide is not None:
+                self._executor.submit(plan, self._guide.fill(self._started.guided))
+            else:
+                self._executor.submit(plan)
             self._in_flight.append(plan)
         self._warn_of_preemptions()
 
@@ -187,7 +211,7 @@ class Engine(Generic[Owner]):
         result = self._executor.collect(self.config.step_timeout)
         now = self._now()
         for outcome in self._started.settle(self._in_flight.popleft(), result, now):
-            self._publish(outcome)
+            self._publish(self._guided(outcome))
         self._steps += 1
         self._broken += result.broken
         self._nonfinite += result.nonfinite
@@ -208,22 +232,69 @@ class Engine(Generic[Owner]):
             arrival=self._now(),
         )
 
-    def _publish(self, outcome: Outcome) -> None:
-        """Turn an outcome into an update for its owner."""
+    def _open_grammar(self, group: RequestGroup) -> None:
+        """Where answers must have a form, the group waits for its grammar. Raises what refuses it."""
+        params = group.spec.sampling
+        if params is None or params.structured_outputs is None:
+            return
+        if self._guide is None:
+            raise BadRequest("structured_outputs: this engine has no grammars", param="structured_outputs")
+        if not self._guide.open(group.id, params.structured_outputs):
+            group.needs.add("grammar")
+
+    def _take_grammars(self) -> None:
+        """Let the requests go on whose grammars are there, and end those that can't have one."""
+        if self._guide is None or not self._guide.compiling:
+            return
+        idle = self.stalled and not self._in_flight
+        for group, error in self._guide.take_compiled(_GRAMMAR_WAIT if idle else 0.0):
+            if error is None:
+                self._started.satisfy(group, "grammar")
+            else:
+                for outcome in self._started.refuse(group, error.message):
+                    self._publish(outcome, error)
+
+    def _guided(self, outcome: Outcome) -> Outcome:
+        """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""
+        request = outcome.request
+        if self._guide is None or not outcome.tokens or request.sampling is None:
+            return outcome
+        if request.sampling.structured_outputs is None or outcome.finish is FinishReason.STOP:
+            return outcome
+        ends = self._guide.accept(request, outcome.tokens)
+        if ends is None:
+            return outcome
+        self._started.finish(request.id, len(request.output), ends)
+        fault = self._guide.fault(request)
+        return msgspec.structs.replace(
+            outcome, finish=ends, complete=True, error=None if fault is None else fault.message
+        )
+
+    def _close_grammar(self, group: int) -> None:
+        if self._guide is not None:
+            self._guide.close(group)
+
+    def _publish(self, outcome: Outcome, error: LsvError | None = None) -> None:
+        """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known."""
         request = outcome.request
         asked = self._open[request.group]
+        if outcome.error is not None and error is None:
+            error = (self._guide and self._guide.fault(request)) or _as_error(outcome.error)
         if outcome.finish is not None:
             self._close(request)
             log.debug("req=%s finished (%s): %d tokens", request.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
             log.warning("req=%s failed: %s", request.spec.request_id, outcome.error)
-        self._updates.setdefault(asked.owner, []).append(_make_update(asked.id, outcome))
+        self._updates.setdefault(asked.owner, []).append(_make_update(asked.id, outcome, error))
 
     def _close(self, request: Request) -> None:
         """A sequence has ended."""
         asked = self._open[request.group]
         asked.sequences -= 1
+        if self._guide is not None:
+            self._guide.drop(request)
         if not asked.sequences:
+            self._close_grammar(request.group)
             del self._open[request.group], self._ids[asked.owner, asked.id]
 
     def _take_updates(self) -> dict[Owner, list[Update]]:
@@ -234,6 +305,8 @@ class Engine(Generic[Owner]):
         log.error("the engine can't go on: %s", error.message)
         self.failure = error
         self._started.fail_all(error.message)
+        if self._guide is not None:
+            self._guide.clear()
         self._open.clear()
         self._ids.clear()
         self._updates.clear()
@@ -286,7 +359,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
     return Scheduler(limits, kv, policy)
 
 
-def _make_update(id: int, outcome: Outcome) -> Update:
+def _make_update(id: int, outcome: Outcome, error: LsvError | None) -> Update:
     """``cached`` and the times are sent once: with the first tokens, or with the vector."""
     request = outcome.request
     planned, first = request.first_planned, request.first_token
@@ -303,7 +376,8 @@ def _make_update(id: int, outcome: Outcome) -> Update:
         prefill=first - planned if is_first and planned is not None and first is not None else None,
         finish=outcome.finish,
         stop=outcome.stop,
-        error=None if outcome.error is None else _as_error(outcome.error).record(),
+        complete=outcome.complete,
+        error=None if error is None else error.record(),
     )
 
 

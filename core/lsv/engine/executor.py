@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from lsv.config import EngineConfig, Fit, OptionValue
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 
 ReportProgress = Callable[[str, int, int], None]
 """Called with (stage, done, total) while a worker starts."""
@@ -22,8 +22,11 @@ class Executor(Protocol):
         """Load the model and warm it up; raises ``StartError``."""
         ...
 
-    def submit(self, plan: StepPlan) -> None:
-        """Start a step; returns before it has ended where ``depth`` is more than 1."""
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
+        """Start a step; returns before it has ended where ``depth`` is more than 1.
+
+        ``masks`` are given for a plan that is ``masked``: they are to be waited for once, and only before sampling.
+        """
         ...
 
     def collect(self, timeout: float) -> StepResult:

@@ -42,6 +42,8 @@ from lsv.engine.messages import (
     Welcome,
 )
 from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
+from lsv.grammars.compiler import GrammarCompiler
+from lsv.grammars.guide import Guide
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
 from lsv.processes import heap
@@ -352,7 +354,7 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
     offer = catalog.find(PolicyOffer, config.policy)
     policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
-    return Engine(config, executor, policy)
+    return Engine(config, executor, policy, guide=Guide(GrammarCompiler(catalog, config)))
 
 
 def _read_boot(channel: socket.socket) -> Boot:

@@ -16,7 +16,7 @@ from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -149,6 +149,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     stop: int | None = None
     """The token id that ended the answer (it is in ``tokens``); None for eos."""
+
+    complete: bool = False
+    """Whether a grammar ended the answer: no token had to, so its last one belongs to it."""
 
     error: ErrorRecord | None = None
     """Why the sequence failed."""

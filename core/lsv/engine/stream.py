@@ -59,9 +59,9 @@ class Candidate:
 
     def _is_hidden(self, update: Update) -> bool:
         """Whether the last token is an eos, which is not part of the text."""
-        return (
-            update.finish is FinishReason.STOP and update.stop is None and not self._params.include_stop_str_in_output
-        )
+        if update.finish is not FinishReason.STOP or update.stop is not None or update.complete:
+            return False
+        return not self._params.include_stop_str_in_output
 
     def _show(self, text: str) -> str:
         """The part of new text that can't begin a stop string; at one, the answer is finished.

@@ -16,6 +16,7 @@ from lsv.offers import (
     CommandOffer,
     ExecutorOffer,
     FrontendOffer,
+    GrammarOffer,
     KernelOffer,
     LogitsProcessorOffer,
     MediaOffer,
@@ -106,6 +107,12 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
 @spec
 def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
     """Forms in which models think before they answer."""
+    return ()
+
+
+@spec
+def lsv_grammars() -> Iterable[GrammarOffer]:
+    """What keeps answers to a schema, a regular expression or a grammar."""
     return ()
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.structured import StructuredOutputsParams
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
@@ -22,7 +23,8 @@ MAX_N = 128
 MAX_LOGIT_BIAS = 1024
 
 NO_TOKEN_LEFT = (
-    "no token may be drawn: allowed_token_ids, bad_words, min_tokens and logits processors together forbid every one; "
+    "no token may be drawn: structured_outputs, allowed_token_ids, bad_words, min_tokens and logits processors "
+    "together forbid every one; "
     "relax one of them"
 )
 """Why a request fails that forbids all tokens."""
@@ -92,10 +94,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}
     """Names of logits processors that plugins offer, and the arguments of each."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What form the answer must have."""
+    guided_decoding: StructuredOutputsParams | None = None
+    """An older name of ``structured_outputs``: what is given here is found there."""
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
             _as_tuple(self, name)
+        _read_structured(self)
         for name, allowed in _RANGES.items():
             _check_range(name, getattr(self, name), *allowed)
         _check_rules(self)
@@ -135,6 +142,19 @@ def _as_tuple(params: SamplingParams, name: str) -> None:
     elif isinstance(value, list):
         value = tuple(value)
     msgspec.structs.force_setattr(params, name, value)
+
+
+def _read_structured(params: SamplingParams) -> None:
+    """What form the answer must have, under whichever name it was given."""
+    given = {name: getattr(params, name) for name in ("structured_outputs", "guided_decoding")}
+    for name, value in given.items():
+        if value is not None and not isinstance(value, StructuredOutputsParams):
+            raise BadRequest(f"{name} takes a StructuredOutputsParams, got {value!r:.100}", param=name)
+    if None not in given.values():
+        raise BadRequest("structured_outputs and guided_decoding are one: give one of them", param="guided_decoding")
+    asked = given["structured_outputs"] or given["guided_decoding"]
+    msgspec.structs.force_setattr(params, "structured_outputs", asked)
+    msgspec.structs.force_setattr(params, "guided_decoding", None)
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:

@@ -28,7 +28,7 @@ class Status(enum.StrEnum):
 
 
 Need = Literal["grammar", "media", "adapter", "kv"]
-"""What a request can need before it may be admitted. Seam for grammars and adapters; nothing sets any yet."""
+"""What a request can need before it may be admitted. Only grammars are, so far; the others are seams."""
 
 
 class Request:

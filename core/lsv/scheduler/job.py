@@ -23,8 +23,9 @@ class Job:
     """
 
     __slots__ = (
-        "active", "ended", "group", "in_flight", "known", "max_length", "max_output", "max_planned", "min_output",
-        "next_kv_check", "place", "plannable", "planned", "request", "scored", "slot", "stop_ids", "table", "tenant",
+        "active", "ended", "group", "guided", "in_flight", "known", "max_length", "max_output", "max_planned",
+        "min_output", "next_kv_check", "place", "plannable", "planned", "request", "scored", "slot", "stop_ids",
+        "table", "tenant",
     )  # fmt: skip
 
     def __init__(self, group: Group, request: Request, table: Table, longest: int) -> None:
@@ -42,6 +43,9 @@ class Job:
         """Whether the request has ended: results of its rows in flight are dropped."""
         self.in_flight = 0
         """Its rows, pieces of encoding and its beginning in plans that have not settled."""
+
+        self.guided = sampling is not None and sampling.structured_outputs is not None
+        """Whether a grammar says what may be sampled: its rows wait until the token before is known."""
 
         # How far it has come
 

@@ -24,6 +24,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """None while the request goes on."""
     stop: int | None = None
     """The id that ended the answer, if the user named it as a stop; None for eos."""
+    complete: bool = False
+    """Whether a grammar ended the answer: its last token belongs to it."""
     error: str | None = None
     """Why the request ended with ERROR."""
 

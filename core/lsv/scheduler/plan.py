@@ -6,7 +6,7 @@ Both are plain records, so the scheduler is tested with a fake worker and the wo
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -132,12 +132,25 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     encode: tuple[Encode, ...] = ()
     """Media to encode."""
     masked: bool = False
-    """Seam for grammars: masks follow, and sampling waits for them; always False so far."""
+    """Whether grammars say what some rows may sample: ``Masks`` follow, and sampling waits for them."""
 
     @property
     def tokens(self) -> int:
         """How many tokens are computed."""
         return sum(self.rows.count)
+
+
+class Masks(msgspec.Struct, frozen=True):
+    """What the rows of a step may sample whose requests have a grammar."""
+
+    rows: tuple[int, ...]
+    """The rows of the plan that are masked."""
+    bits: bytes
+    """For each of them a bit a token, 1 for those that may come: int32 [rows, words], the lowest bits first."""
+
+
+AwaitMasks = Callable[[], Masks]
+"""Waits for the masks of a step, which are filled while the step is computed."""
 
 
 class Logprobs(msgspec.Struct, frozen=True):

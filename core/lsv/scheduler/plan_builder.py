@@ -86,7 +86,17 @@ class PlanBuilder:
         for cohort, blocks in job.table.take_grown():
             self._blocks.append(Grown(job.slot, cohort.first, blocks, cohort.width))
 
-    def finish(self, step: int, end: tuple[int, ...]) -> StepPlan:
+    @property
+    def guided(self) -> list[tuple[int, Request]]:
+        """The rows that sample what a grammar allows, and their requests."""
+        decoding = len(self.jobs) - len(self._chunks)
+        return [
+            (row, job.request)
+            for row, job in enumerate(self.jobs)
+            if job.guided and (row < decoding or self._samples[row - decoding])
+        ]
+
+    def finish(self, step: int, end: tuple[int, ...], *, masked: bool = False) -> StepPlan:
         return StepPlan(
             step=step,
             kind=self._kind(),
@@ -96,6 +106,7 @@ class PlanBuilder:
             blocks=tuple(self._blocks),
             forget=tuple(self._forget),
             encode=tuple(self._encode),
+            masked=masked,
         )
 
     def _kind(self) -> Kind:

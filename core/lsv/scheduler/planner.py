@@ -88,7 +88,12 @@ class Planner:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
-        ready = [job for job in decoding.values() if job.planned < job.plannable]
+        ready = [
+            job
+            for job in decoding.values()
+            if job.planned < job.plannable
+            and not (job.guided and job.in_flight)  # its grammar must know the last token
+        ]
         plan.decode(ready)
         if self._tenants.several:
             for job in ready:

@@ -53,6 +53,8 @@ class Scheduler:
         # Plans that have not settled, with the jobs of their rows and those that begin or encode.
         self._in_flight: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()
         self._steps = 0
+        self.guided: list[tuple[int, Request]] = []
+        """Of the plan made last, the rows that sample what a grammar allows, and their requests."""
 
     @property
     def longest(self) -> int:
@@ -114,7 +116,7 @@ class Scheduler:
         return job
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting group got something it needs. Seam for grammars and adapters: nothing sets needs yet."""
+        """A waiting group got something it needs. Seam for adapters, which nothing needs yet."""
         self._waiting.satisfy(id, need)
 
     def abort(self, ids: Iterable[int]) -> tuple[Outcome, ...]:
@@ -123,6 +125,11 @@ class Scheduler:
         outcomes = [outcome for group in groups for outcome in self._end_group(group, FinishReason.ABORT)]
         self._running.release_blocks()
         return tuple(outcomes)
+
+    def refuse(self, id: int, why: str) -> tuple[Outcome, ...]:
+        """End a request group that can't be served, as it turned out while it waited; unknown ids are ignored."""
+        group = self._groups.get(id)
+        return () if group is None else tuple(self._end_group(group, FinishReason.ERROR, why))
 
     def finish(self, id: int, keep: int, reason: FinishReason) -> Outcome | None:
         """End a sequence after ``keep`` output tokens, as its client found out; None if it has ended already."""
@@ -211,7 +218,8 @@ class Scheduler:
             return None
         if self._encoder.failed:
             self._encoder.forget_failed(built)
-        plan = built.finish(self._steps, self._running.slots.take_ended())
+        self.guided = built.guided
+        plan = built.finish(self._steps, self._running.slots.take_ended(), masked=bool(self.guided))
         self._steps += 1
         self._in_flight.append((plan, built.jobs, built.held))
         return plan

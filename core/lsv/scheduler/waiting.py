@@ -18,7 +18,7 @@ class WaitingQueue:
 
     The policy's key comes first. Of tenants whose heads have equal keys, the one that has been served least is next;
     within a tenant's line, the first that came. Groups that wait for something else are in no line and block nobody.
-    Seam: a group with ``needs`` (a grammar, an adapter) enters its line once all of these are satisfied.
+    A group with ``needs`` (a grammar that is compiled) enters its line once all of these are satisfied.
     """
 
     def __init__(self, open_job: OpenJob) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lsv.config import EngineConfig, Fit
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import Masks, StepPlan, StepResult
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -18,6 +18,12 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 class Run(msgspec.Struct, frozen=True, tag=True):
     plan: StepPlan
+
+
+class Masked(msgspec.Struct, frozen=True, tag=True):
+    """The masks of the plan before, where that is ``masked``: they follow it at once."""
+
+    masks: Masks
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -38,5 +44,5 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
     """A sign of life from a worker that waits for orders."""
 
 
-Order = Start | Run
+Order = Start | Run | Masked
 Report = Loading | Started | Ran | Alive

@@ -10,7 +10,7 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied
 from lsv.plugins.catalog import Catalog
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ class InlineExecutor:
         self._worker = Worker(config, self._catalog)
         return self._worker.start(progress)
 
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         """Raises ``EngineDied``, chained to the cause, when the step as a whole fails."""
         with self._blame(f"step {plan.step} ({plan.kind}, {len(plan.rows)} rows)") as worker:
-            worker.launch(plan)
+            worker.launch(plan, masks)
 
     def collect(self, timeout: float) -> StepResult:
         """The oldest result. ``timeout`` can't interrupt a step in the own process; the process's parent sees to it.

@@ -16,8 +16,8 @@ from lsv.errors import ConfigError, EngineDied, LsvError
 from lsv.plugins.catalog import Catalog
 from lsv.processes.child import Child
 from lsv.processes.folder import PrivateFolder
-from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.worker.channel import Loading, Order, Ran, Report, Run, Start, Started
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv.worker.channel import Loading, Masked, Order, Ran, Report, Run, Start, Started
 
 _STOP_SECONDS = 5.0
 _LAST_SECONDS = 1.0
@@ -78,16 +78,22 @@ class ProcessesExecutor:
                 self._ranks.append(Rank(Start(config, rank, address)))
             return self._await_started(progress, config.load_timeout)
 
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         """Raises ``EngineDied`` when a rank is gone or has not taken the plan within the step timeout."""
         self._step = plan.step
+        self._send(Run(plan))
+        if masks is not None:
+            self._send(Masked(masks()))
+
+    def _send(self, order: Order) -> None:
+        """Tell all ranks of the step."""
         with self._one_fate():
             for rank in self._ranks:
                 try:
-                    rank.send(Run(plan), self._limit)
+                    rank.send(order, self._limit)
                 except TimeoutError:
                     raise self._hang(
-                        f"rank {rank.rank} has not taken step {plan.step} for {self._limit:g} s: its worker hangs"
+                        f"rank {rank.rank} has not taken step {self._step} for {self._limit:g} s: its worker hangs"
                     ) from None
 
     def collect(self, timeout: float) -> StepResult:

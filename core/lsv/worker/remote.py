@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from functools import cache, partial
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
 from lsv.processes.lifeline import connect, dump_stacks_on_request
 from lsv.processes.wire import Channel, Failed
-from lsv.worker.channel import Alive, Loading, Order, Ran, Report, Run, Start, Started
+from lsv.scheduler.plan import Masks
+from lsv.worker.channel import Alive, Loading, Masked, Order, Ran, Report, Run, Start, Started
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -55,8 +57,19 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
         except EOFError:
             break
         assert isinstance(order, Run), "a started worker takes plans only"
-        worker.launch(order.plan)
+        if order.plan.masked:
+            masks = cache(partial(_receive_masks, channel))
+            worker.launch(order.plan, masks)
+            masks()  # they come in any case, and what follows them is an order again
+        else:
+            worker.launch(order.plan)
     worker.close()
+
+
+def _receive_masks(channel: Channel[Report | Failed, Order]) -> Masks:
+    order = channel.receive()
+    assert isinstance(order, Masked), "the masks of a plan follow it"
+    return order.masks
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from torch.nn import functional
 from lsv.devices.staging import Fetched, fetch, send
 from lsv.nn import sample_ops
 from lsv.nn.sampling import Sampling
-from lsv.scheduler.plan import Logprobs, Rows, StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import Described, describe, join
+from lsv.worker.masks import NO_MASKS, read_masks
 from lsv.worker.runner import ForwardResult
 from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
@@ -97,6 +98,8 @@ class ResultBuilder:
     ops: Sampling = field(default_factory=Sampling)
     unencoded: Mapping[bytes, str] = field(default_factory=dict)
     """By hash, why media could not be encoded in this step."""
+    masks: AwaitMasks | None = None
+    """What rows with grammars may sample."""
     drawn: Tensor | None = None
     """int64: the tokens of the rows ``outputs.sampled``, on the device."""
     coming: Fetched | None = None
@@ -187,7 +190,8 @@ class ResultBuilder:
         rows, plan = self.outputs.sampled, self.plan.rows
         slots = self._slots_of(rows)
         lengths = [plan.start[row] + plan.count[row] for row in rows]
-        self.drawn = agree(draw_rows(logits, slots, lengths, self.ops))
+        allowed = NO_MASKS if self.masks is None else read_masks(self.masks(), rows)
+        self.drawn = agree(draw_rows(logits, slots, lengths, self.ops, allowed))
         self.coming = fetch(self.drawn)
         self.described = describe_rows(logits, self.drawn, slots, self.ops)
 

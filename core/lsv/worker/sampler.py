@@ -1,9 +1,10 @@
 """From logits to tokens: one pass over the batch, in which a row's result depends on its own request alone.
 
-Order: finite check, raw log probabilities, logits processors of stage "constraints", allowed ids, bad words,
+Order: finite check, raw log probabilities, grammar, logits processors of stage "constraints", allowed ids, bad words,
 min_tokens, bias, penalties, logits processors of stage "processors", top-k, temperature, top-p, min-p, draw. Here
 requests' parameters become ``CHOICE`` and ``EDIT`` records, which the ops of ``lsv.nn.sampling`` carry out. Rows that
-have logits processors are edited apart from the others, by the ops' reference, and then drawn by the same op.
+have a grammar or logits processors are edited apart from the others, by the ops' reference, and then drawn by the same
+op. Nothing can bring back what a grammar forbids.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lsv.scheduler.plan import Logprobs
 from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import Described, describe
+from lsv.worker.masks import NO_MASKS, RowMasks, forbidden_by
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
 
@@ -64,25 +66,39 @@ def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -
     return Samples(tokens, described.read() if described else {}, why_failed(tokens))
 
 
-def draw_rows(logits: Tensor, slots: Sequence[Slot], lengths: Sequence[int], ops: Sampling = _PLAIN) -> Tensor:
+def draw_rows(
+    logits: Tensor,
+    slots: Sequence[Slot],
+    lengths: Sequence[int],
+    ops: Sampling = _PLAIN,
+    masks: RowMasks = NO_MASKS,
+) -> Tensor:
     """The next token of each slot, which then has ``lengths`` tokens: int64 [rows] on the logits' device.
 
-    ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. A negative number says that
-    there is no token, and why.
+    ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. ``masks`` say what rows with
+    grammars may draw. A negative number says that there is no token, and why.
     """
     choices, edits = choices_of(slots, lengths, len(logits))
-    processed = [row for row, slot in enumerate(slots) if slot.processing]
-    if processed:
-        tokens = _choose_processed(logits, choices, edits, processed, slots, ops)
+    apart = [row for row, slot in enumerate(slots) if slot.processing or row in masks]
+    if apart:
+        tokens = _choose_apart(logits, choices, edits, apart, slots, masks, ops)
     else:
         tokens = ops.choose(logits, choices, edits)
     return tokens[: len(slots)]
 
 
-def _choose_processed(
-    logits: Tensor, choices: Choices, edits: Edits, rows: Sequence[int], slots: Sequence[Slot], ops: Sampling
+def _choose_apart(
+    logits: Tensor,
+    choices: Choices,
+    edits: Edits,
+    rows: Sequence[int],
+    slots: Sequence[Slot],
+    masks: RowMasks,
+    ops: Sampling,
 ) -> Tensor:
-    """``ops.choose`` where ``rows`` have logits processors: of these, it first says only whether they are finite."""
+    """``ops.choose`` where ``rows`` have grammars or logits processors: of these, it first says only whether they are
+    finite.
+    """
     mine = np.zeros(len(choices), np.bool_)
     mine[rows] = True
     own = mine.repeat(choices["edits"])
@@ -92,24 +108,41 @@ def _choose_processed(
     which = torch.tensor(rows, device=logits.device)
     # rows that are not finite have failed already, and no processor must stumble over them
     some = logits.index_select(0, which).float().nan_to_num_(0.0, 0.0, 0.0)
-    found = _process(some, [slots[row].processing for row in rows], apart, own_edits, ops)
+    forbidden = forbidden_by(masks, rows, logits.shape[-1], logits.device) if masks else None
+    found = _edit_and_choose(some, [slots[row].processing for row in rows], forbidden, apart, own_edits, ops)
     tokens[which] = torch.where(tokens[which] < 0, tokens[which], found)
     return tokens
 
 
-def _process(
-    logits: Tensor, requests: Sequence[Sequence[Processing]], choices: Choices, edits: Edits, ops: Sampling
+def _edit_and_choose(
+    logits: Tensor,
+    requests: Sequence[Sequence[Processing]],
+    forbidden: Tensor | None,
+    choices: Choices,
+    edits: Edits,
+    ops: Sampling,
 ) -> Tensor:
-    """The tokens int64 [rows] of finite ``logits`` float32 [rows, vocabulary] that all have processors; used up."""
+    """The tokens int64 [rows] of finite ``logits`` float32 [rows, vocabulary], which are used up.
+
+    ``requests`` are the processors of each row, ``forbidden`` bool [rows, vocabulary] what grammars rule out.
+    """
+    _forbid(logits, forbidden)
     process_logits(logits, requests, "constraints")
     if len(edits) or choices["only"].any():
         sampling.edit_logits(logits, choices, edits)
     process_logits(logits, requests, "processors")
+    if any(requests):
+        _forbid(logits, forbidden)  # a processor may have written what it likes
     choices["only"] = choices["edits"] = 0
     tokens: Tensor = ops.choose(logits.clamp_(min=_FORBIDDEN), choices, NO_EDITS)
     failed = tokens < 0
     chosen = logits.gather(-1, tokens.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return tokens.masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT).masked_fill_(failed, _PROCESSOR_FAILED)
+
+
+def _forbid(logits: Tensor, forbidden: Tensor | None) -> None:
+    if forbidden is not None:
+        logits.masked_fill_(forbidden, float("-inf"))
 
 
 def why_failed(tokens: Sequence[int]) -> dict[int, str]:

@@ -21,7 +21,7 @@ from lsv.engine.executor import ReportProgress
 from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Event, Group
 from lsv.plugins.catalog import Catalog
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.device import batch_limits, connect, open_device
@@ -134,11 +134,11 @@ class Worker:
         return self.finish()
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> None:
+    def launch(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         """Give a plan to the device, without waiting for what it samples.
 
         Tokens that the steps before are still about to sample are taken from the device; those steps are waited for
-        only where the host has to know them, as penalties do.
+        only where the host has to know them, as penalties do. ``masks`` are waited for before the plan's rows sample.
         """
         assert self._runner is not None, "the worker has not been started"
         assert self._slots is not None
@@ -151,7 +151,7 @@ class Worker:
         if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
             for earlier in self._in_flight:
                 earlier.settle()
-        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling, unencoded)
+        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling, unencoded, masks)
         unwarmed, done = False, None
         if plan.rows:
             gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media

@@ -25,7 +25,7 @@ from lsv.offers import ExecutorOffer, PlatformOffer
 from lsv.platform import Device, Platform
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.testing.fakes.faults import FaultInjector, Faults
 from lsv.testing.fakes.worker import FakeWorker
 
@@ -119,12 +119,12 @@ class FakeExecutor:
         fit = self._inner.start(config, progress)
         return msgspec.structs.replace(fit, groups=(msgspec.to_builtins(_GROUP),))
 
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         assert self._inner is not None
         if plan.step == self._options.get("fake.crash"):
             raise RuntimeError("a bug in the executor")
         self._step = plan.step
-        self._inner.submit(plan)
+        self._inner.submit(plan, masks)
 
     def collect(self, timeout: float) -> StepResult:
         assert self._inner is not None

@@ -11,7 +11,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import EngineDied
-from lsv.scheduler.plan import StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,9 @@ class FaultInjector:
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         return self._executor.start(config, progress)
 
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         self._steps.append(plan.step)
-        self._executor.submit(plan)
+        self._executor.submit(plan, masks)
 
     def collect(self, timeout: float) -> StepResult:
         """The oldest result, with its faults. Raises ``EngineDied`` for a step that dies or takes too long."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lsv.request.media import Media
 from lsv.request.request import Request
@@ -43,7 +43,7 @@ def states(ids: Iterable[int], state: int = 0) -> list[int]:
     return found
 
 
-def next_token(state: int, withheld: Sequence[int] = ()) -> int:
+def next_token(state: int, withheld: Collection[int] = ()) -> int:
     """The token that follows, going on from it while it is ``withheld``."""
     token = (state >> 7) % VOCABULARY
     while token in withheld:

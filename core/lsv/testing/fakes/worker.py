@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
 from lsv.request.media import Media, cross_item
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.plan import Begin, Kind, Logprobs, StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, Begin, Kind, Logprobs, Masks, StepPlan, StepResult
 from lsv.testing.fakes import tokens as fake_tokens
 
 BROKEN = "the picture could not be encoded"
@@ -36,11 +36,16 @@ class FakeSlot:
         self.cross_item = cross_item(begin.media)
         self.computed: int | None = None
 
-    def sample(self) -> int:
+    def sample(self, allowed: Container[int] | None = None) -> int:
+        """The next token; one that is ``allowed``, where a grammar says so."""
         params, begin = self.begin.params, self.begin
         assert params is not None, "a pooling request does not sample"
         early = len(self.ids) - begin.prompt < params.min_tokens
-        token = fake_tokens.next_token(self.states[-1], begin.stop_ids if early else ())
+        withheld = {*begin.stop_ids} if early else set()
+        if params.structured_outputs is not None:
+            assert allowed is not None, "a row with a grammar has no mask"
+            withheld = {token for token in range(fake_tokens.VOCABULARY) if token not in allowed}
+        token = fake_tokens.next_token(self.states[-1], withheld)
         self.ids.append(token)
         self.states.append(fake_tokens.fold(self.states[-1], token))
         return token
@@ -86,8 +91,9 @@ class FakeWorker:
             groups=tuple({"index": group.index, "kind": group.kind} for group in (*self._groups, *self._cross)),
         )
 
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         """Run a plan in the order in which a worker would; its result waits to be collected."""
+        assert plan.masked == (masks is not None), "masks come with plans that are masked"
         assert len(self._results) < self.depth, "too many plans in flight"
         self._change_slots(plan)
         unencoded = self._encode(plan)
@@ -100,7 +106,11 @@ class FakeWorker:
         for row in rows:
             self._write(row, named)
         self._named.append(named)
-        self._results.append(msgspec.structs.replace(_results(plan, rows), unencoded=unencoded))
+        self._results.append(
+            msgspec.structs.replace(
+                _results(plan, rows, {} if masks is None else _allowed(masks())), unencoded=unencoded
+            )
+        )
 
     def collect(self, timeout: float) -> StepResult:
         self._named.popleft()
@@ -265,12 +275,22 @@ def _first_seen(group: KVGroup, position: int) -> int:
     return 0 if group.window is None else max(0, position - group.window + 1)
 
 
-def _results(plan: StepPlan, rows: Sequence[Row]) -> StepResult:
+def _allowed(masks: Masks) -> dict[int, set[int]]:
+    """By row, the tokens that its grammar allows."""
+    size = len(masks.bits) // len(masks.rows)
+    found = {}
+    for place, row in enumerate(masks.rows):
+        bits = int.from_bytes(masks.bits[place * size : (place + 1) * size], "little")
+        found[row] = {token for token in range(fake_tokens.VOCABULARY) if bits >> token & 1}
+    return found
+
+
+def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, Container[int]]) -> StepResult:
     failed = {row: slot.fault for row, (slot, *_) in enumerate(rows) if slot.fault is not None}
     prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
     wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants and row not in failed]
     vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
-    sampled = {row: slot.sample() for row, slot in wanting if slot.begin.pooling is None}
+    sampled = {row: slot.sample(allowed.get(row)) for row, slot in wanting if slot.begin.pooling is None}
     return StepResult(
         step=plan.step,
         seconds=0.0,

@@ -1,0 +1,146 @@
+"""Grammars that are compiled beside the engine: in threads, within a time, and kept for those who ask again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest, ConfigError, LsvError, RequestFailed
+from lsv.grammars.grammar import Grammar, GrammarBackend, Vocabulary
+from lsv.offers import GrammarOffer
+from lsv.plugins.catalog import Catalog
+from lsv.request.structured import StructuredOutputsParams
+from lsv.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.5
+"""What the compilation of a grammar may take, so that whoever asks for too much hears of it soon."""
+KEPT = 256
+"""Grammars that are kept; those asked for least recently go first."""
+_THREADS = 2
+_PARAM = "structured_outputs"
+
+Compiled = Grammar | LsvError
+"""A grammar, or why there is none."""
+
+
+class Pending:
+    """A grammar that is being compiled."""
+
+    def __init__(self, future: Future[Compiled]) -> None:
+        self.began: float | None = None
+        """When a thread took it up, by ``time.monotonic``."""
+        self.future = future
+
+
+class GrammarCompiler:
+    """Compiles what requests ask for, each thing once, with the back ends that plugins offer."""
+
+    def __init__(self, catalog: Catalog, config: EngineConfig, *, seconds: float = SECONDS, kept: int = KEPT) -> None:
+        self._catalog, self._config = catalog, config
+        self._seconds, self._kept = seconds, kept
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammars")
+        self._lock = threading.Lock()
+        self._vocabulary: Vocabulary | None = None
+        self._backends: dict[str, GrammarBackend] = {}
+        self._known: OrderedDict[StructuredOutputsParams, Compiled | Pending] = OrderedDict()
+        self.vocab_size = 0
+        """The width of a row of logits; known once the model is loaded."""
+
+    def find(self, asked: StructuredOutputsParams) -> Compiled | None:
+        """The grammar, or why there is none; None while it is being compiled, which begins here."""
+        known = self._known.get(asked)
+        if known is None:
+            known = self._known[asked] = self._start(asked)
+            self._forget_old()
+        self._known.move_to_end(asked)
+        if not isinstance(known, Pending):
+            return known
+        if known.future.done():
+            found = known.future.result()
+        elif known.began is not None and time.monotonic() - known.began > self._seconds:
+            found = BadRequest(
+                f"{_PARAM}: {asked.form} takes more than {self._seconds:g} s to compile: simplify it", param=_PARAM
+            )
+        else:
+            return None
+        self._known[asked] = found
+        return found
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a moment, as long as nothing has been compiled."""
+        futures = [known.future for known in self._known.values() if isinstance(known, Pending)]
+        wait(futures, seconds, return_when="FIRST_COMPLETED")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, asked: StructuredOutputsParams) -> Pending:
+        pending = Pending(Future())
+
+        def work() -> None:
+            pending.began = time.monotonic()
+            pending.future.set_result(self._compile(asked))
+
+        self._threads.submit(work)
+        return pending
+
+    def _compile(self, asked: StructuredOutputsParams) -> Compiled:
+        try:
+            return self._backend(asked.backend).compile(asked)
+        except LsvError as error:
+            return error
+        except Exception as cause:
+            log.exception("a grammar could not be compiled")
+            return RequestFailed(f"{_PARAM}: {type(cause).__name__}: {cause}")
+
+    def _backend(self, name: str | None) -> GrammarBackend:
+        offer = find_backend(self._catalog, name)
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = read_vocabulary(Tokenizer.load(self._config.tokenizer), self.vocab_size)
+            if offer.name not in self._backends:
+                make: Callable[[Vocabulary], GrammarBackend] = self._catalog.load(offer)
+                self._backends[offer.name] = make(self._vocabulary)
+            return self._backends[offer.name]
+
+    def _forget_old(self) -> None:
+        if len(self._known) > self._kept:
+            old = next((asked for asked, known in self._known.items() if not isinstance(known, Pending)), None)
+            if old is not None:
+                del self._known[old]
+
+
+def find_backend(catalog: Catalog, name: str | None) -> GrammarOffer:
+    """The back end of that name; the best one for None and ``"auto"``. Raises ``BadRequest`` where there is none."""
+    offers = catalog.offers(GrammarOffer)
+    if not offers:
+        raise BadRequest(f"{_PARAM}: no plugin that is loaded offers a grammar back end", param=_PARAM)
+    if name in (None, "auto"):
+        return max(offers, key=lambda offer: offer.rank)
+    try:
+        return catalog.find(GrammarOffer, name)
+    except ConfigError as unknown:
+        raise BadRequest(f"{_PARAM}: {unknown.message}", param=_PARAM) from None
+
+
+def read_vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
+    """The vocabulary of a model with rows of ``size`` logits. Raises ``BadRequest`` where answers have no end."""
+    if not tokenizer.eos_ids:
+        raise BadRequest(
+            f"{_PARAM}: the tokenizer names no token that ends an answer (eos), which a grammar needs", param=_PARAM
+        )
+    known = min(size, tokenizer.vocab_size)
+    tokens = [tokenizer.token_bytes(token) for token in range(known)]
+    return Vocabulary(
+        tokens=tokens + [b""] * (size - known),
+        special=frozenset(tokenizer.special_ids) | frozenset(tokenizer.eos_ids),
+        eos=tuple(token for token in tokenizer.eos_ids if token < size),
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+    )

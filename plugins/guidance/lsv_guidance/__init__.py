@@ -1,0 +1,1 @@
+"""Grammars by llguidance: JSON schemas, regular expressions, choices, Lark and GBNF."""

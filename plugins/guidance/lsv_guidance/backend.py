@@ -1,0 +1,155 @@
+"""The seam's back end over llguidance (Rust; it lets other threads go on while it compiles and fills)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+
+from lsv.errors import BadRequest
+from lsv.grammars.grammar import Vocabulary
+from lsv.request.structured import StructuredOutputsParams
+
+WHITESPACE = r"(\x20|\r?\n[\x20\x09]{0,32})"
+"""Between the parts of a JSON text: a space, or a line break with an indentation. Without a bound, a model that prefers
+whitespace would never come to an end."""
+
+MAX_CONVERTED = 32 << 10
+"""Characters of a GBNF grammar: its conversion is Python, which keeps other threads waiting."""
+
+_SHOWN = 300
+"""Characters of llguidance's message that an error shows."""
+
+
+def _limits() -> LLParserLimits:
+    """What a grammar may cost: about a second to compile, some 15 ms a step, tens of megabytes."""
+    return LLParserLimits(
+        initial_lexer_fuel=300_000,
+        max_grammar_size=200_000,
+        max_lexer_states=50_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        verbose_errors=False,
+    )
+
+
+class GuidanceBackend:
+    """Compiles grammars for one vocabulary; see ``lsv.grammars.grammar.GrammarBackend``."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._limits = _limits()
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokenizer(vocabulary)), n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.eos)
+        )
+
+    def compile(self, asked: StructuredOutputsParams) -> GuidanceGrammar:
+        """Raises ``BadRequest`` for what llguidance does not follow exactly, or not within its limits."""
+        matcher = LLMatcher(self._tokenizer, _grammar_of(asked), log_level=0, limits=self._limits)
+        first = matcher.deep_copy()
+        first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
+        if first.is_error():
+            raise _refuse(asked, _shorten(first.get_error()))
+        return GuidanceGrammar(matcher)
+
+
+class GuidanceGrammar:
+    """A compiled grammar: a matcher at the beginning, which answers copy."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def begin(self) -> GuidanceMatcher:
+        return GuidanceMatcher(self._matcher.deep_copy())
+
+
+class GuidanceMatcher:
+    """One answer's way through a grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self._fault: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self._matcher.is_stopped()
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault
+
+    def accept(self, ids: Sequence[int]) -> bool:
+        self._matcher.consume_tokens(list(ids))
+        return not self._failed()
+
+    def fill(self, row: memoryview) -> None:
+        mask = self._matcher.compute_bitmask()
+        row.cast("B")[:] = bytes(row.nbytes) if self._failed() else mask[: row.nbytes].ljust(row.nbytes, b"\0")
+
+    def _failed(self) -> bool:
+        if self._fault is None and self._matcher.is_error():
+            self._fault = f"the answer can't go on: {_shorten(self._matcher.get_error())}"
+        return self._fault is not None
+
+
+class _Tokenizer:
+    """The vocabulary in the form that llguidance asks for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = sorted(vocabulary.special)
+        self.eos_token_id = vocabulary.eos[0]
+        self.bos_token_id = None
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode())
+
+
+def _grammar_of(asked: StructuredOutputsParams) -> str:
+    """What was asked for in llguidance's own notation."""
+    if asked.form in ("json", "json_object"):
+        return _schema(asked)
+    if asked.form == "regex":
+        return LLMatcher.grammar_from_regex(asked.text)
+    if asked.form == "choice":
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, asked.choice or ())))
+    return LLMatcher.grammar_from_lark(_lark(asked))
+
+
+def _schema(asked: StructuredOutputsParams) -> str:
+    # what a schema could turn on by itself (the key x-guidance) is all said here: lenient would pass over keywords
+    options = {
+        "whitespace_pattern": asked.whitespace_pattern or WHITESPACE,
+        "whitespace_flexible": True,
+        "item_separator": ",",
+        "key_separator": ":",
+        "lenient": False,
+        "coerce_one_of": False,
+    }
+    try:
+        return LLMatcher.grammar_from_json_schema(asked.text, overrides=options)
+    except ValueError as cause:
+        raise _refuse(asked, _shorten(str(cause))) from None
+
+
+def _lark(asked: StructuredOutputsParams) -> str:
+    text = asked.text
+    if "::=" not in text:
+        return text
+    if len(text) > MAX_CONVERTED:
+        raise _refuse(asked, f"a GBNF grammar has at most {MAX_CONVERTED} characters, this one {len(text)}")
+    try:
+        found: str = any_to_lark(text)
+    except Exception as cause:
+        raise _refuse(asked, f"it is not GBNF: {cause}") from None
+    return found
+
+
+def _refuse(asked: StructuredOutputsParams, why: str) -> BadRequest:
+    return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")
+
+
+def _shorten(message: str) -> str:
+    return message.replace("<non-verbose/>", "").strip()[:_SHOWN]

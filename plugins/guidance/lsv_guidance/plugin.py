@@ -1,0 +1,15 @@
+"""The grammar back end that lsv brings: llguidance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.offers import GrammarOffer
+
+api = 1
+
+
+@hookimpl
+def lsv_grammars() -> Iterable[GrammarOffer]:
+    yield GrammarOffer("guidance", "lsv_guidance.backend:GuidanceBackend", rank=10)
