@@ -12,6 +12,7 @@ from lsv.engine.messages import Submit, Update
 from lsv.engine.stream import OutputStream
 from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
+from lsv.plugins.grammars import find_backend
 from lsv.plugins.logits_processors import check_processors
 from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason
@@ -51,6 +52,8 @@ class ClientBase:
         params = admitted.sampling
         if params is not None and params.logits_processors and self._plugins is not None:
             check_processors(self._plugins.catalog, params.logits_processors)
+        if params is not None and params.structured_outputs is not None and self._plugins is not None:
+            find_backend(self._plugins.catalog, params.structured_outputs.backend)
         return admitted
 
     def _open(self, request: RequestSpec, now: float) -> OutputStream:

@@ -278,8 +278,8 @@ class Engine(Generic[Owner]):
         """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known."""
         request = outcome.request
         asked = self._open[request.group]
-        if outcome.error is not None and error is None:
-            error = (self._guide and self._guide.fault(request)) or _as_error(outcome.error)
+        if outcome.error is not None and error is None and self._guide is not None:
+            error = self._guide.fault(request)
         if outcome.finish is not None:
             self._close(request)
             log.debug("req=%s finished (%s): %d tokens", request.spec.request_id, outcome.finish, len(request.output))
@@ -359,8 +359,10 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
     return Scheduler(limits, kv, policy)
 
 
-def _make_update(id: int, outcome: Outcome, error: LsvError | None) -> Update:
+def _make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Update:
     """``cached`` and the times are sent once: with the first tokens, or with the vector."""
+    if outcome.error is not None and error is None:
+        error = _as_error(outcome.error)
     request = outcome.request
     planned, first = request.first_planned, request.first_token
     is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, ConfigError, LsvError, RequestFailed
+from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.grammars.grammar import Grammar, GrammarBackend, Vocabulary
-from lsv.offers import GrammarOffer
 from lsv.plugins.catalog import Catalog
+from lsv.plugins.grammars import find_backend
 from lsv.request.structured import StructuredOutputsParams
 from lsv.text.tokenizer import Tokenizer
 
@@ -115,19 +115,6 @@ class GrammarCompiler:
             old = next((asked for asked, known in self._known.items() if not isinstance(known, Pending)), None)
             if old is not None:
                 del self._known[old]
-
-
-def find_backend(catalog: Catalog, name: str | None) -> GrammarOffer:
-    """The back end of that name; the best one for None and ``"auto"``. Raises ``BadRequest`` where there is none."""
-    offers = catalog.offers(GrammarOffer)
-    if not offers:
-        raise BadRequest(f"{_PARAM}: no plugin that is loaded offers a grammar back end", param=_PARAM)
-    if name in (None, "auto"):
-        return max(offers, key=lambda offer: offer.rank)
-    try:
-        return catalog.find(GrammarOffer, name)
-    except ConfigError as unknown:
-        raise BadRequest(f"{_PARAM}: {unknown.message}", param=_PARAM) from None
 
 
 def read_vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:

@@ -9,13 +9,14 @@ from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.limits import Limits
+from lsv_api.openai.structured import structured_params
 from lsv_api.records.requests import GenerationRequest, SampledRequest
 
 MAX_PRIORITY = 1 << 31
 MAX_TOKENS = 1 << 31
 """The longest answer that parameters can ask for: more fits no context either, and admission refuses it as that."""
 
-_OTHER_FORM = ("max_tokens", "prompt_logprobs", "logit_bias")
+_OTHER_FORM = ("max_tokens", "prompt_logprobs", "logit_bias", "structured_outputs")
 """Fields of requests that are checked, or turned into something else, before they are sampling parameters."""
 
 _SAME_NAME = tuple(
@@ -67,6 +68,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}),
+        structured_outputs=structured_params(body),
     )
 
 

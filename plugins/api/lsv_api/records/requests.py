@@ -51,6 +51,22 @@ class SampledRequest(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, msgspec.Meta(max_length=MAX_SALT)] | None = None
 
 
+class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+    """The schema of an answer. It is followed exactly, ``strict`` or not."""
+
+    schema: dict[str, Any] | bool | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """What form an answer must have: ``text``, ``json_object`` or ``json_schema``."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
 class GenerationRequest(SampledRequest, kw_only=True):
     """What completions and chat completions share."""
 
@@ -73,6 +89,14 @@ class GenerationRequest(SampledRequest, kw_only=True):
     echo: bool | None = None
     add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

@@ -1,0 +1,93 @@
+"""The fields that say what form an answer must have, OpenAI's and vLLM's, as one record of the engine's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lsv.errors import BadRequest
+from lsv.request.structured import StructuredOutputsParams
+from lsv_api.http.failures import Unsupported
+from lsv_api.records.requests import GenerationRequest, ResponseFormat
+
+_GUIDED = ("json", "regex", "choice", "grammar")
+_OPTIONS = ("whitespace_pattern", "backend")
+_FIELDS = (*_GUIDED, "json_object", *_OPTIONS)
+"""What ``structured_outputs`` may hold."""
+_FORMATS = ("text", "json_object", "json_schema")
+_OTHERS = ("structural_tag", "disable_any_whitespace", "disable_additional_properties", "disable_fallback")
+"""What ``structured_outputs`` of other servers may hold beside."""
+_NEUTRAL: tuple[Any, ...] = (None, False, "", [])
+
+
+def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """What form the answer must have, None for any. Raises ``BadRequest`` that names the field."""
+    asked = {
+        "response_format": _of_format(body.response_format),
+        "structured_outputs": _of_outputs(body.structured_outputs),
+        "guided_json": _of_guided(body),
+    }
+    given = {field: fields for field, fields in asked.items() if fields}
+    if len(given) > 1:
+        raise BadRequest(
+            f"{' and '.join(given)} both say what form the answer must have: give one of them", param=list(given)[1]
+        )
+    for field, fields in given.items():
+        options = {
+            "whitespace_pattern": body.guided_whitespace_pattern or None,
+            "backend": body.guided_decoding_backend or None,
+        }
+        try:
+            return StructuredOutputsParams(**{**options, **fields})
+        except BadRequest as error:
+            param = field if field != "guided_json" else f"guided_{next(iter(fields))}"
+            raise BadRequest(error.message.replace("structured_outputs", param, 1), param=param) from None
+    if body.guided_whitespace_pattern:
+        raise BadRequest(
+            "guided_whitespace_pattern needs a JSON schema: give response_format or guided_json",
+            param="guided_whitespace_pattern",
+        )
+    return None
+
+
+def _of_format(given: ResponseFormat | None) -> dict[str, Any]:
+    if given is None or given.type == "text":
+        return {}
+    if given.type == "json_object":
+        return {"json_object": True}
+    if given.type != "json_schema":
+        kind = Unsupported if given.type == "structural_tag" else BadRequest
+        raise kind(
+            f"response_format: type {given.type[:64]!r} is not available; use one of {', '.join(_FORMATS)}",
+            param="response_format.type",
+        )
+    if given.json_schema is None or given.json_schema.schema is None:
+        raise BadRequest(
+            "response_format.json_schema.schema is required with type json_schema", param="response_format.json_schema"
+        )
+    return {"json": given.json_schema.schema}
+
+
+def _of_outputs(given: dict[str, Any] | None) -> dict[str, Any]:
+    found = {
+        name: value for name, value in (given or {}).items() if not any(value is n or value == n for n in _NEUTRAL)
+    }
+    for name in found:
+        if name in _OTHERS:
+            raise Unsupported(
+                f"structured_outputs.{name} is not available on this server; leave it out",
+                param=f"structured_outputs.{name}",
+            )
+        if name not in _FIELDS:
+            raise BadRequest(
+                f"structured_outputs takes {', '.join(_FIELDS)}, got {name[:64]!r}", param="structured_outputs"
+            )
+    return found
+
+
+def _of_guided(body: GenerationRequest) -> dict[str, Any]:
+    given = {name: getattr(body, f"guided_{name}") for name in _GUIDED}
+    found = {name: value for name, value in given.items() if value}
+    if len(found) > 1:
+        names = " and ".join(f"guided_{name}" for name in found)
+        raise BadRequest(f"{names} both say what form the answer must have: give one of them", param="guided_json")
+    return found
