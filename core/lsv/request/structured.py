@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -71,7 +70,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     def text(self) -> str:
         """What the answer must follow, as one text: choices as a JSON list, any JSON object as its schema."""
         if self.choice is not None:
-            return json.dumps(self.choice)
+            return msgspec.json.encode(self.choice).decode()
         return self.json or self.regex or self.grammar or ('{"type": "object"}' if self.json_object else "")
 
 
@@ -85,8 +84,8 @@ def _as_schema(value: Any) -> Any:
         value = value.model_json_schema()
     if isinstance(value, Mapping | bool):
         try:
-            return json.dumps(value)
-        except (TypeError, ValueError, RecursionError) as cause:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError, RecursionError, OverflowError) as cause:
             raise _refuse(f"json is no JSON schema: {cause}") from None
     return value
 

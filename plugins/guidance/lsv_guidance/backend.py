@@ -24,12 +24,12 @@ _SHOWN = 300
 
 
 def _limits() -> LLParserLimits:
-    """What a grammar may cost: about a second to compile, some 15 ms a step, tens of megabytes."""
+    """What a grammar may cost: about a second to compile, some 10 ms a step, tens of megabytes."""
     return LLParserLimits(
         initial_lexer_fuel=300_000,
         max_grammar_size=200_000,
         max_lexer_states=50_000,
-        step_lexer_fuel=200_000,
+        step_lexer_fuel=100_000,
         step_max_items=50_000,
         verbose_errors=False,
     )

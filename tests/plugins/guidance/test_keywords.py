@@ -1,4 +1,4 @@
-"""JSON Schema, keyword by keyword: what is accepted is right, what can't be followed is refused, nothing else happens."""
+"""JSON Schema, keyword by keyword: what is accepted is right, and what can't be followed is refused."""
 
 from __future__ import annotations
 
