@@ -100,6 +100,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds that steps of running requests should take at most while prompts enter; None is no limit."""
     policy: str = "fcfs"
     """The name of the ``PolicyOffer``."""
+    grammars: str | None = None
+    """The name of the ``GrammarOffer`` for requests that name none; None where there is none."""
     executor: str = "inline"
     """The name of the ``ExecutorOffer``."""
     layout: Layout = "flat"

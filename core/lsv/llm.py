@@ -313,7 +313,7 @@ class LLMEngine(SteppedEngine):
         return SchedulerConfig.of(self.client.config)
 
     def get_decoding_config(self) -> DecodingConfig:
-        return DecodingConfig()
+        return DecodingConfig(guided_decoding_backend=self.client.config.grammars)
 
     def get_lora_config(self) -> None:
         """There are no adapters."""

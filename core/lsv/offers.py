@@ -198,6 +198,8 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process: no torch."""
     rank: int = 0
     """The one with the highest rank is the default."""
+    aliases: tuple[str, ...] = ()
+    """Names of others that it stands in for where nobody offers them: what an answer must be says the request."""
 
 
 class PolicyOffer(msgspec.Struct, frozen=True):

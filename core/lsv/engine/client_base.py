@@ -53,7 +53,7 @@ class ClientBase:
         if params is not None and params.logits_processors and self._plugins is not None:
             check_processors(self._plugins.catalog, params.logits_processors)
         if params is not None and params.structured_outputs is not None and self._plugins is not None:
-            find_backend(self._plugins.catalog, params.structured_outputs.backend)
+            find_backend(self._plugins.catalog, params.structured_outputs.backend, self.config.grammars)
         return admitted
 
     def _open(self, request: RequestSpec, now: float) -> OutputStream:

@@ -101,7 +101,7 @@ class GrammarCompiler:
             return RequestFailed(f"{_PARAM}: {type(cause).__name__}: {cause}")
 
     def _backend(self, name: str | None) -> GrammarBackend:
-        offer = find_backend(self._catalog, name)
+        offer = find_backend(self._catalog, name, self._config.grammars)
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = read_vocabulary(Tokenizer.load(self._config.tokenizer), self.vocab_size)

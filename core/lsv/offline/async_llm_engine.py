@@ -197,7 +197,7 @@ class AsyncLLMEngine:
         return SchedulerConfig.of(self.config)
 
     async def get_decoding_config(self) -> DecodingConfig:
-        return DecodingConfig()
+        return DecodingConfig(guided_decoding_backend=self.config.grammars)
 
     async def get_lora_config(self) -> None:
         """There are no adapters."""

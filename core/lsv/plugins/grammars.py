@@ -10,14 +10,31 @@ _PARAM = "structured_outputs"
 _ANY = "auto"
 
 
-def find_backend(catalog: Catalog, name: str | None) -> GrammarOffer:
-    """The back end of that name; the best one for None and ``"auto"``. Raises ``BadRequest`` where there is none."""
-    offers = catalog.offers(GrammarOffer)
-    if not offers:
+def choose_backend(catalog: Catalog, name: str) -> str | None:
+    """The back end that an operator wants: for ``"auto"`` the best one, None where there is none.
+
+    Raises ``ConfigError`` for a name that nobody offers.
+    """
+    if name != _ANY:
+        return _find(catalog, name).name
+    best = max(catalog.offers(GrammarOffer), key=lambda offer: offer.rank, default=None)
+    return None if best is None else best.name
+
+
+def find_backend(catalog: Catalog, name: str | None, default: str | None) -> GrammarOffer:
+    """The back end that a request wants; ``default`` for None and ``"auto"``. Raises ``BadRequest`` without one."""
+    wanted = default if name is None or name == _ANY else name
+    if wanted is None:
         raise BadRequest(f"{_PARAM}: no plugin that is loaded offers a grammar back end", param=_PARAM)
-    if name is None or name == _ANY:
-        return max(offers, key=lambda offer: offer.rank)
     try:
-        return catalog.find(GrammarOffer, name)
+        return _find(catalog, wanted)
     except ConfigError as unknown:
         raise BadRequest(f"{_PARAM}: {unknown.message}", param=_PARAM) from None
+
+
+def _find(catalog: Catalog, name: str) -> GrammarOffer:
+    offers = catalog.offers(GrammarOffer)
+    if any(offer.name == name for offer in offers):
+        return catalog.find(GrammarOffer, name)
+    standing_in = (offer for offer in offers if name in offer.aliases)
+    return max(standing_in, key=lambda offer: offer.rank, default=None) or catalog.find(GrammarOffer, name)

@@ -13,6 +13,7 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import AttentionOffer, CheckpointOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
+from lsv.plugins.grammars import choose_backend
 from lsv.resolve.attention import AskedOfAttention, choose_attention
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
@@ -99,6 +100,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
+        grammars=choose_backend(catalog, settings["guided_decoding_backend"]),
         executor=_choose_executor(settings["executor"], topology, catalog),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities),

@@ -153,7 +153,7 @@ _ANSWERS = (
     *_rows("clients run tools: the server only reads the calls", tool_server=_none()),
     *_rows("a parser for the model is chosen by itself or by --reasoning-parser", enable_reasoning=_SWITCH),
     *_rows("a plugin offers parsers, by the hook lsv_reasoning_parsers", reasoning_config=_none("json")),
-    *_rows("requests that ask for structured output are refused one by one", guided_decoding_backend=_any("str"),
+    *_rows("a request says what its answers may be, and what it asks for is kept exactly or refused",
            guided_decoding_disable_fallback=_SWITCH, guided_decoding_disable_any_whitespace=_SWITCH,
            guided_decoding_disable_additional_properties=_SWITCH, structured_outputs_config=_any("json")),
     *_rows("a plugin offers them, by the hook lsv_logits_processors, and needs no option",

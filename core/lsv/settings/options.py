@@ -206,6 +206,10 @@ _SCHEDULING = _grouped(
         help="order of waiting requests: fcfs, priority, or a plugin's",
     ),
     Setting(
+        name="guided_decoding_backend", default="auto",
+        help="what keeps answers to schemas and grammars where requests name nothing: auto, guidance, or a plugin's",
+    ),
+    Setting(
         name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
         help="plan a step while the one before runs (default: where the platform gains by it)",
     ),

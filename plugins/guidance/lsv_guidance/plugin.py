@@ -12,4 +12,9 @@ api = 1
 
 @hookimpl
 def lsv_grammars() -> Iterable[GrammarOffer]:
-    yield GrammarOffer("guidance", "lsv_guidance.backend:GuidanceBackend", rank=10)
+    yield GrammarOffer(
+        "guidance",
+        "lsv_guidance.backend:GuidanceBackend",
+        rank=10,
+        aliases=("llguidance", "xgrammar", "outlines", "lm-format-enforcer"),
+    )

@@ -10,10 +10,11 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Submit, Update
-from lsv.errors import BadRequest, LsvError, from_record
+from lsv.errors import BadRequest, ConfigError, LsvError, from_record
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide
 from lsv.offers import GrammarOffer
+from lsv.plugins.grammars import choose_backend, find_backend
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
@@ -255,7 +256,7 @@ class Backend:
 class Manifest:
     @staticmethod
     def lsv_grammars() -> list[GrammarOffer]:
-        return [GrammarOffer("plain", "plain"), GrammarOffer("best", "best", rank=2)]
+        return [GrammarOffer("plain", "plain"), GrammarOffer("best", "best", rank=2, aliases=("other", "plain"))]
 
 
 @pytest.fixture
@@ -269,7 +270,7 @@ def make_compiler(backends: dict[str, Backend], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(catalog, "load", lambda offer: lambda vocabulary: backends[offer.load])
     monkeypatch.setattr("lsv.grammars.compiler.read_vocabulary", lambda tokenizer, size: None)
     monkeypatch.setattr("lsv.grammars.compiler.Tokenizer.load", lambda path: None)
-    return lambda **given: GrammarCompiler(catalog, engine_config(), **given)
+    return lambda **given: GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto")), **given)
 
 
 def regex(text: str, backend: str | None = None) -> StructuredOutputsParams:
@@ -291,6 +292,21 @@ def test_the_best_back_end_compiles_unless_another_is_named(make_compiler, backe
     unknown = get(compiler, regex("x", "nobody"))
     assert isinstance(unknown, BadRequest)
     assert "plain" in unknown.message
+
+
+@pytest.mark.row("F-249")
+def test_an_operator_chooses_the_back_end():
+    catalog = catalog_of(Manifest)
+    assert choose_backend(catalog, "auto") == "best"
+    assert choose_backend(catalog, "plain") == "plain"
+    assert choose_backend(catalog, "other") == "best"
+    assert find_backend(catalog, "auto", "plain").name == "plain"
+    assert find_backend(catalog, "other", "plain").name == "best"
+    with pytest.raises(ConfigError, match="nobody"):
+        choose_backend(catalog, "nobody")
+    assert choose_backend(catalog_of(), "auto") is None
+    with pytest.raises(BadRequest, match="no plugin"):
+        find_backend(catalog_of(), None, None)
 
 
 def test_grammars_are_compiled_once_and_the_oldest_forgotten(make_compiler, backends):

@@ -74,6 +74,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecodingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How answers are guided: not at all so far."""
+    """How answers are kept to schemas and grammars."""
 
     guided_decoding_backend: str | None = None

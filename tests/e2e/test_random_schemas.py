@@ -1,0 +1,114 @@
+"""Random schemas over random weights and the demo model: whatever finishes parses and validates."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lsv import LLM, SamplingParams, StructuredOutputsParams
+from lsv.testing.tiny import tiny
+
+WORDS = ("red", "green", "ä", 'say "x"', "back\\slash", "", "line\nbreak", "𝄞")
+
+
+def some_schema(draw: random.Random, depth: int = 3) -> dict[str, Any]:
+    kinds = ["string", "pattern", "integer", "number", "boolean", "null", "enum", "const"]
+    if depth:
+        kinds += ["object", "object", "array", "anyOf", "ref"]
+    kind = draw.choice(kinds)
+    if kind == "string":
+        return {"type": "string", "minLength": draw.randint(0, 2), "maxLength": draw.randint(2, 9)}
+    if kind == "pattern":
+        return {"type": "string", "pattern": draw.choice(["^[a-z]{1,5}$", r"^\d{2,3}-\d{1,2}$", "^(ab|cd)+x{0,2}$"])}
+    if kind == "integer":
+        low = draw.randint(-500, 500)
+        return {"type": "integer", "minimum": low, "maximum": low + draw.randint(0, 2000)}
+    if kind == "number":
+        return {"type": "number", "minimum": draw.randint(-9, 0), "exclusiveMaximum": draw.randint(1, 99)}
+    if kind == "enum":
+        return {"enum": draw.sample([*WORDS, 1, -2.5, None, True, {"a": [1]}], draw.randint(1, 5))}
+    if kind == "const":
+        return {"const": draw.choice(WORDS)}
+    if kind == "object":
+        return some_object(draw, depth)
+    if kind == "array":
+        low = draw.randint(0, 2)
+        return {
+            "type": "array",
+            "items": some_schema(draw, depth - 1),
+            "minItems": low,
+            "maxItems": low + draw.randint(0, 2),
+        }
+    if kind == "anyOf":
+        return {"anyOf": [some_schema(draw, depth - 1) for _ in range(draw.randint(1, 3))]}
+    if kind == "ref":
+        return {"$ref": "#/$defs/leaf"}
+    return {"type": kind}
+
+
+def some_object(draw: random.Random, depth: int) -> dict[str, Any]:
+    names = draw.sample(["a", "b", "long name", "ü", 'q"'], draw.randint(1, 4))
+    return {
+        "type": "object",
+        "properties": {name: some_schema(draw, depth - 1) for name in names},
+        "required": draw.sample(names, draw.randint(0, len(names))),
+        "additionalProperties": draw.choice([False, False, {"type": "boolean"}]),
+    }
+
+
+def schemas(count: int, seed: int) -> Iterator[dict[str, Any]]:
+    draw = random.Random(seed)
+    for _ in range(count):
+        yield {**some_schema(draw), "$defs": {"leaf": {"type": "string", "maxLength": 4}}}
+
+
+def check(llm: LLM, count: int, seed: int) -> None:
+    asked = list(schemas(count, seed))
+    params = [
+        SamplingParams(temperature=1.0, max_tokens=300, seed=seed, structured_outputs=StructuredOutputsParams(json=one))
+        for one in asked
+    ]
+    answers = llm.generate(["An answer: "] * count, params, use_tqdm=False)
+    finished = 0
+    for schema, answer in zip(asked, answers, strict=True):
+        assert answer.error is None, (schema, answer.error)
+        (output,) = answer.outputs
+        if output.finish_reason == "stop":
+            finished += 1
+            jsonschema.validate(json.loads(output.text), schema, jsonschema.Draft202012Validator)
+    assert finished > 0.7 * count
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("llama", tmp_path_factory.mktemp("grammars") / "llama", tokenizer=True)
+
+
+@pytest.mark.row("F-166")
+def test_random_weights_keep_to_random_schemas(tiny_model: Path):
+    llm = LLM(str(tiny_model), max_num_seqs=16)
+    check(llm, 40, seed=1)
+
+
+def test_so_they_do_when_blocks_run_out(tiny_model: Path):
+    llm = LLM(str(tiny_model), max_num_seqs=16, num_gpu_blocks_override=18, block_size=16)
+    check(llm, 40, seed=2)
+    assert llm.stats.preemptions_total, "the pool was not small enough to preempt anybody"
+
+
+@pytest.mark.parametrize("options", [{"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)
+def test_so_they_do_with_steps_in_flight_and_in_processes(tiny_model: Path, options: dict[str, Any]):
+    llm = LLM(str(tiny_model), max_num_seqs=8, **options)
+    check(llm, 12, seed=3)
+
+
+@pytest.mark.slow
+def test_five_hundred_random_schemas(tiny_model: Path):
+    for model, seed in ((str(tiny_model), 4), ("lsv-demo", 5)):
+        check(LLM(model, max_num_seqs=32), 250, seed)
