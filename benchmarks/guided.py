@@ -2,9 +2,9 @@
 
     python benchmarks/guided.py [MODEL] [--batch 16] [--tokens 128] [--rounds 5] [--vocabulary 152000]
 
-Throughput is measured in one run, by turns: a batch of requests whose answers must match ``(.|\\n)*``, which forbids next
-to nothing and never ends, and the same batch without. Masks are filled for a schema and a regular expression along
-answers of random choices, over a made-up vocabulary. Only ratios of one run mean something.
+Throughput is measured in one run, by turns: a batch of requests whose answers must match ``(.|\\n)*``, which forbids
+next to nothing and never ends, and the same batch without. Masks are filled for a schema and a regular expression
+along answers of random choices, over a made-up vocabulary. Only ratios of one run mean something.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """From logits to tokens: one pass over the batch, in which a row's result depends on its own request alone.
 
-Order: finite check, raw log probabilities, grammar, logits processors of stage "constraints", allowed ids, bad words,
+Order: finite check, raw log probabilities, logits processors of stage "constraints", grammar, allowed ids, bad words,
 min_tokens, bias, penalties, logits processors of stage "processors", top-k, temperature, top-p, min-p, draw. Here
 requests' parameters become ``CHOICE`` and ``EDIT`` records, which the ops of ``lsv.nn.sampling`` carry out. Rows that
-have a grammar or logits processors are edited apart from the others, by the ops' reference, and then drawn by the same
-op. Nothing can bring back what a grammar forbids.
+have logits processors are edited apart from the others, by the ops' reference, and then drawn by the same op. Nothing
+can bring back what a grammar forbids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lsv.scheduler.plan import Logprobs
 from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import Described, describe
-from lsv.worker.masks import NO_MASKS, RowMasks, forbidden_by
+from lsv.worker.masks import NO_MASKS, Bits, RowMasks, allow_fewer, forbidden_by, mask_edits
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
 
@@ -78,16 +78,16 @@ def draw_rows(
     ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. ``masks`` say what rows with
     grammars may draw. A negative number says that there is no token, and why.
     """
-    choices, edits = choices_of(slots, lengths, len(logits))
-    apart = [row for row, slot in enumerate(slots) if slot.processing or row in masks]
-    if apart:
-        tokens = _choose_apart(logits, choices, edits, apart, slots, masks, ops)
+    choices, edits = choices_of(slots, lengths, len(logits), logits.shape[-1], masks)
+    processed = [row for row, slot in enumerate(slots) if slot.processing]
+    if processed:
+        tokens = _choose_processed(logits, choices, edits, processed, slots, masks, ops)
     else:
         tokens = ops.choose(logits, choices, edits)
     return tokens[: len(slots)]
 
 
-def _choose_apart(
+def _choose_processed(
     logits: Tensor,
     choices: Choices,
     edits: Edits,
@@ -96,9 +96,7 @@ def _choose_apart(
     masks: RowMasks,
     ops: Sampling,
 ) -> Tensor:
-    """``ops.choose`` where ``rows`` have grammars or logits processors: of these, it first says only whether they are
-    finite.
-    """
+    """``ops.choose`` where ``rows`` have logits processors: of these, it first says only whether they are finite."""
     mine = np.zeros(len(choices), np.bool_)
     mine[rows] = True
     own = mine.repeat(choices["edits"])
@@ -109,12 +107,12 @@ def _choose_apart(
     # rows that are not finite have failed already, and no processor must stumble over them
     some = logits.index_select(0, which).float().nan_to_num_(0.0, 0.0, 0.0)
     forbidden = forbidden_by(masks, rows, logits.shape[-1], logits.device) if masks else None
-    found = _edit_and_choose(some, [slots[row].processing for row in rows], forbidden, apart, own_edits, ops)
+    found = _process(some, [slots[row].processing for row in rows], forbidden, apart, own_edits, ops)
     tokens[which] = torch.where(tokens[which] < 0, tokens[which], found)
     return tokens
 
 
-def _edit_and_choose(
+def _process(
     logits: Tensor,
     requests: Sequence[Sequence[Processing]],
     forbidden: Tensor | None,
@@ -122,27 +120,21 @@ def _edit_and_choose(
     edits: Edits,
     ops: Sampling,
 ) -> Tensor:
-    """The tokens int64 [rows] of finite ``logits`` float32 [rows, vocabulary], which are used up.
+    """The tokens int64 [rows] of finite ``logits`` float32 [rows, vocabulary] that all have processors; used up.
 
-    ``requests`` are the processors of each row, ``forbidden`` bool [rows, vocabulary] what grammars rule out.
+    ``forbidden`` bool [rows, vocabulary] is what grammars rule out, whatever a processor writes.
     """
-    _forbid(logits, forbidden)
     process_logits(logits, requests, "constraints")
     if len(edits) or choices["only"].any():
         sampling.edit_logits(logits, choices, edits)
     process_logits(logits, requests, "processors")
-    if any(requests):
-        _forbid(logits, forbidden)  # a processor may have written what it likes
+    if forbidden is not None:
+        logits.masked_fill_(forbidden, float("-inf"))
     choices["only"] = choices["edits"] = 0
     tokens: Tensor = ops.choose(logits.clamp_(min=_FORBIDDEN), choices, NO_EDITS)
     failed = tokens < 0
     chosen = logits.gather(-1, tokens.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return tokens.masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT).masked_fill_(failed, _PROCESSOR_FAILED)
-
-
-def _forbid(logits: Tensor, forbidden: Tensor | None) -> None:
-    if forbidden is not None:
-        logits.masked_fill_(forbidden, float("-inf"))
 
 
 def why_failed(tokens: Sequence[int]) -> dict[int, str]:
@@ -158,7 +150,9 @@ def describe_rows(logits: Tensor, tokens: Tensor, slots: Sequence[Slot], ops: Sa
     return describe(logits, tokens, [slots[row].params.logprobs or 0 for row in asking], asking, ops.describe)
 
 
-def choices_of(slots: Sequence[Slot], lengths: Sequence[int], rows: int) -> tuple[Choices, Edits]:
+def choices_of(
+    slots: Sequence[Slot], lengths: Sequence[int], rows: int, vocabulary: int, masks: RowMasks = NO_MASKS
+) -> tuple[Choices, Edits]:
     """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy.
 
     The token of a row is drawn for the place behind ``lengths`` others.
@@ -167,8 +161,20 @@ def choices_of(slots: Sequence[Slot], lengths: Sequence[int], rows: int) -> tupl
     choices["position"][: len(slots)] = lengths
     edits: list[Edits] = []
     for row, slot in enumerate(slots):
-        if slot.constraints is not None:
-            mine = slot.constraints.edits(slot.output)
-            choices["only"][row], choices["edits"][row] = slot.constraints.only, sum(map(len, mine))
+        if slot.constraints is not None or row in masks:
+            mine, choices["only"][row] = _edits_of(slot, masks.get(row), vocabulary)
+            choices["edits"][row] = sum(map(len, mine))
             edits += mine
     return choices, join_edits(edits)
+
+
+def _edits_of(slot: Slot, mask: Bits | None, vocabulary: int) -> tuple[list[Edits], bool]:
+    """The edits of a row, and whether all tokens are forbidden that none of them allows."""
+    own = [] if slot.constraints is None else slot.constraints.edits(slot.output)
+    only = slot.constraints is not None and slot.constraints.only
+    if mask is None:
+        return own, only
+    if only:
+        return [allow_fewer(part, mask, vocabulary) for part in own], True
+    masked, only = mask_edits(mask, vocabulary)
+    return [masked, *own], only

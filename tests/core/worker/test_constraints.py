@@ -46,7 +46,7 @@ def test_no_step_walks_through_a_list_of_ids(asked: str) -> None:
     slot = make_slot(params, stop_ids=ids if asked == "stops" else ())
     entered = ids.walks
     for token in range(8):
-        _, edits = choices_of([slot], [len(slot.tokens)], 1)
+        _, edits = choices_of([slot], [len(slot.tokens)], 1, VOCABULARY)
         assert edits["token"].tolist() == [5, 7, 9]
         slot.append(token)
     assert ids.walks == entered
@@ -54,13 +54,13 @@ def test_no_step_walks_through_a_list_of_ids(asked: str) -> None:
 
 def test_a_request_without_min_tokens_makes_nothing_of_its_stops() -> None:
     slot = make_slot(SamplingParams(logit_bias={4: 1.0}), stop_ids=(1, 2))
-    assert choices_of([slot], [3], 1)[1]["token"].tolist() == [4]
+    assert choices_of([slot], [3], 1, VOCABULARY)[1]["token"].tolist() == [4]
 
 
 @pytest.mark.parametrize("count", [1, VOCABULARY // 2, VOCABULARY // 2 + 1, VOCABULARY - 1, VOCABULARY])
 def test_allowed_ids_take_no_more_edits_than_half_the_vocabulary(count: int) -> None:
     slot = make_slot(SamplingParams(allowed_token_ids=tuple(range(count)) * 3))
-    choices, edits = choices_of([slot], [3], 1)
+    choices, edits = choices_of([slot], [3], 1, VOCABULARY)
     left = set(edits["token"].tolist()) if choices["only"][0] else set(range(VOCABULARY)) - set(edits["token"].tolist())
     assert left == set(range(count))
     assert len(edits) <= VOCABULARY // 2
