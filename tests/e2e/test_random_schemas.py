@@ -74,7 +74,7 @@ def check(llm: LLM, count: int, seed: int) -> None:
         SamplingParams(temperature=1.0, max_tokens=300, seed=seed, structured_outputs=StructuredOutputsParams(json=one))
         for one in asked
     ]
-    answers = llm.generate(["An answer: "] * count, params, use_tqdm=False)
+    answers = llm.generate([f"Answer {number} " for number in range(count)], params, use_tqdm=False)
     finished = 0
     for schema, answer in zip(asked, answers, strict=True):
         assert answer.error is None, (schema, answer.error)
@@ -97,9 +97,16 @@ def test_random_weights_keep_to_random_schemas(tiny_model: Path):
 
 
 def test_so_they_do_when_blocks_run_out(tiny_model: Path):
-    llm = LLM(str(tiny_model), max_num_seqs=16, num_gpu_blocks_override=18, block_size=16)
-    check(llm, 40, seed=2)
+    llm = LLM(str(tiny_model), max_num_seqs=16, max_model_len=256, num_gpu_blocks_override=18, block_size=16)
+    schema = {"type": "array", "items": {"type": "integer", "maximum": 999}, "minItems": 12, "maxItems": 14}
+    form = StructuredOutputsParams(json=schema, whitespace_pattern=" ?")
+    params = SamplingParams(temperature=1.0, max_tokens=200, structured_outputs=form)
+    answers = llm.generate([f"{number}, " for number in range(16)], params, use_tqdm=False)
     assert llm.stats.preemptions_total, "the pool was not small enough to preempt anybody"
+    for answer in answers:
+        if answer.checked().outputs[0].finish_reason == "stop":
+            jsonschema.validate(json.loads(answer.outputs[0].text), schema)
+    assert sum(answer.outputs[0].finish_reason == "stop" for answer in answers) > 3
 
 
 @pytest.mark.parametrize("options", [{"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)

@@ -78,6 +78,11 @@ class GrammarCompiler:
         futures = [known.future for known in self._known.values() if isinstance(known, Pending)]
         wait(futures, seconds, return_when="FIRST_COMPLETED")
 
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """The tokens that end answers; known once a grammar is."""
+        return () if self._vocabulary is None else self._vocabulary.eos
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lsv.errors import BadRequest, LsvError
 from lsv.grammars.compiler import GrammarCompiler
@@ -73,8 +75,8 @@ class Guide:
 
     def fill(self, rows: Iterable[tuple[int, Request]]) -> AwaitMasks:
         """Fill the masks of rows in a thread; the answer waits for them."""
-        matchers = [(row, self._matcher(request)) for row, request in rows]
-        return self._thread.submit(_fill, matchers, self._compiler.vocab_size).result
+        jobs = [_Job(row, self._matcher(request), _ignored(request, self._compiler.eos)) for row, request in rows]
+        return self._thread.submit(_fill, jobs, self._compiler.vocab_size).result
 
     def accept(self, request: Request, tokens: Sequence[int]) -> FinishReason | None:
         """Go on by tokens of an answer. Says how it ends here, if so: nothing may follow, or there is a ``fault``."""
@@ -115,12 +117,35 @@ class Guide:
         return found
 
 
-def _fill(matchers: Sequence[tuple[int, Matcher]], vocab_size: int) -> Masks:
-    words = np.zeros((len(matchers), -(-vocab_size // _WORD)), np.int32)
-    for place, (_, matcher) in enumerate(matchers):
+class _Job(NamedTuple):
+    """A row whose mask is to be filled."""
+
+    row: int
+    matcher: Matcher
+    ignored: tuple[int, ...]
+    """Ends of answers that are not to come as long as anything else may."""
+
+
+def _ignored(request: Request, eos: tuple[int, ...]) -> tuple[int, ...]:
+    return eos if request.sampling is not None and request.sampling.ignore_eos else ()
+
+
+def _fill(jobs: Sequence[_Job], vocab_size: int) -> Masks:
+    words = np.zeros((len(jobs), -(-vocab_size // _WORD)), np.uint32)
+    for mask, job in zip(words, jobs, strict=True):
         try:
-            matcher.fill(memoryview(words[place]))
+            job.matcher.fill(mask.data)
         except Exception:  # its row fails, and no other
             log.exception("a grammar could not say what may follow")
-            words[place] = 0
-    return Masks(tuple(row for row, _ in matchers), words.tobytes())
+            mask[:] = 0
+        if job.ignored:
+            mask[:] = _without(mask, job.ignored)
+    return Masks(tuple(job.row for job in jobs), words.tobytes())
+
+
+def _without(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> npt.NDArray[np.uint32]:
+    """The mask without these tokens, if it allows any others."""
+    left = mask.copy()
+    for token in tokens:
+        left[token // _WORD] &= np.uint32(~(1 << token % _WORD) & 0xFFFFFFFF)
+    return left if left.any() else mask

@@ -30,16 +30,16 @@ EOS = 96
 class CountUp:
     """Answers are numbers that grow, from 0 to a last one: after token i any of i+1 … last; EOS after ``last``.
 
-    ``stuck`` is a token after which it can't go on.
+    ``stuck`` is a token after which it can't go on, ``ends`` are numbers in the place of which an end may come.
     """
 
-    def __init__(self, last: int, stuck: int | None = None) -> None:
-        self._last, self._stuck = last, stuck
+    def __init__(self, last: int, stuck: int | None = None, ends: range = range(0)) -> None:
+        self._last, self._stuck, self._ends = last, stuck, ends
         self.seen: list[int] = []
         self.fault: str | None = None
 
     def begin(self) -> CountUp:
-        return CountUp(self._last, self._stuck)
+        return CountUp(self._last, self._stuck, self._ends)
 
     @property
     def finished(self) -> bool:
@@ -53,9 +53,9 @@ class CountUp:
                 self.fault = "stuck"
         return self.fault is None
 
-    def allowed(self) -> range:
+    def allowed(self) -> list[int]:
         first = self.seen[-1] + 1 if self.seen else 0
-        return range(first, min(first + 3, self._last + 1))
+        return [*range(first, min(first + 3, self._last + 1)), *([EOS] if first in self._ends else ())]
 
     def fill(self, row: memoryview) -> None:
         bits = sum(1 << token for token in self.allowed())
@@ -66,6 +66,7 @@ class FakeCompiler:
     """Has what the test put in; the rest is being compiled."""
 
     vocab_size = 0
+    eos = (EOS,)
 
     def __init__(self) -> None:
         self.found: dict[str, CountUp | LsvError] = {}
@@ -220,6 +221,19 @@ def test_an_end_at_max_tokens_is_an_end(compiler: FakeCompiler):
     engine.submit("a", ask(0, max_tokens=1))
     (update,) = run(engine)
     assert (update.tokens, update.finish, update.complete) == ((0,), FinishReason.STOP, True)
+
+
+def test_ends_are_ignored_as_long_as_anything_else_may_come(compiler: FakeCompiler):
+    compiler.found = {"x": CountUp(40, ends=range(1, 40))}
+    answers = []
+    for ignore in (False, True):
+        engine = make(compiler)
+        for id in range(8):
+            engine.submit("a", ask(id, prompt=(id + 1,), ignore_eos=ignore))
+        news = run(engine)
+        answers += [[tokens(news, id)[-1] for id in range(8)]]
+    assert EOS in answers[0]
+    assert answers[1] == [40] * 8
 
 
 def test_a_client_may_end_an_answer_before_its_grammar(compiler: FakeCompiler):
