@@ -145,8 +145,8 @@ class Masks(msgspec.Struct, frozen=True):
 
     rows: tuple[int, ...]
     """The rows of the plan that are masked."""
-    bits: bytes
-    """For each of them a bit a token, 1 for those that may come: int32 [rows, words], the lowest bits first."""
+    words: bytes
+    """For each of them a bit a token, 1 for those that may come: uint32 [rows, words], the lowest bits first."""
 
 
 AwaitMasks = Callable[[], Masks]

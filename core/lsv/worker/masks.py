@@ -14,10 +14,10 @@ from lsv.nn.sampling import Edits, Kind
 from lsv.scheduler.plan import Masks
 from lsv.worker.edits import make_edits
 
-Bits = npt.NDArray[np.uint8]
-"""Those of one row, eight tokens a byte, the lowest bits first."""
+Words = npt.NDArray[np.uint32]
+"""The mask of one row: 32 tokens a word, the lowest bits first."""
 
-RowMasks = Mapping[int, Bits]
+RowMasks = Mapping[int, Words]
 """By row of the logits."""
 
 NO_MASKS: RowMasks = {}
@@ -25,27 +25,26 @@ NO_MASKS: RowMasks = {}
 
 def read_masks(masks: Masks, sampled: Sequence[int]) -> RowMasks:
     """The masks of a step, by place among the rows of its plan that sample."""
-    bits = np.frombuffer(masks.bits, np.uint8).reshape(len(masks.rows), -1)
-    of_row = dict(zip(masks.rows, bits, strict=True))
+    words = np.frombuffer(masks.words, np.uint32).reshape(len(masks.rows), -1)
+    of_row = dict(zip(masks.rows, words, strict=True))
     return {place: of_row[row] for place, row in enumerate(sampled) if row in of_row}
 
 
-def mask_edits(bits: Bits, vocabulary: int) -> tuple[Edits, bool]:
+def mask_edits(mask: Words, vocabulary: int) -> tuple[Edits, bool]:
     """A mask as edits of its row, and whether that takes forbidding all that no edit allows.
 
     Where most tokens may come, the few others are forbidden instead.
     """
-    allowed = _unpack(bits, vocabulary)
-    only = 2 * np.count_nonzero(allowed) <= vocabulary
+    assert 32 * len(mask) >= vocabulary, "the mask is narrower than the logits"
+    only = 2 * int(np.bitwise_count(mask).sum()) <= vocabulary
     if only:
-        return make_edits(Kind.ALLOW, np.flatnonzero(allowed)), True
-    return make_edits(Kind.FORBID, np.flatnonzero(~allowed)), False
+        return make_edits(Kind.ALLOW, _tokens(mask, vocabulary)), True
+    return make_edits(Kind.FORBID, _tokens(~mask, vocabulary)), False
 
 
-def allow_fewer(edits: Edits, bits: Bits, vocabulary: int) -> Edits:
+def allow_fewer(edits: Edits, mask: Words, vocabulary: int) -> Edits:
     """The edits of a row that is masked and has a list of allowed tokens: those of the list that the mask allows."""
-    allowed = _unpack(bits, vocabulary)
-    kept: Edits = edits[(edits["kind"] != Kind.ALLOW) | allowed[edits["token"]]]
+    kept: Edits = edits[(edits["kind"] != Kind.ALLOW) | _unpack(mask, vocabulary)[edits["token"]]]
     return kept
 
 
@@ -58,5 +57,13 @@ def forbidden_by(masks: RowMasks, rows: Sequence[int], vocabulary: int, device: 
     return send(forbidden, device)
 
 
-def _unpack(bits: Bits, vocabulary: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(bits, count=vocabulary, bitorder="little").view(np.bool_)
+def _tokens(mask: Words, vocabulary: int) -> npt.NDArray[np.signedinteger]:
+    """The tokens whose bits are set; of a few tokens, only the words that have any are unpacked."""
+    places = np.flatnonzero(mask)
+    found = np.flatnonzero(np.unpackbits(mask[places].view(np.uint8), bitorder="little").view(np.bool_))
+    tokens: npt.NDArray[np.signedinteger] = 32 * places[found >> 5] + (found & 31)
+    return tokens[tokens < vocabulary]
+
+
+def _unpack(mask: Words, vocabulary: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little").view(np.bool_)

@@ -23,7 +23,7 @@ from lsv.scheduler.plan import Logprobs
 from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.edits import NO_EDITS, join_edits
 from lsv.worker.logprobs import Described, describe
-from lsv.worker.masks import NO_MASKS, Bits, RowMasks, allow_fewer, forbidden_by, mask_edits
+from lsv.worker.masks import NO_MASKS, RowMasks, Words, allow_fewer, forbidden_by, mask_edits
 from lsv.worker.processing import Processing, process_logits
 from lsv.worker.slots import Slot
 
@@ -168,7 +168,7 @@ def choices_of(
     return choices, join_edits(edits)
 
 
-def _edits_of(slot: Slot, mask: Bits | None, vocabulary: int) -> tuple[list[Edits], bool]:
+def _edits_of(slot: Slot, mask: Words | None, vocabulary: int) -> tuple[list[Edits], bool]:
     """The edits of a row, and whether all tokens are forbidden that none of them allows."""
     own = [] if slot.constraints is None else slot.constraints.edits(slot.output)
     only = slot.constraints is not None and slot.constraints.only

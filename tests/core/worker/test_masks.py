@@ -24,7 +24,7 @@ VOCABULARY = 211
 def mask_of(tokens: Iterable[int]) -> np.ndarray[Any, Any]:
     bits = np.zeros(-(-VOCABULARY // 32) * 32, np.uint8)
     bits[list(tokens)] = 1
-    return np.packbits(bits, bitorder="little")
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def draw(logits: torch.Tensor, slots: list[Slot], masks: RowMasks) -> list[int]:
@@ -98,6 +98,6 @@ def test_rows_fail_alone(make_slot: MakeSlot):
 
 
 def test_masks_are_those_of_rows_that_sample():
-    bits = np.stack([mask_of([1]), mask_of([2])])
-    found = read_masks(Masks((2, 5), bits.tobytes()), (0, 2, 3, 5))
-    assert {place: row.tolist() for place, row in found.items()} == {1: bits[0].tolist(), 3: bits[1].tolist()}
+    words = np.stack([mask_of([1]), mask_of([2])])
+    found = read_masks(Masks((2, 5), words.tobytes()), (0, 2, 3, 5))
+    assert {place: row.tolist() for place, row in found.items()} == {1: words[0].tolist(), 3: words[1].tolist()}

@@ -277,10 +277,10 @@ def _first_seen(group: KVGroup, position: int) -> int:
 
 def _allowed(masks: Masks) -> dict[int, set[int]]:
     """By row, the tokens that its grammar allows."""
-    size = len(masks.bits) // len(masks.rows)
+    size = len(masks.words) // len(masks.rows)
     found = {}
     for place, row in enumerate(masks.rows):
-        bits = int.from_bytes(masks.bits[place * size : (place + 1) * size], "little")
+        bits = int.from_bytes(masks.words[place * size : (place + 1) * size], "little")
         found[row] = {token for token in range(fake_tokens.VOCABULARY) if bits >> token & 1}
     return found
 
