@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SECONDS = 1.5
 """What the compilation of a grammar may take, so that whoever asks for too much hears of it soon."""
-KEPT = 256
+KEPT = 64
 """Grammars that are kept; those asked for least recently go first."""
 _THREADS = 2
 _PARAM = "structured_outputs"
@@ -70,7 +70,10 @@ class GrammarCompiler:
             )
         else:
             return None
-        self._known[asked] = found
+        if isinstance(found, LsvError) and not isinstance(found, BadRequest):
+            del self._known[asked]  # no fault of what was asked: it may be had another time
+        else:
+            self._known[asked] = found
         return found
 
     def wait(self, seconds: float) -> None:

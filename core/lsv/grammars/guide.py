@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest, LsvError
+from lsv.errors import BadRequest, LsvError, from_record
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.grammar import Grammar, Matcher
 from lsv.request.request import FinishReason, Request
@@ -41,7 +41,7 @@ class Guide:
         """A request group needs a grammar; whether there is one already. Raises what refuses it."""
         found = self._compiler.find(asked)
         if isinstance(found, LsvError):
-            raise found
+            raise from_record(found.record())  # it is kept, and one that is raised grows by its traceback
         if found is None:
             self._waiting[group] = asked
             return False

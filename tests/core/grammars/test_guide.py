@@ -187,8 +187,10 @@ def test_a_grammar_that_cannot_be_had_refuses_its_request(compiler: FakeCompiler
         assert update.error is not None
         error = from_record(update.error)
         assert (error.status, error.param) == (400, "structured_outputs")
-    with pytest.raises(BadRequest):
-        engine.submit("a", ask(1))
+    for id in (1, 2):
+        with pytest.raises(BadRequest) as refused:
+            engine.submit("a", ask(id))
+        assert refused.value is not compiler.found["x"]
     assert not engine.has_work
 
 
@@ -356,9 +358,12 @@ def test_a_back_end_that_breaks_fails_the_request(make_compiler, backends):
         raise RuntimeError("broken")
 
     backends["best"].how = fail
-    found = get(make_compiler(), regex("x"))
+    compiler = make_compiler()
+    found = get(compiler, regex("x"))
     assert isinstance(found, LsvError)
     assert found.status == 500
+    backends["best"].how = lambda asked: CountUp(1)
+    assert isinstance(get(compiler, regex("x")), CountUp)
 
 
 def test_parameters_travel():

@@ -129,8 +129,8 @@ def test_unknown_fields_are_not_parsed() -> None:
     """A value that nobody reads is skipped, and one that is compared with neutral values need not be long."""
     body = {"prompt": "a", "metadata": [{"data": ""}] * 1000, "whatever": [[]] * 1000, "tools": [], "guided_json": None}
     assert decode_body(json.dumps(body).encode(), CompletionRequest).prompt == "a"
-    with pytest.raises(BadRequest, match="response_format is not available"):
-        decode_body(json.dumps({"prompt": "a", "response_format": {"x": "y" * 5000}}).encode(), CompletionRequest)
+    with pytest.raises(BadRequest, match="prediction is not available"):
+        decode_body(json.dumps({"prompt": "a", "prediction": {"x": "y" * 5000}}).encode(), CompletionRequest)
 
 
 async def test_unknown_fields_are_counted(site: Site, caplog: pytest.LogCaptureFixture) -> None:
