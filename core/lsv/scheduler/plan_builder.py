@@ -12,8 +12,8 @@ class PlanBuilder:
     """Collects rows by columns. Decoding rows come before prompt rows."""
 
     __slots__ = (
-        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "held",
-        "jobs", "out_of_blocks",
+        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "guided",
+        "held", "jobs", "out_of_blocks",
     )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
@@ -22,6 +22,8 @@ class PlanBuilder:
         """The jobs of the rows, in order."""
         self.held: list[Job] = []
         """The jobs of ``begin`` and ``encode``: like a row in flight, these keep the job's slot and blocks."""
+        self.guided: list[tuple[int, Request]] = []
+        """The rows that sample what a grammar allows, and their requests."""
         self.out_of_blocks = False
         """Whether a row lacked blocks: nobody is admitted in this step."""
         self._slots: list[int] = []
@@ -49,6 +51,8 @@ class PlanBuilder:
             self._starts.append(start)
             job.planned = start + 1
             job.in_flight += 1
+            if job.guided:
+                self.guided.append((len(self._slots) - 1, job.request))
 
     def prefill(self, job: Job, count: int) -> None:
         """The next ``count`` of a job's known tokens."""
@@ -59,6 +63,8 @@ class PlanBuilder:
         job.planned += count
         job.in_flight += 1
         self._samples.append(job.planned == job.known)
+        if job.guided and job.planned == job.known:
+            self.guided.append((len(self._slots) - 1, job.request))
         self.budget.spend(count)
 
     def encode(self, job: Job, place: int, first: int, last: int) -> None:
@@ -86,17 +92,7 @@ class PlanBuilder:
         for cohort, blocks in job.table.take_grown():
             self._blocks.append(Grown(job.slot, cohort.first, blocks, cohort.width))
 
-    @property
-    def guided(self) -> list[tuple[int, Request]]:
-        """The rows that sample what a grammar allows, and their requests."""
-        decoding = len(self.jobs) - len(self._chunks)
-        return [
-            (row, job.request)
-            for row, job in enumerate(self.jobs)
-            if job.guided and (row < decoding or self._samples[row - decoding])
-        ]
-
-    def finish(self, step: int, end: tuple[int, ...], *, masked: bool = False) -> StepPlan:
+    def finish(self, step: int, end: tuple[int, ...]) -> StepPlan:
         return StepPlan(
             step=step,
             kind=self._kind(),
@@ -106,7 +102,7 @@ class PlanBuilder:
             blocks=tuple(self._blocks),
             forget=tuple(self._forget),
             encode=tuple(self._encode),
-            masked=masked,
+            masked=self.guided != [],
         )
 
     def _kind(self) -> Kind:

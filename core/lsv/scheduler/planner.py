@@ -81,15 +81,19 @@ class Planner:
 
     def _decode(self, plan: PlanBuilder) -> None:
         """The next token of each request whose known tokens are all planned."""
-        # a grammar must know the last token before it can say what may follow
-        decoding = [job for job in self._running.decoding.values() if not (job.guided and job.in_flight)]
-        stuck = [job for job in decoding if job.plannable <= job.planned < job.max_planned]
+        decoding = self._running.decoding
+        # A grammar must know the last token before it can say what may follow.
+        stuck = [
+            job
+            for job in decoding.values()
+            if job.plannable <= job.planned < job.max_planned and not (job.guided and job.in_flight)
+        ]
         # A job that just got a block can still be preempted for a later one, so all get theirs before any is planned.
         for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1, plan)]:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
-        ready = [job for job in decoding if job.active and job.planned < job.plannable]
+        ready = [job for job in decoding.values() if job.planned < job.plannable and not (job.guided and job.in_flight)]
         plan.decode(ready)
         if self._tenants.several:
             for job in ready:

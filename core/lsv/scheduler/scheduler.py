@@ -219,7 +219,7 @@ class Scheduler:
         if self._encoder.failed:
             self._encoder.forget_failed(built)
         self.guided = built.guided
-        plan = built.finish(self._steps, self._running.slots.take_ended(), masked=bool(self.guided))
+        plan = built.finish(self._steps, self._running.slots.take_ended())
         self._steps += 1
         self._in_flight.append((plan, built.jobs, built.held))
         return plan
