@@ -173,27 +173,30 @@ async def test_bad_tools(site, fields, param):
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-async def test_calls_that_would_have_to_be_forced_are_refused(site, choice):
-    reply = await site.chat(tools=[WEATHER], tool_choice=choice)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "unsupported_parameter")
+async def test_calls_are_forced_in_place_of_any_other_form(site, choice):
+    reply = await site.chat(tools=[WEATHER], tool_choice=choice, response_format={"type": "json_object"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_how_a_forced_answer_would_be_read(start, monkeypatch, stream):
-    """With a stand-in for what holds answers to a schema."""
-    asked = []
-    monkeypatch.setattr("lsv_api.openai.chat.force_calls", lambda params, tools: asked.append(tools.forced) or params)
+@pytest.mark.row("F-173", "F-177")
+async def test_a_forced_answer_is_calls(start, stream):
     site = await start(FakeClient(answer='{"city": "Bern"}'), reasoning_parser="deepseek_r1")
     named = {"type": "function", "function": {"name": "get_weather"}}
     found = await made_calls(site, stream, tools=[WEATHER], tool_choice=named)
     assert found == ([("get_weather", '{"city": "Bern"}')], "stop")
-    assert asked.pop() == WEATHER["function"]["parameters"]
+    assert forced(site) == WEATHER["function"]["parameters"]
     site.engine.answer = '[{"name": "get_weather", "parameters": {"city": "Bern"}}]'
     found = await made_calls(site, stream, tools=[WEATHER], tool_choice="required")
     assert found == ([("get_weather", '{"city": "Bern"}')], "tool_calls")
-    (schema,) = asked
+    schema = forced(site)
     assert schema["minItems"] == 1
     assert schema["items"]["anyOf"][0]["properties"]["parameters"] == WEATHER["function"]["parameters"]
+
+
+def forced(site) -> Any:
+    """The schema that the engine was asked to hold the last answer to."""
+    return json.loads(site.engine.requests[-1].sampling.structured_outputs.json)
 
 
 async def made_calls(site, stream: bool, **asked: Any) -> tuple[list[tuple[str, str]], str]:

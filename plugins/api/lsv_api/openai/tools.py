@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
+from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.options import ApiOptions
@@ -72,13 +73,18 @@ def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapp
 
 
 def force_calls(params: SamplingParams, tools: Tools) -> SamplingParams:
-    """The parameters with which an answer can only be the calls that are asked for.
+    """The parameters with which an answer can only be the calls that are asked for: a grammar holds it to their schema.
 
-    Raises ``Unsupported`` where they are, because nothing here can hold an answer to a schema.
+    Raises ``BadRequest`` where the request asks for another form, too.
     """
     if tools.forced is None:
         return params
-    raise Unsupported("tool_choice: calls can't be forced on this server; use auto or none", param="tool_choice")
+    if params.structured_outputs is not None:
+        raise BadRequest(
+            "tool_choice forces calls, which are no answer of the form that is asked for: give one of the two",
+            param="tool_choice",
+        )
+    return params.replace(structured_outputs=StructuredOutputsParams(json=dict(tools.forced)))
 
 
 def forced_schema(functions: Mapping[str, Mapping[str, Any]], name: str | None) -> dict[str, Any]:
