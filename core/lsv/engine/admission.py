@@ -11,7 +11,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest, ContextTooLong
-from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, SamplingParams
+from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, SamplingParams, told
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -97,22 +97,34 @@ class Admission(msgspec.Struct, frozen=True):
             for token in ids:
                 if not isinstance(token, int) or not 0 <= token < self.vocab_size:
                     raise BadRequest(
-                        f"{field}: {_shorten(token)} is not a token id of this model (0 to {self.vocab_size - 1})",
+                        f"{field}: {told(token)} is not a token id of this model (0 to {self.vocab_size - 1})",
                         param=field,
                     ) from None
+
+    def candidates_shown(self, asked: int | None, field: str) -> int | None:
+        """How many log probabilities a position shows where ``asked`` were, -1 for all. Raises ``BadRequest``."""
+        if asked is None:
+            return None
+        wanted = self.vocab_size if asked == -1 else asked
+        if 0 <= self.max_logprobs < wanted:
+            raise BadRequest(f"{field} must be at most {self.max_logprobs} (--max-logprobs), got {asked}", param=field)
+        return wanted
 
     def _prompt(self, prompt: Prompt, request: RequestSpec, field: str) -> Prompt:
         """The prompt, truncated as the request asks; media would lose their places."""
         params = request.sampling or request.pooling
         keep = None if params is None else params.truncate_prompt_tokens
-        if keep is not None and keep < len(prompt.ids):
+        if keep == -1:
+            answer = 0 if request.sampling is None else request.sampling.max_tokens or 1
+            keep = max(1, self.max_model_len - answer)
+        if params is not None and keep is not None and keep < len(prompt.ids):
             if prompt.media:
                 raise BadRequest(
                     f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt.ids)} tokens with media: "
                     "shorten it",
                     param="truncate_prompt_tokens",
                 )
-            prompt = Prompt(ids=prompt.ids[-keep:])
+            prompt = Prompt(ids=prompt.ids[-keep:] if params.truncation_side == "left" else prompt.ids[:keep])
         if not prompt.ids:
             raise BadRequest(f"{field} must hold at least one token, got an empty prompt", param=field)
         self.check_ids(prompt.ids, field)
@@ -122,10 +134,9 @@ class Admission(msgspec.Struct, frozen=True):
         """The parameters, with each token id once. Raises ``BadRequest`` for token ids and numbers of log probabilities
         that this engine does not have, and for parameters that leave no token to be drawn.
         """
-        for name in ("logprobs", "prompt_logprobs"):
-            asked = getattr(params, name)
-            if asked is not None and 0 <= self.max_logprobs < asked:
-                raise BadRequest(f"{name} must be at most {self.max_logprobs} (max_logprobs), got {asked}", param=name)
+        scored = {name: self.candidates_shown(getattr(params, name), name) for name in ("logprobs", "prompt_logprobs")}
+        if any(getattr(params, name) != shown for name, shown in scored.items()):
+            params = params.replace(**scored)
         self.check_ids(params.logit_bias, "logit_bias")
         stops = self._distinct(params.stop_token_ids, "stop_token_ids")
         allowed = params.allowed_token_ids and self._distinct(params.allowed_token_ids, "allowed_token_ids")
@@ -233,10 +244,3 @@ def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[tupl
 def _ids_below(vocab_size: int) -> Any:
     """The type of token ids of a model."""
     return tuple[Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)], ...]
-
-
-def _shorten(token: object) -> str:
-    """A token id as an error shows it: a number of a thousand digits can't be written out."""
-    if isinstance(token, int) and token.bit_length() > 64:
-        return f"a number of {token.bit_length()} bits"
-    return repr(token)[:64]

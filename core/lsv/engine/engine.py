@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
@@ -12,14 +13,14 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
-from lsv.engine.messages import Finish, Stats, Submit, Update
-from lsv.errors import BadRequest, EngineDied, LsvError, RequestFailed
+from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
+from lsv.engine.updates import make_update
+from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded
 from lsv.grammars.guide import Guide
 from lsv.kv.manager import KVManager
 from lsv.kv.prefix import root_hash
 from lsv.kv.spec import KVGroup
 from lsv.request.group import RequestGroup
-from lsv.request.params import NO_TOKEN_LEFT
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
@@ -82,6 +83,8 @@ class Engine(Generic[Owner]):
         self._warned_of_itl = False
         self._steps = self._broken = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
+        self._rejected = self._tokens = 0
+        self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def start(self, progress: ReportProgress) -> Fit:
         """Load the model; raises ``StartError``."""
@@ -110,8 +113,10 @@ class Engine(Generic[Owner]):
         return Stats(
             running=counts.running,
             waiting=counts.waiting,
+            deferred=counts.deferred,
             kv_usage=counts.kv_usage,
             preemptions_total=counts.preemptions,
+            rejections_total=self._rejected,
             prompt_tokens_total=counts.prompt_tokens,
             generation_tokens_total=counts.generation_tokens,
             prefix_queries_total=counts.prefix_queries,
@@ -119,6 +124,8 @@ class Engine(Generic[Owner]):
             nonfinite_total=self._nonfinite,
             unwarmed_total=self._unwarmed,
             steps_total=self._steps,
+            tokens_total=self._tokens,
+            step_tokens=tuple(self._step_tokens),
             failed_steps_total=self._broken,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
@@ -133,7 +140,8 @@ class Engine(Generic[Owner]):
         self._open_grammar(group)
         try:
             self._started.add(group, group.arrival)
-        except LsvError:
+        except LsvError as error:
+            self._rejected += isinstance(error, Overloaded)
             self._close_grammar(group.id)
             raise
         self._submitted += group.size
@@ -210,9 +218,13 @@ class Engine(Generic[Owner]):
     def _settle_oldest(self, began: float) -> None:
         result = self._executor.collect(self.config.step_timeout)
         now = self._now()
-        for outcome in self._started.settle(self._in_flight.popleft(), result, now):
+        plan = self._in_flight.popleft()
+        for outcome in self._started.settle(plan, result, now):
             self._publish(self._guided(outcome))
         self._steps += 1
+        if plan.tokens:
+            self._tokens += plan.tokens
+            self._step_tokens[bisect_left(STEP_TOKENS, plan.tokens)] += 1
         self._broken += result.broken
         self._nonfinite += result.nonfinite
         self._unwarmed += result.unwarmed
@@ -285,7 +297,7 @@ class Engine(Generic[Owner]):
             log.debug("req=%s finished (%s): %d tokens", request.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
             log.warning("req=%s failed: %s", request.spec.request_id, outcome.error)
-        self._updates.setdefault(asked.owner, []).append(_make_update(asked.id, outcome, error))
+        self._updates.setdefault(asked.owner, []).append(make_update(asked.id, outcome, error))
 
     def _close(self, request: Request) -> None:
         """A sequence has ended."""
@@ -357,37 +369,3 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
         encoder_parts=max(1, fit.encoder_parts),
     )
     return Scheduler(limits, kv, policy)
-
-
-def _make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Update:
-    """``cached`` and the times are sent once: with the first tokens, or with the vector."""
-    if outcome.error is not None and error is None:
-        error = _as_error(outcome.error)
-    request = outcome.request
-    planned, first = request.first_planned, request.first_token
-    is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))
-    return Update(
-        id=id,
-        index=request.index,
-        tokens=outcome.tokens,
-        logprobs=outcome.logprobs,
-        prompt_logprobs=outcome.prompt_logprobs,
-        vector=outcome.vector,
-        cached=request.cached if is_first else None,
-        queued=planned - request.arrival if is_first and planned is not None else None,
-        prefill=first - planned if is_first and planned is not None and first is not None else None,
-        finish=outcome.finish,
-        stop=outcome.stop,
-        complete=outcome.complete,
-        error=None if error is None else error.record(),
-    )
-
-
-def _as_error(why: str) -> LsvError:
-    """A row's failure; that no token may be drawn is for its client to mend."""
-    return BadRequest(why) if why == NO_TOKEN_LEFT else RequestFailed(why)
-
-
-def make_refusal(id: int, error: LsvError) -> Update:
-    """The answer to a request that was not admitted."""
-    return Update(id=id, finish=FinishReason.ERROR, error=error.record())

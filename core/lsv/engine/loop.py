@@ -21,7 +21,7 @@ from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.connection import Connection, ConnectionLost
-from lsv.engine.engine import Engine, make_refusal
+from lsv.engine.engine import Engine
 from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.engine.messages import (
     PROTOCOL,
@@ -41,6 +41,7 @@ from lsv.engine.messages import (
     Update,
     Welcome,
 )
+from lsv.engine.updates import make_refusal
 from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide

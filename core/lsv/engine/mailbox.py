@@ -62,6 +62,7 @@ def merge(updates: Sequence[Update]) -> Update:
         cached=_first([update.cached for update in updates]),
         queued=_first([update.queued for update in updates]),
         prefill=_first([update.prefill for update in updates]),
+        preemptions=last.preemptions,
         finish=last.finish,
         stop=last.stop,
         error=last.error,

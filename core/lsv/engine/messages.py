@@ -144,6 +144,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefill: float | None = None
     """Seconds from there to its first token."""
 
+    preemptions: int = 0
+    """How often it was preempted; told at its end."""
+
     finish: FinishReason | None = None
     """How the sequence ended; None while it grows."""
 
@@ -157,6 +160,10 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the sequence failed."""
 
 
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""What steps are counted by: how many tokens they compute."""
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The engine's state after a step. Names ending in ``_total`` only grow."""
 
@@ -166,11 +173,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting: int = 0
     """Sequences that are queued."""
 
+    deferred: int = 0
+    """Requests among these that wait for what another one computes, or for something else they need."""
+
     kv_usage: float = 0.0
     """Share of the KV cache's blocks in use, 0 to 1."""
 
     preemptions_total: int = 0
     """How often a running sequence lost its blocks to another one."""
+
+    rejections_total: int = 0
+    """Requests that were refused because the queue was full."""
 
     prompt_tokens_total: int = 0
     """Prompt tokens computed."""
@@ -192,6 +205,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     steps_total: int = 0
     """Steps run."""
+
+    tokens_total: int = 0
+    """Tokens computed in all steps, those that were computed again among them."""
+
+    step_tokens: tuple[int, ...] = ()
+    """How many steps computed at most as many tokens as each of ``STEP_TOKENS``, and more than the one before; then
+    the rest.
+    """
 
     failed_steps_total: int = 0
     """Steps that failed, with all requests in them."""

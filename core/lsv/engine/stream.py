@@ -164,6 +164,7 @@ class _PromptOutput:
         self._gaps = Gaps()
         self._cached = 0
         self._queued = self._prefill = 0.0
+        self._preemptions = 0
 
     def take(self, index: int, update: Update, now: float) -> Chunk | None:
         """What is new about candidate ``index``."""
@@ -190,6 +191,7 @@ class _PromptOutput:
             e2e=now - self._began,
             itl=self._gaps,
             longest=max(counts),
+            preemptions=self._preemptions,
         )
 
     def _reason(self) -> FinishReason:
@@ -200,11 +202,12 @@ class _PromptOutput:
     def _measure(self, index: int, update: Update, now: float) -> None:
         if index == 0 and update.cached is not None:  # the times come with it
             self._cached, self._queued, self._prefill = update.cached, update.queued or 0.0, update.prefill or 0.0
+        self._preemptions += update.preemptions
         if not update.tokens:
             return
         before = self._last.get(index)
         if before is not None:
-            self._gaps.add(now - before)
+            self._gaps.add(now - before, len(update.tokens))
         self._last[index] = now
         if self._first is None:
             self._first = now

@@ -101,8 +101,9 @@ class Gaps(msgspec.Struct):
     total: float = 0.0
     """Their sum in seconds."""
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(GAP_BOUNDS, seconds)] += 1
+    def add(self, seconds: float, tokens: int = 1) -> None:
+        """``tokens`` have come, together, ``seconds`` after the one before: each counts its share."""
+        self.counts[bisect_left(GAP_BOUNDS, seconds / tokens)] += tokens
         self.total += seconds
 
     def merge(self, other: Gaps) -> None:
@@ -158,6 +159,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     longest: int | None = None
     """Tokens of the longest candidate; None where only their sum is known."""
+
+    preemptions: int = 0
+    """How often its candidates lost their blocks to others."""
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -30,6 +29,9 @@ NO_TOKEN_LEFT = (
 """Why a request fails that forbids all tokens."""
 
 
+Side = Literal["left", "right"]
+
+
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How a prompt becomes one vector: the last token's final hidden state."""
 
@@ -37,10 +39,14 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the vector is scaled to unit length."""
 
     truncate_prompt_tokens: int | None = None
-    """Keep only this many tokens, the last ones, of a longer prompt."""
+    """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
+
+    truncation_side: Side = "left"
+    """Where tokens are left out."""
 
     def __post_init__(self) -> None:
-        _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 1 << 31)
+        _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 1 << 31)
+        _check_truncation(self)
 
 
 class Range(NamedTuple):
@@ -84,12 +90,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     max_tokens: Annotated[int | None, Range(1, _MOST)] = 16
     min_tokens: Annotated[int, Range(0, _MOST)] = 0
-    logprobs: Annotated[int | None, Range(0, _MOST)] = None
-    prompt_logprobs: Annotated[int | None, Range(0, _MOST)] = None
+    logprobs: Annotated[int | None, Range(-1, _MOST)] = None
+    """How many candidates a position shows; -1 for the whole vocabulary."""
+    prompt_logprobs: Annotated[int | None, Range(-1, _MOST)] = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    truncate_prompt_tokens: Annotated[int | None, Range(1, _MOST)] = None
+    truncate_prompt_tokens: Annotated[int | None, Range(-1, _MOST)] = None
+    """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
+    truncation_side: Side = "left"
+    """Where tokens are left out."""
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}
@@ -160,16 +170,33 @@ def _read_structured(params: SamplingParams) -> None:
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise BadRequest(f"{name} must be a number, got {value!r}", param=name)
     if isinstance(low, int) and not isinstance(value, int):
         raise BadRequest(f"{name} must be an integer, got {value!r}", param=name)
     if not low <= value <= high:
-        raise BadRequest(f"{name} must be between {low:g} and {high:g}, got {value:g}", param=name)
+        raise BadRequest(f"{name} must be between {told(low)} and {told(high)}, got {told(value)}", param=name)
+
+
+def told(value: object) -> str:
+    """A value as an error shows it: a number of a thousand digits can't be written out."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return f"{value:.12g}" if isinstance(value, float) else repr(value)[:64]
+
+
+def _check_truncation(params: PoolingParams | SamplingParams) -> None:
+    if params.truncate_prompt_tokens == 0:
+        raise BadRequest("truncate_prompt_tokens must be at least 1, or -1, got 0", param="truncate_prompt_tokens")
+    if params.truncation_side not in ("left", "right"):
+        raise BadRequest(
+            f"truncation_side must be left or right, got {told(params.truncation_side)}", param="truncation_side"
+        )
 
 
 def _check_rules(params: SamplingParams) -> None:
     """Rules between fields and on lists."""
+    _check_truncation(params)
     if params.best_of is not None and params.best_of < params.n:
         raise BadRequest(f"best_of must be at least n={params.n}, got {params.best_of}", param="best_of")
     if params.greedy and params.candidates > 1:

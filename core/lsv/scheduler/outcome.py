@@ -37,6 +37,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that hold a slot."""
     waiting: int
     """Requests that don't."""
+    deferred: int
+    """Request groups among these that wait for something other than room."""
     kv_usage: float
     """Share of the cache's blocks in use, 0 … 1."""
 

@@ -86,6 +86,7 @@ class Scheduler:
         return Counts(
             running=len(self._running),
             waiting=len(self._waiting),
+            deferred=self._waiting.deferred,
             kv_usage=self._kv.usage,
             preemptions=totals.preemptions,
             prefix_queries=totals.prefix_queries,

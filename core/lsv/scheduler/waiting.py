@@ -31,6 +31,11 @@ class WaitingQueue:
         """Sequences that wait."""
         return self._sequences
 
+    @property
+    def deferred(self) -> int:
+        """Groups that wait, but in no line."""
+        return sum(line.groups - line.standing for line in self._lines.values())
+
     def groups_of(self, tenant: str) -> int:
         """A tenant's groups that have sequences waiting."""
         line = self._lines.get(tenant)
@@ -118,6 +123,11 @@ class _Line:
         self._heap: list[_Entry] = []
         self._entries: dict[int, _Entry] = {}
         self._serials = itertools.count()
+
+    @property
+    def standing(self) -> int:
+        """Groups in line."""
+        return len(self._entries)
 
     def put(self, group: Group, place: Place) -> None:
         """The group stands at ``place``, wherever it stood before."""

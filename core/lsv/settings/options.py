@@ -96,7 +96,7 @@ _MODEL = _grouped(
         help="full attention everywhere; the context is capped to the window",
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
-    Setting(name="max_logprobs", type="int", default=20, low=0, help="most log probabilities a request may ask for"),
+    Setting(name="max_logprobs", type="int", default=20, low=-1, help="most log probabilities a request may ask for"),
     Setting(
         name="generation_config", default="auto",
         help="folder of the generation_config.json that recommends sampling parameters; auto is the model's, vllm none "
@@ -273,6 +273,14 @@ SERVE = (
         Setting(
             name="api_key", type="list", default=(), env=("VLLM_API_KEY",),
             help="keys of which requests must carry one (default: none asked)", main=True
+        ),
+        Setting(
+            name="enable_force_include_usage", type="bool", default=False,
+            help="end every stream with the usage, asked for or not",
+        ),
+        Setting(
+            name="protect_metrics", type="bool", default=False,
+            help="ask for the API key on /metrics, /health and /ready, too, which are open to monitoring otherwise",
         ),
         Setting(name="root_path", default="", help="prefix that a proxy in front adds, such as /llm"),
         Setting(

@@ -22,8 +22,8 @@ from lsv_api.http.access import Gate
 from lsv_api.http.access_log import CLIENT_GONE, record
 from lsv_api.http.context import Api, Exchange, Shared, Traffic
 from lsv_api.http.failures import Draining, encode_error, error_response
-from lsv_api.http.metrics import Metrics
 from lsv_api.http.reply import json_response
+from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
@@ -59,7 +59,7 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
         app.error_handler.add(kind, answer_error)
     for route in (*ROUTES, *_self_description(api)):
         for prefix in {"", options.root_path}:
-            _add_route(app, route, prefix)
+            _add_route(app, route, prefix, options)
     return app
 
 
@@ -76,7 +76,7 @@ def _config(options: ApiOptions) -> dict[str, Any]:
     }
 
 
-def _add_route(app: Sanic[Any, Any], route: Route, prefix: str) -> None:
+def _add_route(app: Sanic[Any, Any], route: Route, prefix: str, options: ApiOptions) -> None:
     app.add_route(
         _endpoint(route),
         prefix + route.path,
@@ -85,7 +85,7 @@ def _add_route(app: Sanic[Any, Any], route: Route, prefix: str) -> None:
         # The handler reads the body itself: a request without the key is refused before that.
         stream=route.method == "POST",
         error_format="json",
-        ctx_public=route.public,
+        ctx_open=route.open in options.open_routes,
     )
 
 
@@ -143,11 +143,10 @@ def _self_description(api: Api) -> tuple[Route, ...]:
 
     @cache
     def document() -> bytes:
-        needs_key = not options.keyless
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
         described = [route for route in (*ROUTES, *own) if transcribes or not route.transcribes]
         return msgspec.json.encode(
-            describe_api(described, version=__version__, root_path=options.root_path, needs_key=needs_key)
+            describe_api(described, version=__version__, root_path=options.root_path, open_routes=options.open_routes)
         )
 
     async def show_openapi(exchange: Exchange) -> HTTPResponse:

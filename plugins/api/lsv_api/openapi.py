@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -30,7 +30,9 @@ _RANGES: Mapping[str, Range] = {
 }
 
 
-def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs_key: bool) -> dict[str, Any]:
+def describe_api(
+    routes: Sequence[Route], *, version: str, root_path: str, open_routes: Collection[str]
+) -> dict[str, Any]:
     """The whole document as plain data."""
     records = {
         record
@@ -53,11 +55,11 @@ def describe_api(routes: Sequence[Route], *, version: str, root_path: str, needs
         "paths": {},
         "components": {"schemas": components},
     }
-    if needs_key:
+    if "never" not in open_routes:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in routes:
         path = document["paths"].setdefault(_CAPTURE.sub(r"{\1}", route.path), {})
-        path[route.method.lower()] = _operation(route, by_record, needs_key)
+        path[route.method.lower()] = _operation(route, by_record, open_routes)
     return document
 
 
@@ -77,7 +79,7 @@ def _refine(properties: dict[str, Any]) -> None:
             field["anyOf"] = _PROMPTS
 
 
-def _operation(route: Route, schemas: dict[type, Any], needs_key: bool) -> dict[str, Any]:
+def _operation(route: Route, schemas: dict[type, Any], open_routes: Collection[str]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _NOT_WORD.sub("_", f"{route.method} {route.path}").strip("_").lower(),
@@ -98,7 +100,7 @@ def _operation(route: Route, schemas: dict[type, Any], needs_key: bool) -> dict[
         kind = "multipart/form-data" if route.form else "application/json"
         body = {kind: {"schema": schemas[route.request]}}
         operation["requestBody"] = {"required": True, "content": body}
-    if needs_key and not route.public:
+    if route.open not in open_routes:
         operation["security"] = [{"key": []}]
     return operation
 

@@ -17,8 +17,9 @@ from lsv_api.limits import Limits
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the API server; times in seconds.
 
-    ``api_keys`` and ``accounts`` (a file of them) empty leave the server open. ``shared_prefix_cache`` lets accounts
-    find each other's prefixes. ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
+    ``api_keys`` and ``accounts`` (a file of them) empty leave the server open; with them, ``protect_metrics`` asks for
+    a key to read metrics and health, too. ``shared_prefix_cache`` lets accounts find each other's prefixes.
+    ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
     be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
     ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
     none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
@@ -32,6 +33,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    protect_metrics: bool = False
     accounts: str | None = None
     shared_prefix_cache: bool = False
     server_count: int = 1
@@ -60,6 +62,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     ssl_ciphers: str | None = None
     limits: Limits = Limits()
     return_tokens_as_token_ids: bool = False
+    force_include_usage: bool = False
     drain_timeout: float = 30.0
     heartbeat: float = 15.0
     body_timeout: float = 60.0
@@ -70,6 +73,13 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     def keyless(self) -> bool:
         """Whether anybody may use the server."""
         return not self.api_keys and self.accounts is None
+
+    @property
+    def open_routes(self) -> frozenset[str]:
+        """The kinds of routes (``Route.open``) that need no key."""
+        if self.keyless:
+            return frozenset({"never", "monitoring", "always"})
+        return frozenset({"always"} if self.protect_metrics else {"monitoring", "always"})
 
     def __post_init__(self) -> None:
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
@@ -138,6 +148,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "host": ("host", str),
     "port": ("port", int),
     "api_keys": ("api_key", _tuple),
+    "protect_metrics": ("protect_metrics", bool),
     "accounts": ("api.accounts", str),
     "shared_prefix_cache": ("api.shared_prefix_cache", bool),
     "server_count": ("api.server_count", int),
@@ -165,6 +176,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "ssl_cert_reqs": ("ssl_cert_reqs", int),
     "ssl_ciphers": ("ssl_ciphers", str),
     "return_tokens_as_token_ids": ("return_tokens_as_token_ids", bool),
+    "force_include_usage": ("enable_force_include_usage", bool),
     "drain_timeout": ("drain_timeout", float),
     "heartbeat": ("api.heartbeat", float),
     "log_requests": ("disable_log_requests", _negated),

@@ -44,8 +44,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     streams: type | None = None
     """Record of the events of a streamed answer."""
 
-    public: bool = False
-    """Whether it is open without a key."""
+    open: Literal["never", "monitoring", "always"] = "never"
+    """Whether it is open without a key: those for monitoring are, unless the operator protects them."""
 
     probe: bool = False
     """Whether it is answered while the server drains."""
@@ -144,7 +144,7 @@ ROUTES = (
         handler=status.live,
         summary="200 as long as the process answers",
         response=responses.Alive,
-        public=True,
+        open="always",
         probe=True,
     ),
     Route(
@@ -153,6 +153,7 @@ ROUTES = (
         handler=status.health,
         summary="200 when every model is ready, 503 with the progress before",
         response=responses.Health,
+        open="monitoring",
         probe=True,
     ),
     Route(
@@ -161,6 +162,7 @@ ROUTES = (
         handler=status.health,
         summary="The same as /ready",
         response=responses.Health,
+        open="monitoring",
         probe=True,
     ),
     Route(
@@ -176,6 +178,7 @@ ROUTES = (
         path="/metrics",
         handler=status.metrics,
         summary="Metrics in Prometheus text format",
+        open="monitoring",
         probe=True,
     ),
 )

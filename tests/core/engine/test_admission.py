@@ -173,7 +173,7 @@ def test_truncation_keeps_the_end(kind: type):
     admitted = ADMISSION.admit(spec)
     assert admitted.prompt == Prompt(ids=(17, 18, 19)), "the text no longer is that of the tokens"
     assert ADMISSION.admit(admitted) == admitted
-    with pytest.raises(BadRequest, match="must be between 1"):
+    with pytest.raises(BadRequest, match="must be at least 1"):
         kind(truncate_prompt_tokens=0)
 
 

@@ -132,6 +132,13 @@ def test_prompt_logprobs_come_in_parts_and_leave_together():
     assert under_way.take(Update(id=0, tokens=(1,)), 11.0)[0].prompt_logprobs is None
 
 
+def test_tokens_that_come_together_share_their_gap():
+    gaps = Gaps()
+    gaps.add(0.3, 3)
+    assert (sum(gaps.counts), gaps.total) == (3, 0.3)
+    assert gaps.counts[GAP_BOUNDS.index(0.1)] == 3
+
+
 def gaps_of(*times: float) -> Gaps:
     gaps = Gaps()
     for seconds in times:
@@ -144,7 +151,7 @@ def test_times_between_tokens_are_counted_as_they_come():
     under_way.take(Update(id=0, tokens=(1,)), clock)
     for seconds in (0.0078125, 0.5, 0.53125, 1.0, 4.0):
         clock += seconds
-        under_way.take(Update(id=0, tokens=(1, 2)), clock)
+        under_way.take(Update(id=0, tokens=(1,)), clock)
     found = under_way.records(clock)[0].itl
     assert dict(zip((*GAP_BOUNDS, "longer"), found.counts, strict=True)) == {
         **dict.fromkeys(GAP_BOUNDS, 0), 0.01: 1, 0.5: 1, 0.75: 1, 1.0: 1, "longer": 1
@@ -162,7 +169,7 @@ def test_the_record_of_a_request():
     record = under_way.records(15.0)[0]
     assert record == RequestRecord(
         request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
-        best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=gaps_of(3.0), longest=3,
+        best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=gaps_of(1.5, 1.5), longest=3,
     )  # fmt: skip
     under_way.take(Update(id=0, finish=END), 15.0)
     assert not under_way.finished

@@ -8,8 +8,9 @@ import sys
 import msgspec
 import pytest
 
-from lsv.engine.engine import Engine, _make_update, make_refusal
+from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Submit, Update
+from lsv.engine.updates import make_refusal, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.request.request import FinishReason
@@ -177,7 +178,7 @@ def test_a_failed_row_fails_its_request_alone():
 @pytest.mark.parametrize(("why", "kind"), [(NO_TOKEN_LEFT, BadRequest), ("non-finite logits", RequestFailed)])
 def test_whose_fault_a_failed_row_is(why: str, kind: type[LsvError]):
     outcome = Outcome(make_request(0, (1,), sampling=SamplingParams()), finish=FinishReason.ERROR, error=why)
-    update = _make_update(0, outcome)
+    update = make_update(0, outcome)
     assert type(from_record(update.error)) is kind
 
 

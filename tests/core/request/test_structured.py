@@ -35,7 +35,7 @@ def test_a_schema_is_kept_as_text_in_its_order(schema: Any):
         ({"json": "{}", "regex": "a"}, "json and regex"),
         ({"json_object": True, "choice": ["a"]}, "json_object and choice"),
         ({"json": 3}, "must be a text"),
-        ({"json": {"a": object()}}, "no JSON schema"),
+        pytest.param({"json": {"a": object()}}, "no JSON schema", id="json-object"),
         ({"regex": 3}, "must be a text"),
         ({"choice": "ab"}, "list of texts"),
         ({"choice": []}, "at least one"),

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError
+from lsv.testing.fakes.client import FakeClient
 from lsv_api.options import ApiOptions
 from lsv_api.routes import ROUTES
 
@@ -30,9 +32,12 @@ def paths():
     ]
 
 
+MONITORING = ("/health", "/ready", "/metrics")
+
+
 @pytest.fixture
 async def locked(start):
-    return await start(api_keys=("right", "other"))
+    return await start(api_keys=("right", "other"), protect_metrics=True)
 
 
 async def test_every_route_but_live_needs_the_key(locked):
@@ -53,6 +58,30 @@ async def test_every_route_but_live_needs_the_key(locked):
         for key in ("right", "other"):
             opened = await locked.http.request(method, path, headers={"authorization": f"bearer {key}"})
             assert opened.status_code in (200, 400), path
+
+
+async def test_monitoring_needs_no_key_unless_it_is_protected(start):
+    site = await start(api_keys=("right",))
+    for headers in ({}, {"authorization": "Bearer wrong"}, KEY):
+        for path in MONITORING:
+            assert (await site.http.get(path, headers=headers)).status_code == 200, path
+    for path in ("/v1/models", "/version", "/openapi.json", "/"):
+        assert (await site.http.get(path)).status_code == 401, path
+    described = (await site.http.get("/openapi.json", headers=KEY)).json()["paths"]
+    assert [path for path, methods in described.items() if "security" not in methods.get("get", {"security": 1})] == [
+        "/live",
+        "/ready",
+        "/health",
+        "/metrics",
+    ]
+
+
+async def test_strangers_are_not_told_what_an_engine_died_of(start):
+    engine = FakeClient()
+    engine.status = EngineStatus(state="dead", error="/home/me/model: no such file")
+    site = await start(engine, api_keys=("right",))
+    assert (await site.http.get("/health")).json()["models"][0]["error"] is None
+    assert "/home/me" in (await site.http.get("/health", headers=KEY)).text
 
 
 @pytest.mark.parametrize(

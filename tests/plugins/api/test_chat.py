@@ -111,6 +111,15 @@ async def test_stop_reason(site):
     )
 
 
+async def test_token_ids(site):
+    body = (await site.chat(max_tokens=2, return_token_ids=True)).json()
+    assert body["prompt_token_ids"][:6] == [*b"<user>"]
+    assert body["choices"][0]["token_ids"] == [*b"He"]
+    found = events((await site.chat(max_tokens=2, return_token_ids=True, stream=True)).text)
+    assert found[0]["prompt_token_ids"] == body["prompt_token_ids"]
+    assert [token for event in found for token in event["choices"][0].get("token_ids", ())] == [*b"He"]
+
+
 async def test_prompt_logprobs(site):
     body = (await site.chat(prompt_logprobs=1, max_tokens=1)).json()
     assert body["prompt_logprobs"][0] is None

@@ -8,7 +8,8 @@ import struct
 
 import pytest
 
-from lsv.testing.fakes.client import BOS
+from lsv.engine.messages import Stats
+from lsv.testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
 
 
 async def test_answer(site):
@@ -73,11 +74,36 @@ async def test_logprobs_with_echo(site):
     shown = (await site.complete(echo=True, logprobs=2, max_tokens=2)).json()["choices"][0]
     assert shown["text"] == "HiHe"
     logprobs = shown["logprobs"]
-    assert logprobs["tokens"] == ["", "H", "i", "H", "e"]
+    assert logprobs["tokens"] == ["<|256|>", "H", "i", "H", "e"]
     assert logprobs["token_logprobs"] == [None, -0.25, -0.25, -0.25, -0.25]
     assert logprobs["text_offset"] == [0, 0, 1, 2, 3]
     assert logprobs["top_logprobs"][1] == {"H": -0.25, "I": -0.5}
     assert (await site.complete(prompt=[72], echo=True, max_tokens=1)).json()["choices"][0]["text"] == "HH"
+
+
+async def test_logprobs_with_echo_without_a_special_first_token(site):
+    body = (await site.complete(prompt=[72, 105], echo=True, logprobs=1, max_tokens=1)).json()
+    assert body["choices"][0]["logprobs"]["tokens"] == ["H", "i", "H"]
+    assert body["choices"][0]["logprobs"]["text_offset"] == [0, 1, 2]
+
+
+async def test_offsets_count_what_the_text_shows(site):
+    """Special tokens take no place in a text that leaves them out, and their own where it shows them."""
+    for skip, offsets in ((True, [0, 1, 1, 2]), (False, [0, 1, 8, 9])):
+        body = {"prompt": [72, 258, 105], "echo": True, "logprobs": 0, "max_tokens": 1, "skip_special_tokens": skip}
+        assert (await site.complete(**body)).json()["choices"][0]["logprobs"]["text_offset"] == offsets
+
+
+async def test_logprobs_of_the_chosen_token_alone(site):
+    logprobs = (await site.complete(logprobs=0, max_tokens=1)).json()["choices"][0]["logprobs"]
+    assert logprobs["top_logprobs"] == [{"H": -0.25}]
+
+
+async def test_logprobs_of_the_whole_vocabulary(start):
+    site = await start(FakeClient(fake_config(max_logprobs=-1)))
+    await site.complete(logprobs=-1, max_tokens=1)
+    await site.chat(logprobs=True, top_logprobs=-1, max_tokens=1)
+    assert [request.sampling.logprobs for request in site.engine.requests] == [VOCAB, VOCAB]
 
 
 async def test_stream_with_echo_and_logprobs(site):
@@ -101,6 +127,64 @@ async def test_prompt_logprobs_stand_in_the_choice(site):
         None,
         {"105": {"logprob": -0.25, "rank": 1, "decoded_token": "i"}},
     ]
+
+
+async def test_token_ids_are_returned_where_they_are_asked_for(site):
+    body = (await site.complete(max_tokens=3, return_token_ids=True)).json()["choices"][0]
+    assert body["prompt_token_ids"] == [BOS, 72, 105]
+    assert body["token_ids"] == [*b"Hel"]
+    assert "token_ids" not in (await site.complete(max_tokens=3)).json()["choices"][0]
+    reply = await site.complete(max_tokens=3, return_token_ids=True, stream=True, n=2)
+    found = [json.loads(line.removeprefix("data: "))["choices"][0] for line in reply.text.strip().split("\n\n")[:-1]]
+    for index in range(2):
+        mine = [choice for choice in found if choice["index"] == index]
+        assert [token for choice in mine for token in choice["token_ids"]] == [*b"Hel"]
+        assert [choice.get("prompt_token_ids") for choice in mine] == [[BOS, 72, 105], *[None] * (len(mine) - 1)]
+
+
+async def test_prompts_are_truncated_on_either_side(site):
+    for side, kept in (("left", [3, 4]), ("right", [1, 2])):
+        await site.complete(prompt=[1, 2, 3, 4], truncate_prompt_tokens=2, truncation_side=side)
+        assert list(site.engine.requests[-1].prompt.ids) == kept
+    await site.complete(prompt=[*range(200)] * 4, truncate_prompt_tokens=-1, max_tokens=12)
+    assert len(site.engine.requests[-1].prompt.ids) == 500
+
+
+async def test_usage_of_every_stream(start):
+    site = await start(force_include_usage=True)
+    for reply in (await site.complete(stream=True), await site.chat(stream=True)):
+        last = json.loads(reply.text.strip().split("\n\n")[-2].removeprefix("data: "))
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] > 0
+
+
+async def test_load_in_a_header_for_balancers(site):
+    site.engine.stats = Stats(kv_usage=0.5, waiting=2, running=3)
+    headers = {"endpoint-load-metrics-format": "TEXT"}
+    reply = await site.http.post("/v1/completions", json={"prompt": "Hi"}, headers=headers)
+    assert reply.headers["endpoint-load-metrics"] == (
+        "TEXT named_metrics.kv_cache_usage_perc=0.5, named_metrics.num_requests_waiting=2, "
+        "named_metrics.num_requests_running=3"
+    )
+    headers = {"endpoint-load-metrics-format": "json"}
+    reply = await site.http.post("/v1/completions", json={"prompt": "Hi", "stream": True}, headers=headers)
+    form, _, report = reply.headers["endpoint-load-metrics"].partition(" ")
+    assert (form, json.loads(report)["named_metrics"]["kv_cache_usage_perc"]) == ("JSON", 0.5)
+    assert "endpoint-load-metrics" not in (await site.complete()).headers
+
+
+async def test_forms_of_vectors(site):
+    expected = (3.0, 98.0, 0.5)
+    for dtype, letter in (("float32", "f"), ("float16", "e")):
+        for endianness, order in (("little", "<"), ("big", ">"), ("native", "=")):
+            body = {"input": "ab", "encoding_format": "base64", "embed_dtype": dtype, "endianness": endianness}
+            packed = base64.b64decode((await site.post("/v1/embeddings", **body)).json()["data"][0]["embedding"])
+            assert struct.unpack(f"{order}3{letter}", packed) == expected
+    body = {"input": "ab", "encoding_format": "base64", "embed_dtype": "bfloat16"}
+    packed = base64.b64decode((await site.post("/v1/embeddings", **body)).json()["data"][0]["embedding"])
+    halves = struct.unpack("<3H", packed)
+    assert struct.unpack("<3f", struct.pack("<3I", *(half << 16 for half in halves))) == expected
+    assert (await site.post("/v1/embeddings", input="ab", embed_dtype="float16")).status_code == 400
 
 
 async def test_embeddings(site):

@@ -47,6 +47,8 @@ async def test_a_client_that_leaves_aborts_its_request(site, stream, phase, path
     await until(lambda: site.engine.aborted)
     await until(lambda: site.app.ctx.api.traffic.running == 0)
     assert all(record.finish == "abort" for record in site.engine.finished)
+    counted = [line for line in site.app.ctx.api.metrics.text().decode().splitlines() if "http_requests_total{" in line]
+    assert counted == [f'lsv:http_requests_total{{route="{path}",status="499"}} 1.0']
 
 
 async def test_leaving_in_the_middle_of_a_stream(site):

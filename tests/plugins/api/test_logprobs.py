@@ -47,8 +47,9 @@ def test_as_many_candidates_as_were_asked_for(writer: LogprobWriter, top: int):
             assert shown.token == f"token_id:{chosen}"
             if chosen in ties:
                 assert shown.token in names
-            completion = writer.completion((position(logits, chosen, top),), (), 0, top)
-            assert set(completion.top_logprobs[0]) == {*names, shown.token}
+            completion = writer.completion(top, skip_special=True)
+            completion.extend((position(logits, chosen, top),))
+            assert set(completion.shown.top_logprobs[0]) == {*names, shown.token}
 
 
 def test_a_chosen_token_that_a_tie_left_out(writer: LogprobWriter):

@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lsv.engine.messages import Stats
 from lsv.errors import RequestFailed
-from lsv_api.http.metrics import buckets_1_2_5
+from lsv_api.metrics.engines import Recent
+from lsv_api.metrics.requests import buckets_1_2_5
 
 DASHBOARD = [
     "vllm:e2e_request_latency_seconds_bucket",
@@ -64,6 +65,18 @@ MANUAL = {
     "vllm:request_prefill_time_seconds": "histogram",
     "vllm:request_decode_time_seconds": "histogram",
     "vllm:request_max_num_generation_tokens": "histogram",
+    # newer names
+    "vllm:kv_cache_usage_perc": "gauge",
+    "vllm:inter_token_latency_seconds": "histogram",
+    "vllm:prefix_cache_queries": "counter",
+    "vllm:prefix_cache_hits": "counter",
+    "vllm:iteration_tokens_total": "histogram",
+    "vllm:request_inference_time_seconds": "histogram",
+    "vllm:request_params_max_tokens": "histogram",
+    "vllm:request_num_preemptions": "histogram",
+    "vllm:num_requests_waiting_by_reason": "gauge",
+    "vllm:admission_rejections": "counter",
+    "vllm:cache_config_info": "gauge",
 }
 
 BUCKETS = {
@@ -139,7 +152,8 @@ async def test_failures_are_counted_apart(site):
 async def test_engine_state_is_read_at_the_scrape(site):
     site.engine.stats = Stats(
         running=3, waiting=2, kv_usage=0.25, preemptions_total=7, prompt_tokens_total=1000,
-        generation_tokens_total=500, prefix_queries_total=10, prefix_hits_total=4, nonfinite_total=1,
+        generation_tokens_total=500, prefix_queries_total=10, prefix_hits_total=4, nonfinite_total=1, deferred=1,
+        rejections_total=5, tokens_total=1100, step_tokens=(2, 3, *[0] * 11, 1),
     )  # fmt: skip
     families = await scrape(site)
     assert sample(families, "vllm:num_requests_running") == 3
@@ -150,7 +164,27 @@ async def test_engine_state_is_read_at_the_scrape(site):
     assert sample(families, "vllm:gpu_prefix_cache_hit_rate") == 0.4
     assert sample(families, "lsv:nonfinite_total") == 1
     assert sample(families, "vllm:avg_prompt_throughput_toks_per_s") > 0
-    assert sample(await scrape(site), "vllm:avg_prompt_throughput_toks_per_s") == 0
+    assert sample(await scrape(site), "vllm:avg_prompt_throughput_toks_per_s") > 0, (
+        "a scrape changes nothing for others"
+    )
+    assert sample(families, "vllm:num_requests_waiting_by_reason", reason="capacity") == 1
+    assert sample(families, "vllm:num_requests_waiting_by_reason", reason="deferred") == 1
+    assert sample(families, "vllm:admission_rejections_total") == 5
+    assert sample(families, "vllm:iteration_tokens_total_bucket", le="8.0") == 5
+    assert sample(families, "vllm:iteration_tokens_total_count") == 6
+    assert sample(families, "vllm:iteration_tokens_total_sum") == 1100
+    assert sample(families, "vllm:cache_config_info", block_size="16", num_gpu_blocks="64") == 1
+
+
+def test_throughput_is_that_of_the_last_seconds():
+    recent = Recent(Stats(), 0.0)
+    for second in range(1, 31):
+        stats = Stats(steps_total=second, prompt_tokens_total=5 * second, generation_tokens_total=10 * second)
+        recent.rates(stats, float(second))
+    idle = Stats(steps_total=30, prompt_tokens_total=150, generation_tokens_total=300)
+    assert recent.rates(idle, 30.0) == recent.rates(idle, 30.0) == (5.0, 10.0)
+    assert recent.rates(idle, 60.0) == (0.0, 0.0)
+    assert recent.rates(Stats(steps_total=1, generation_tokens_total=7), 61.0) == (0.0, 7.0), "the engine is a new one"
 
 
 async def test_labels_come_from_closed_sets(site):

@@ -34,6 +34,7 @@ class FakeTokenizer:
     longest = 1
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
+    special_ids = frozenset(range(BOS, VOCAB))
     has_chat_template = True
     special_tokens: ClassVar[Mapping[str, str]] = {}
     special_texts: ClassVar[frozenset[str]] = frozenset()

@@ -9,6 +9,7 @@ from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
 from lsv.version import __version__
+from lsv_api.accounts.account import ANYBODY
 from lsv_api.http.context import Api, Exchange, describe
 from lsv_api.http.reply import json_response
 from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, Version
@@ -31,8 +32,13 @@ async def live(exchange: Exchange) -> HTTPResponse:
 
 
 async def health(exchange: Exchange) -> HTTPResponse:
-    """200 when every engine is ready and the server is not stopping, 503 with the progress otherwise."""
-    found = describe_health(exchange.api.service, draining=exchange.api.traffic.draining)
+    """200 when every engine is ready and the server is not stopping, 503 with the progress otherwise.
+
+    What an engine died of is not for strangers.
+    """
+    api = exchange.api
+    told = api.options.keyless or exchange.account is not ANYBODY
+    found = describe_health(api.service, draining=api.traffic.draining, told=told)
     return json_response(found, status=200 if found.status == "ready" else 503)
 
 
@@ -46,8 +52,8 @@ async def metrics(exchange: Exchange) -> HTTPResponse:
     return HTTPResponse(exchange.api.metrics.text(), content_type=CONTENT_TYPE_LATEST)
 
 
-def describe_health(service: Service, *, draining: bool) -> Health:
-    """The state of all engines, and the worst of them as the server's."""
+def describe_health(service: Service, *, draining: bool, told: bool = True) -> Health:
+    """The state of all engines, and the worst of them as the server's; errors if they may be ``told``."""
     models = [
         EngineState(
             model=name,
@@ -55,7 +61,7 @@ def describe_health(service: Service, *, draining: bool) -> Health:
             stage=status.stage,
             done=status.done,
             total=status.total,
-            error=status.error,
+            error=status.error if told else None,
         )
         for name, client in service.clients.items()
         for status in (client.status,)

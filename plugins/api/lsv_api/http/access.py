@@ -9,6 +9,7 @@ from lsv.errors import LsvError, Unauthorized
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import error_response
+from lsv_api.http.load_report import ASKED, HEADER, report_load
 from lsv_api.http.visitors import Visitors
 
 _EXPOSED = "x-request-id, retry-after, " + ", ".join(
@@ -33,8 +34,7 @@ class Gate:
             self._visitors.check(request)
             if self._is_preflight(request):
                 return self._preflight(request)
-            if not self._is_open(request):
-                self._let_in(request, exchange)
+            self._let_in(request, exchange)
         except LsvError as error:
             denied = error_response(error, exchange.request_id)
             record(exchange, "denied", denied.status)
@@ -47,21 +47,36 @@ class Gate:
         if exchange is not None:
             response.headers["x-request-id"] = exchange.request_id
             response.headers.update(self._api.quotas.headers(exchange.account))
+            self._report_load(request, response)
         response.headers["x-content-type-options"] = "nosniff"
         response.headers.setdefault("cache-control", "no-store")
         if self._options.allowed_origins:
             self._allow_origin(request, response)
         return None
 
+    def _report_load(self, request: Request, response: BaseHTTPResponse) -> None:
+        """Tell balancers that ask for it how loaded the engines are, with answers of the routes that use them."""
+        if request.method == "POST" and ASKED in request.headers and response.status == 200:
+            report = report_load(request.headers[ASKED], self._api.service.clients.values())
+            if report is not None:
+                response.headers[HEADER] = report
+
     def _is_open(self, request: Request) -> bool:
         """Routes without a key are marked at their declaration; anything routing did not find is not open."""
-        return self._options.keyless or (request.route is not None and getattr(request.route.ctx, "public", False))
+        return request.route is not None and getattr(request.route.ctx, "open", False)
 
     def _let_in(self, request: Request, exchange: Exchange) -> None:
-        """Find out whose key the request carries. Raises ``Unauthorized``, or ``RateLimited`` if it is used up."""
+        """Find out whose key the request carries, if it has one.
+
+        Raises ``Unauthorized`` where it needs a key, or ``RateLimited`` if that is used up.
+        """
+        if self._options.keyless:
+            return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         account = self._api.quotas.accounts.find(given.strip().encode("utf-8", "surrogateescape"))
         if account is None or scheme.lower() != "bearer":
+            if self._is_open(request):
+                return
             raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
         exchange.belongs_to(account)
         if request.method == "POST":

@@ -14,7 +14,13 @@ CLIENT_GONE = 499
 
 
 def record(exchange: Exchange, route: str, status: int) -> None:
-    """Log and count one finished request; ``route`` is a declared pattern, so it needs no escaping."""
+    """Log and count one finished request, once: an error on its way out passes several places that could.
+
+    ``route`` is a declared pattern, so it needs no escaping.
+    """
+    if exchange.recorded:
+        return
+    exchange.recorded = True
     exchange.api.metrics.count_http(route, status)
     if not exchange.api.options.log_requests:
         return

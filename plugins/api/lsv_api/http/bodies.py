@@ -57,8 +57,29 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": _EMPTY,
     "kv_transfer_params": _EMPTY,
     "vllm_xargs": _EMPTY,
+    "regex": _EMPTY,
+    "ebnf": _EMPTY,
+    "grammar": _EMPTY,
+    "json_schema": _EMPTY,
+    "structural_tag": _EMPTY,
+    "stop_regex": _EMPTY,
+    "logprob_token_ids": _EMPTY,
+    "thinking_token_budget": (None,),
+    "prompt_embeds": _EMPTY,
+    "lora_path": _EMPTY,
+    "custom_logit_processor": _EMPTY,
+    "custom_params": _EMPTY,
 }
 """Fields that other servers support and this one does not yet, with their neutral values."""
+
+RENAMED = {
+    "min_new_tokens": "min_tokens",
+    "max_new_tokens": "max_tokens",
+    "sampling_seed": "seed",
+    "no_stop_trim": "include_stop_str_in_output",
+    "top_logprobs_num": "logprobs",
+}
+"""Fields that other servers call differently."""
 
 IGNORED = frozenset(
     {
@@ -196,6 +217,10 @@ def _is_neutral(
         if read(fields[name]) not in unavailable[name]:
             raise Unsupported(f"{name} is not available on this server; leave it out", param=name)
         return True
+    if name in RENAMED:
+        if read(fields[name]) is None:
+            return True
+        raise Unsupported(f"{name} is called {RENAMED[name]} on this server", param=name)
     near = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.85)
     if near:
         raise BadRequest(f"Unknown field {name[:64]!r}; did you mean {near[0]!r}?", param=name[:64])

@@ -28,7 +28,7 @@ from lsv_api.parsing import PLAIN, Parsing
 from lsv_api.preparing import PreparingPool
 
 if TYPE_CHECKING:
-    from lsv_api.http.metrics import Metrics
+    from lsv_api.metrics.registry import Metrics
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -136,7 +136,8 @@ class Exchange:
     """One request and what is known about it so far; the access log is written from it.
 
     ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``size`` are the
-    bytes of its body. ``failure`` is an error that ended a stream after its status line was sent.
+    bytes of its body. ``failure`` is an error that ended a stream after its status line was sent, ``recorded`` whether
+    the log has it.
     """
 
     def __init__(self, request: Request, api: Api) -> None:
@@ -153,6 +154,7 @@ class Exchange:
         self.tokens = 0
         self.first_token: float | None = None
         self.failure: BaseException | None = None
+        self.recorded = False
         self._metered = False
 
     async def body(self, kind: type[Body]) -> Body:

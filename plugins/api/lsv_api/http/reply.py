@@ -11,7 +11,8 @@ from sanic.response import HTTPResponse
 from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.sse import send_events
-from lsv_api.records.requests import GenerationRequest
+from lsv_api.options import ApiOptions
+from lsv_api.records.requests import GenerationRequest, StreamOptions
 
 
 class EnvelopeFields(TypedDict):
@@ -50,12 +51,17 @@ class Envelope(msgspec.Struct, frozen=True):
         }
 
 
-def check_stream(body: GenerationRequest) -> None:
-    """Refuse combinations that can't be streamed, and stream options without a stream."""
+def check_stream(body: GenerationRequest, options: ApiOptions) -> None:
+    """Refuse combinations that can't be streamed, and stream options without a stream; streams that are always to tell
+    the usage are made to.
+    """
     if not body.stream:
         if body.stream_options is not None:
             raise BadRequest("stream_options needs stream to be true", param="stream_options")
         return
+    if options.force_include_usage:
+        body.stream_options = body.stream_options or StreamOptions()
+        body.stream_options.include_usage = True
     if body.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs can't be streamed; set stream to false", param="prompt_logprobs")
     if body.best_of is not None and body.best_of > (body.n or 1):

@@ -24,7 +24,7 @@ def event(record: Any) -> bytes:
     return b"data: " + _encoder.encode(record) + b"\n\n"
 
 
-SLOTS = tuple(secrets.token_hex(16) for _ in range(3))
+SLOTS = tuple(secrets.token_hex(16) for _ in range(4))
 """Stand in a template's record for what changes from event to event."""
 
 

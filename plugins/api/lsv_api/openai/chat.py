@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer, Answers
@@ -37,12 +38,13 @@ from lsv_api.records.responses import (
 async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(ChatRequest)
     served = exchange.served(body.model)
-    check_stream(body)
+    check_stream(body, exchange.api.options)
     tools = read_tools(body, served, exchange.api.options)
     prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")
-    params = reading.show_marks(force_calls(sampling_params(body, served, max_tokens, _logprobs(body)), tools))
+    sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
+    params = reading.show_marks(force_calls(sampling, tools))
     envelope = Envelope.of("chatcmpl", served, exchange)
     request = make_request(body, [prompt], params, envelope.id, exchange)
     request = served.admission.admit(request, field="messages", strict=True)
@@ -51,16 +53,16 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
     (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
-    return json_response(writer.whole(answers, usage))
+    return json_response(writer.whole(request, answers, usage))
 
 
-def _logprobs(body: ChatRequest) -> int | None:
+def _logprobs(body: ChatRequest, served: Served) -> int | None:
     """``logprobs`` switches them on, ``top_logprobs`` says how many candidates a position shows."""
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-    if body.top_logprobs is not None and body.top_logprobs < 0:
-        raise BadRequest(f"top_logprobs must be at least 0, got {body.top_logprobs}", param="top_logprobs")
-    return (body.top_logprobs or 0) if body.logprobs else None
+    if body.top_logprobs is not None and body.top_logprobs < -1:
+        raise BadRequest(f"top_logprobs must be at least -1, got {body.top_logprobs}", param="top_logprobs")
+    return served.admission.candidates_shown(body.top_logprobs or 0, "top_logprobs") if body.logprobs else None
 
 
 class ChatWriter:
@@ -77,6 +79,7 @@ class ChatWriter:
         self._role = options.response_role if prompted else body.messages[-1].role
         same_role = body.messages[-1].role == self._role
         self._echo = final_text(body.messages) if body.echo and same_role else ""
+        self._top = served.admission.candidates_shown(body.top_logprobs or 0, "top_logprobs") or 0
         self._logprobs = LogprobWriter(
             served.client.tokenizer,
             as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
@@ -88,13 +91,14 @@ class ChatWriter:
             self._readers[chunk.index] = self._reading.begin()
         return self._readers[chunk.index].read(chunk)
 
-    def whole(self, answers: Answers, usage: UsageCounter) -> ChatResponse:
+    def whole(self, request: RequestSpec, answers: Answers, usage: UsageCounter) -> ChatResponse:
         scored = answers.prompt_logprobs
         self._count_thoughts(usage)
         return ChatResponse(
             choices=[self._choice(index, answer) for index, answer in enumerate(answers.best())],
             usage=usage.usage(),
             prompt_logprobs=None if scored is None else prompt_logprobs(scored),
+            prompt_token_ids=self._ids(request.prompt.ids),
             **self._envelope.fields(),
         )
 
@@ -108,12 +112,13 @@ class ChatWriter:
                 data = b""
                 if chunk.index not in deltas:
                     deltas[chunk.index] = self._delta(chunk.index, usage)
-                    data = b"".join(event(self._chunk(choice, usage)) for choice in self._opening(chunk.index))
+                    opening = [self._chunk(choice, usage) for choice in self._opening(chunk.index)]
+                    opening[0].prompt_token_ids = self._ids(request.prompt.ids)
+                    data = b"".join(map(event, opening))
                 if not self._reading.is_plain:
                     data += self._read_events(chunk, usage)
-                elif chunk.text or chunk.logprobs:
-                    shown = self._shown(chunk.logprobs or ())
-                    data += deltas[chunk.index].fill(chunk.text, shown, usage.in_chunk(self._body.stream_options))
+                elif chunk.text or self._has_more(chunk):
+                    data += deltas[chunk.index].fill(*self._news(chunk), usage.in_chunk(self._body.stream_options))
                 if chunk.finish is not None:
                     data += event(self._chunk(self._end(chunk), usage))
                 if data:
@@ -122,28 +127,41 @@ class ChatWriter:
             yield event(ChatChunk(choices=[], usage=usage.usage(), **self._envelope.fields()))
 
     def _read_events(self, chunk: Chunk, usage: UsageCounter) -> bytes:
-        """Events for what a chunk adds to an answer that is read; the first one shows the log probabilities."""
+        """Events for what a chunk adds to an answer that is read; the first one shows its log probabilities and ids."""
         deltas = self.read(chunk)
         self._count_thoughts(usage)
-        if chunk.logprobs and not deltas:
+        if not deltas and self._has_more(chunk):
             deltas = [Delta(content="")]
-        shown = [self._shown(chunk.logprobs or ()), *[None] * len(deltas)]
-        choices = (
-            ChatChunkChoice(index=chunk.index, delta=delta, logprobs=logprobs)
-            for delta, logprobs in zip(deltas, shown, strict=False)
-        )
+        choices = [ChatChunkChoice(index=chunk.index, delta=delta) for delta in deltas]
+        if choices:
+            choices[0].logprobs = self._shown(chunk.logprobs or ())
+            choices[0].token_ids = self._ids(chunk.ids)
         return b"".join(event(self._chunk(choice, usage)) for choice in choices)
+
+    def _has_more(self, chunk: Chunk) -> bool:
+        """Whether a chunk without text still has something to show."""
+        return bool(chunk.logprobs or (self._body.return_token_ids and chunk.ids))
 
     def _count_thoughts(self, usage: UsageCounter) -> None:
         if self._reading.finds_thoughts:
             usage.count_thoughts(sum(reader.reasoning_tokens for reader in self._readers.values()))
 
     def _delta(self, index: int, usage: UsageCounter) -> EventTemplate:
-        """Events with new text: they are filled with the text, the log probabilities and the usage so far."""
-        text, logprobs, counts = SLOTS
+        """Events with new text: they are filled with what ``_news`` gives, and the usage so far."""
+        text, logprobs, ids, counts = SLOTS
         choice = ChatChunkChoice(index=index, delta=Delta(content=text), logprobs=logprobs)
+        if self._body.return_token_ids:
+            choice.token_ids = ids
         shown = UNSET if usage.in_chunk(self._body.stream_options) is UNSET else counts
         return EventTemplate(ChatChunk(choices=[choice], usage=shown, **self._envelope.fields()))
+
+    def _news(self, chunk: Chunk) -> tuple[Any, ...]:
+        """What a chunk brings: its text, its log probabilities and, if they are returned, its token ids."""
+        ids = (chunk.ids,) if self._body.return_token_ids else ()
+        return chunk.text, self._shown(chunk.logprobs or ()), *ids
+
+    def _ids(self, ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(ids) if self._body.return_token_ids else UNSET
 
     def _chunk(self, choice: ChatChunkChoice, usage: UsageCounter) -> ChatChunk:
         shown = usage.in_chunk(self._body.stream_options)
@@ -156,6 +174,7 @@ class ChatWriter:
             logprobs=self._shown(answer.logprobs),
             finish_reason=self._finish(answer.number, answer.finish),
             stop_reason=answer.stop,
+            token_ids=self._ids(answer.ids),
         )
 
     def _message(self, answer: Answer) -> ChatMessage:
@@ -196,4 +215,4 @@ class ChatWriter:
     def _shown(self, positions: tuple[PositionLogprobs, ...] | list[PositionLogprobs]) -> ChatLogprobs | None:
         if not self._body.logprobs:
             return None
-        return self._logprobs.chat(positions, self._body.top_logprobs or 0)
+        return self._logprobs.chat(positions, self._top)

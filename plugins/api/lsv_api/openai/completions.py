@@ -18,12 +18,12 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.generation import UsageCounter, collect, make_request, run
-from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
+from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import CompletionRequest
-from lsv_api.records.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, Usage
+from lsv_api.records.responses import CompletionChoice, CompletionResponse, Usage
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -31,7 +31,7 @@ DEFAULT_MAX_TOKENS = 16
 async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(CompletionRequest)
     served = exchange.served(body.model)
-    check_stream(body)
+    check_stream(body, exchange.api.options)
     prompts = await encode_prompts(body, served, exchange.api)
     params = _params(body, served)
     envelope = Envelope.of("cmpl", served, exchange)
@@ -49,7 +49,8 @@ def _params(body: CompletionRequest, served: Served) -> SamplingParams:
     if body.echo and body.logprobs is not None:
         if body.stream and params.candidates > 1:
             raise BadRequest("a stream with echo and logprobs takes n=1", param="n")
-        params = params.replace(prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
+        both = (body.logprobs, body.prompt_logprobs or 0)
+        params = params.replace(prompt_logprobs=-1 if -1 in both else max(both))
     return params
 
 
@@ -65,6 +66,7 @@ class CompletionWriter:
         self._body = body
         self._served = served
         self._envelope = envelope
+        self._top = served.admission.candidates_shown(body.logprobs, "logprobs")
         self._logprobs = LogprobWriter(
             served.client.tokenizer,
             as_ids=bool(body.return_tokens_as_token_ids) or options.return_tokens_as_token_ids,
@@ -93,24 +95,27 @@ class CompletionWriter:
                 exchange.count_tokens(len(chunk.ids))
                 key = (chunk.prompt, chunk.index)
                 first = key not in offsets
-                if not (first and self._body.echo) and _is_empty(chunk):
+                if not (first and self._body.echo) and self._is_empty(chunk):
                     continue
                 counts = usage.in_chunk(self._body.stream_options)
                 offset = offsets.get(key, 0)
                 choice, offsets[key] = self._delta(request.prompts[chunk.prompt], chunk, first, offset)
-                if chunk.finish is not None:
+                if first or chunk.finish is not None:
                     yield event(CompletionResponse(choices=[choice], usage=counts, **self._envelope.fields()))
                     continue
-                if first:
+                if key not in deltas:
                     deltas[key] = self._template(choice.index, counts)
-                yield deltas[key].fill(choice.text, choice.logprobs, counts)
+                ids = (choice.token_ids,) if self._body.return_token_ids else ()
+                yield deltas[key].fill(choice.text, choice.logprobs, *ids, counts)
         if self._body.stream_options and self._body.stream_options.include_usage:
             yield event(CompletionResponse(choices=[], usage=usage.usage(), **self._envelope.fields()))
 
     def _template(self, index: int, usage: Usage | UnsetType | None) -> EventTemplate:
-        """Events of an answer that grows: they are filled with the text, the log probabilities and the usage so far."""
-        text, logprobs, counts = SLOTS
+        """Events of an answer that grows: they are filled with what is new, and the usage so far."""
+        text, logprobs, ids, counts = SLOTS
         choice = CompletionChoice(index=index, text=text, logprobs=logprobs)
+        if self._body.return_token_ids:
+            choice.token_ids = ids
         shown = UNSET if usage is UNSET else counts
         return EventTemplate(CompletionResponse(choices=[choice], usage=shown, **self._envelope.fields()))
 
@@ -121,42 +126,64 @@ class CompletionWriter:
         prompt: Prompt,
         scored: tuple[PositionLogprobs | None, ...] | None,
     ) -> CompletionChoice:
-        text = "" if _prompt_only(self._body) else answer.text
-        positions: list[PositionLogprobs | None] = [] if _prompt_only(self._body) else [*answer.logprobs]
-        if self._body.echo:
-            text, positions = self._prompt_text(prompt) + text, [*(scored or ()), *positions]
+        echoed = self._prompt_text(prompt) if self._body.echo else ""
+        columns = self._columns(0)
+        if columns is not None:
+            self._echo(columns, prompt, scored, echoed)
+            columns.extend(() if _prompt_only(self._body) else answer.logprobs)
         wanted = self._body.prompt_logprobs is not None and scored is not None
         return CompletionChoice(
             index=index,
-            text=text,
-            logprobs=self._shown(positions, prompt, 0),
+            text=echoed if _prompt_only(self._body) else echoed + answer.text,
+            logprobs=None if columns is None else columns.shown,
             finish_reason="length" if _prompt_only(self._body) else answer.finish,
             stop_reason=answer.stop,
             prompt_logprobs=prompt_logprobs(scored) if wanted and scored is not None else None,
+            token_ids=self._ids(() if _prompt_only(self._body) else answer.ids),
+            prompt_token_ids=self._ids(prompt.ids),
         )
 
     def _delta(self, prompt: Prompt, chunk: Chunk, first: bool, offset: int) -> tuple[CompletionChoice, int]:
         """The choice of one event, and where the next one's tokens begin."""
-        text = chunk.text
-        positions: list[PositionLogprobs | None] = [*(chunk.logprobs or ())]
-        if first and self._body.echo:
-            text = self._prompt_text(prompt) + text
-            positions = [*(chunk.prompt_logprobs or ()), *positions]
+        echoed = self._prompt_text(prompt) if first and self._body.echo else ""
+        columns = self._columns(offset)
+        if columns is not None:
+            if first:
+                self._echo(columns, prompt, chunk.prompt_logprobs, echoed)
+            columns.extend(chunk.logprobs or ())
         choice = CompletionChoice(
             index=chunk.prompt * (self._body.n or 1) + chunk.index,
-            text=text,
-            logprobs=self._shown(positions, prompt, offset),
+            text=echoed + chunk.text,
+            logprobs=None if columns is None else columns.shown,
             finish_reason=chunk.finish,
             stop_reason=chunk.stop,
+            token_ids=self._ids(chunk.ids),
+            prompt_token_ids=self._ids(prompt.ids) if first else UNSET,
         )
-        return choice, offset + sum(len(position[0].text) for position in positions if position)
+        return choice, 0 if columns is None else columns.offset
 
-    def _shown(
-        self, positions: Sequence[PositionLogprobs | None], prompt: Prompt, offset: int
-    ) -> CompletionLogprobs | None:
-        if self._body.logprobs is None:
+    def _columns(self, offset: int) -> CompletionColumns | None:
+        if self._top is None:
             return None
-        return self._logprobs.completion(positions, prompt.ids, offset, self._body.logprobs)
+        skip_special = self._body.skip_special_tokens is not False
+        return self._logprobs.completion(self._top, skip_special=skip_special, offset=offset)
+
+    def _echo(
+        self,
+        columns: CompletionColumns,
+        prompt: Prompt,
+        scored: tuple[PositionLogprobs | None, ...] | None,
+        text: str,
+    ) -> None:
+        if self._body.echo and scored is not None:
+            columns.echo(prompt.ids, scored, text)
+
+    def _ids(self, ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(ids) if self._body.return_token_ids else UNSET
+
+    def _is_empty(self, chunk: Chunk) -> bool:
+        """While text is held back, chunks have nothing to show, unless ids are."""
+        return not (chunk.text or chunk.logprobs or chunk.finish or (self._body.return_token_ids and chunk.ids))
 
     def _prompt_text(self, prompt: Prompt) -> str:
         if prompt.text is not None:
@@ -164,8 +191,3 @@ class CompletionWriter:
         return self._served.client.tokenizer.decode(
             prompt.ids, skip_special_tokens=self._body.skip_special_tokens is not False
         )
-
-
-def _is_empty(chunk: Chunk) -> bool:
-    """While text is held back, chunks have nothing to show."""
-    return not (chunk.text or chunk.logprobs or chunk.finish)

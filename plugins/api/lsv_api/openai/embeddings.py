@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Vector
+from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange
@@ -27,7 +29,12 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     if body.dimensions is not None:
         raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
     prompts = await encode_prompts(body, served, exchange.api)
-    params = PoolingParams(truncate_prompt_tokens=body.truncate_prompt_tokens)
+    params = PoolingParams(
+        truncate_prompt_tokens=body.truncate_prompt_tokens, truncation_side=body.truncation_side or "left"
+    )
+    if body.encoding_format != "base64" and (body.embed_dtype or body.endianness):
+        field = "embed_dtype" if body.embed_dtype else "endianness"
+        raise BadRequest(f"{field} is for encoding_format base64; numbers have neither", param=field)
     request = RequestSpec(
         prompts=tuple(prompts),
         pooling=params,
@@ -39,12 +46,12 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     exchange.count_prompt(request.prompt_tokens)
     vectors = await served.client.encode(request)
     size = sum(map(len, vectors))
-    return await exchange.api.pool.run(size, _answer, vectors, body.encoding_format, served.name, exchange)
+    write = _packer(body) if body.encoding_format == "base64" else list
+    return await exchange.api.pool.run(size, _answer, vectors, write, served.name, exchange)
 
 
-def _answer(vectors: Sequence[Vector], encoding: str | None, model: str, exchange: Exchange) -> HTTPResponse:
+def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: str, exchange: Exchange) -> HTTPResponse:
     """Written vector by vector: millions of numbers at once would keep the interpreter's lock."""
-    write = _base64 if encoding == "base64" else list
     written = [msgspec.Raw(msgspec.json.encode(write(vector))) for vector in vectors]
     return json_response(
         EmbeddingResponse(
@@ -57,6 +64,30 @@ def _answer(vectors: Sequence[Vector], encoding: str | None, model: str, exchang
     )
 
 
-def _base64(vector: Sequence[float]) -> str:
-    """Little-endian float32, as the OpenAI client decodes it."""
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
+def _packer(body: EmbeddingRequest) -> Callable[[Vector], str]:
+    """Writes vectors as base64: little-endian float32, as the OpenAI client decodes it, unless asked otherwise."""
+    order = {"big": ">", "native": "="}.get(body.endianness or "", "<")
+
+    def write(vector: Vector) -> str:
+        if body.embed_dtype == "bfloat16":
+            packed = struct.pack(f"{order}{len(vector)}H", *map(_bfloat16, vector))
+        else:
+            packed = _pack(vector, order, body.embed_dtype or "float32")
+        return base64.b64encode(packed).decode("ascii")
+
+    return write
+
+
+def _pack(vector: Vector, order: str, dtype: str) -> bytes:
+    try:
+        return struct.pack(f"{order}{len(vector)}{'e' if dtype == 'float16' else 'f'}", *vector)
+    except OverflowError:
+        raise BadRequest(
+            f"embed_dtype {dtype} can't hold these vectors; ask for bfloat16", param="embed_dtype"
+        ) from None
+
+
+def _bfloat16(value: float) -> int:
+    """The upper half of a float32's bits, rounded to nearest even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF

@@ -23,49 +23,23 @@ class LogprobWriter:
     """Writes positions; ``as_ids`` shows tokens as ``token_id:17`` instead of their text."""
 
     def __init__(self, tokenizer: Tokenizer, *, as_ids: bool) -> None:
-        self._token_bytes = tokenizer.token_bytes
+        self._tokenizer = tokenizer
         self._as_ids = as_ids
 
     def chat(self, positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
         """``top`` most likely candidates beside each chosen token."""
         return ChatLogprobs([self._chat_position(position, top) for position in positions])
 
-    def completion(
-        self, positions: Sequence[PositionLogprobs | None], prompt: Sequence[int], offset: int, top: int
-    ) -> CompletionLogprobs:
-        """Parallel lists; ``offset`` is where the first token's text begins in the choice's text.
-
-        A position that is None stands for the first prompt token, ``prompt[0]``, which nothing predicted.
-        """
-        shown = CompletionLogprobs([], [], [], [])
-        for position in positions:
-            if position is None:
-                self._add(shown, self._name(prompt[0], ""), None, None, offset)
-                continue
-            chosen = position[0]
-            best = {self.token(entry): _finite(entry.logprob) for entry in (chosen, *_most_likely(position, top))}
-            self._add(shown, self.token(chosen), _finite(chosen.logprob), best if top else None, offset)
-            offset += len(chosen.text)
-        return shown
+    def completion(self, top: int, *, skip_special: bool, offset: int = 0) -> CompletionColumns:
+        """The lists of a completion, to be filled; ``offset`` is where the text of the first token begins."""
+        return CompletionColumns(self, self._tokenizer, top, skip_special=skip_special, offset=offset)
 
     def token(self, entry: TokenLogprob) -> str:
-        return self._name(entry.id, entry.text)
+        return self.name(entry.id, entry.text)
 
-    def _name(self, token: int, text: str) -> str:
+    def name(self, token: int, text: str) -> str:
+        """What a token is called."""
         return f"token_id:{token}" if self._as_ids else text
-
-    @staticmethod
-    def _add(
-        shown: CompletionLogprobs,
-        token: str,
-        logprob: float | None,
-        best: dict[str, float] | None,
-        offset: int,
-    ) -> None:
-        shown.tokens.append(token)
-        shown.token_logprobs.append(logprob)
-        shown.top_logprobs.append(best)
-        shown.text_offset.append(offset)
 
     def _chat_position(self, position: PositionLogprobs, top: int) -> ChatLogprob:
         chosen = position[0]
@@ -73,7 +47,51 @@ class LogprobWriter:
         return ChatLogprob(*self._shown(chosen), best)
 
     def _shown(self, entry: TokenLogprob) -> tuple[str, float, list[int]]:
-        return self.token(entry), _finite(entry.logprob), list(self._token_bytes(entry.id))
+        return self.token(entry), _finite(entry.logprob), list(self._tokenizer.token_bytes(entry.id))
+
+
+class CompletionColumns:
+    """Parallel lists over the tokens of a completion, ``top`` candidates a position."""
+
+    def __init__(
+        self, writer: LogprobWriter, tokenizer: Tokenizer, top: int, *, skip_special: bool, offset: int
+    ) -> None:
+        self.shown = CompletionLogprobs([], [], [], [])
+        self.offset = offset
+        """Where the text of the next token begins."""
+        self._writer = writer
+        self._tokenizer = tokenizer
+        self._top = top
+        self._skip_special = skip_special
+
+    def echo(self, ids: Sequence[int], positions: Sequence[PositionLogprobs | None], text: str) -> None:
+        """Add the prompt, of which ``text`` is shown. Nothing predicted its first token.
+
+        Special tokens stand in that text only where its author wrote them.
+        """
+        for token, position in zip(ids, positions, strict=True):
+            spelt = self._tokenizer.token_text(token)
+            hidden = token in self._tokenizer.special_ids and not text.startswith(spelt, self.offset)
+            self._add(token, spelt, position, hidden=hidden)
+
+    def extend(self, positions: Sequence[PositionLogprobs]) -> None:
+        """Add tokens of the answer."""
+        for position in positions:
+            token, spelt = position[0].id, position[0].text
+            hidden = self._skip_special and token in self._tokenizer.special_ids
+            self._add(token, spelt, position, hidden=hidden)
+
+    def _add(self, token: int, spelt: str, position: PositionLogprobs | None, *, hidden: bool) -> None:
+        name, shown = self._writer.token, self.shown
+        shown.tokens.append(self._writer.name(token, spelt))
+        shown.text_offset.append(self.offset)
+        shown.token_logprobs.append(None if position is None else _finite(position[0].logprob))
+        shown.top_logprobs.append(
+            None
+            if position is None
+            else {name(entry): _finite(entry.logprob) for entry in (position[0], *_most_likely(position, self._top))}
+        )
+        self.offset += 0 if hidden else len(spelt)
 
 
 def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:

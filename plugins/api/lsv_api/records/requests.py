@@ -97,6 +97,8 @@ class GenerationRequest(SampledRequest, kw_only=True):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
     guided_decoding_backend: str | None = None
+    return_token_ids: bool | None = None
+    truncation_side: Literal["left", "right"] | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -200,3 +202,6 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    endianness: Literal["native", "little", "big"] | None = None

@@ -66,6 +66,8 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
@@ -95,6 +97,7 @@ class ChatLogprob(msgspec.Struct):
 
 class ChatLogprobs(msgspec.Struct):
     content: list[ChatLogprob]
+    refusal: None = None
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
@@ -141,6 +144,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
@@ -152,6 +156,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     usage: Usage
     system_fingerprint: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
     kv_transfer_params: Mapping[str, str] | None = None
 
 
@@ -169,6 +174,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
@@ -181,6 +187,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):

@@ -1,0 +1,47 @@
+"""What the engine tells an owner of its requests."""
+
+from __future__ import annotations
+
+from lsv.engine.messages import Update
+from lsv.errors import BadRequest, LsvError, RequestFailed
+from lsv.request.params import NO_TOKEN_LEFT
+from lsv.request.request import FinishReason
+from lsv.scheduler.outcome import Outcome
+
+
+def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Update:
+    """What an outcome is to its owner; ``error`` is what it failed with, where that is known.
+
+    ``cached`` and the times are sent once: with the first tokens, or with the vector.
+    """
+    if outcome.error is not None and error is None:
+        error = _as_error(outcome.error)
+    request = outcome.request
+    planned, first = request.first_planned, request.first_token
+    is_first = outcome.vector is not None or (outcome.tokens and len(request.output) == len(outcome.tokens))
+    return Update(
+        id=id,
+        index=request.index,
+        tokens=outcome.tokens,
+        logprobs=outcome.logprobs,
+        prompt_logprobs=outcome.prompt_logprobs,
+        vector=outcome.vector,
+        cached=request.cached if is_first else None,
+        queued=planned - request.arrival if is_first and planned is not None else None,
+        prefill=first - planned if is_first and planned is not None and first is not None else None,
+        preemptions=0 if outcome.finish is None else request.preemptions,
+        finish=outcome.finish,
+        stop=outcome.stop,
+        complete=outcome.complete,
+        error=None if error is None else error.record(),
+    )
+
+
+def _as_error(why: str) -> LsvError:
+    """A row's failure; that no token may be drawn is for its client to mend."""
+    return BadRequest(why) if why == NO_TOKEN_LEFT else RequestFailed(why)
+
+
+def make_refusal(id: int, error: LsvError) -> Update:
+    """The answer to a request that was not admitted."""
+    return Update(id=id, finish=FinishReason.ERROR, error=error.record())

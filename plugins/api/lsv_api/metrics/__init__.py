@@ -1,0 +1,1 @@
+"""Prometheus metrics: what each request was like, and how the engines are."""

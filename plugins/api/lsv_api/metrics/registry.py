@@ -1,0 +1,37 @@
+"""All metrics of a server, under the names vLLM's dashboards query, and some of our own under ``lsv:``."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from lsv.engine.client import Service
+from lsv_api.metrics.engines import EngineCollector
+from lsv_api.metrics.requests import RequestMetrics
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own. ``model_name`` is a model's first served name."""
+
+    def __init__(self, service: Service, folder: str | None = None) -> None:
+        """``folder`` is where several processes count together, if they do."""
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._shown = self._registry
+        clients = tuple({id(client): client for client in service.clients.values()}.values())
+        if folder is not None:
+            self._shown = CollectorRegistry(auto_describe=False)
+            MultiProcessCollector(self._shown, folder)
+        self._shown.register(EngineCollector(clients))
+        self._requests = RequestMetrics(self._registry, max(client.config.max_model_len for client in clients))
+        self._http = Counter("lsv:http_requests", "HTTP requests.", ("route", "status"), registry=self._registry)
+        for client in clients:
+            self._requests.prepare(client.config.served_names[0])
+            client.on_finished(self._requests.observe)
+
+    def count_http(self, route: str, status: int) -> None:
+        """Count a request; ``route`` is the pattern of a declared route, never what a client wrote."""
+        self._http.labels(route, str(status)).inc()
+
+    def text(self) -> bytes:
+        """The exposition in Prometheus text format."""
+        return generate_latest(self._shown)
