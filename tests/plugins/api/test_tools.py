@@ -78,6 +78,15 @@ async def test_streamed_calls(site):
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+async def test_token_ids_of_calls(site):
+    asked = {"tools": [WEATHER], "return_token_ids": True}
+    whole = (await site.chat(**asked)).json()["choices"][0]["token_ids"]
+    found = events((await site.chat(**asked, stream=True)).text)
+    assert [id for event in found for id in event["choices"][0].get("token_ids", ())] == whole
+    assert bytes(id for id in whole if id < 256).decode() == TWO
+    assert found[0]["prompt_token_ids"] == list(site.engine.requests[-1].prompt.ids)
+
+
 async def test_the_first_call_alone(site):
     asked = {"tools": [WEATHER], "parallel_tool_calls": False}
     assert len((await site.chat(**asked)).json()["choices"][0]["message"]["tool_calls"]) == 1
