@@ -183,7 +183,8 @@ async def test_guided_and_plain_requests_side_by_side(server):
             return answer.choices[0].message.content or ""
 
         alone = await asyncio.gather(*(chat(number) for number in range(8)))
-        guided = (chat(number, guided_json=PERSON, temperature=1.0, seed=number) for number in range(8))
+        spaced = {"guided_json": PERSON, "guided_whitespace_pattern": " ?", "temperature": 1.0}
+        guided = (chat(number, **spaced, seed=number) for number in range(8))
         both = await asyncio.gather(*(chat(number) for number in range(8)), *guided)
     assert both[:8] == alone
     for text in both[8:]:

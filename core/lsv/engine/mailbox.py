@@ -65,6 +65,7 @@ def merge(updates: Sequence[Update]) -> Update:
         preemptions=last.preemptions,
         finish=last.finish,
         stop=last.stop,
+        complete=last.complete,
         error=last.error,
     )
 

@@ -85,11 +85,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Kind]:
     """
     launch, kinds, placed = Worker.launch, list[Kind](), placement()
 
-    def watched(worker: Worker, plan: StepPlan) -> None:
+    def watched(worker: Worker, plan: StepPlan, *masks: Any) -> None:
         kinds.append(plan.kind)
         waits = placed.waits if placed else 0
         with without_waiting() if plan.kind == Kind.DECODE else nullcontext():
-            launch(worker, plan)
+            launch(worker, plan, *masks)
         if placed and plan.kind == Kind.DECODE:
             assert placed.waits == waits
 
@@ -218,8 +218,8 @@ def test_log_probabilities_are_not_waited_for_while_steps_are_launched(
 ) -> None:
     params, depth, launch = SAMPLING.replace(logprobs=2, prompt_logprobs=1), [], Worker.launch
 
-    def watched(worker: Worker, plan: StepPlan) -> None:
-        launch(worker, plan)
+    def watched(worker: Worker, plan: StepPlan, *masks: Any) -> None:
+        launch(worker, plan, *masks)
         depth.append(worker.in_flight)
 
     monkeypatch.setattr(Worker, "launch", watched)
@@ -249,9 +249,9 @@ def test_a_decoding_step_takes_few_copies_and_no_new_pinned_memory(
         pytest.skip("there is no C++ compiler")
     steps: list[tuple[int, int]] = []
 
-    def watched(worker: Worker, plan: StepPlan) -> None:
+    def watched(worker: Worker, plan: StepPlan, *masks: Any) -> None:
         copies, pinned = placed.mark(), placed.pinned_allocations
-        launch(worker, plan)
+        launch(worker, plan, *masks)
         if plan.kind == Kind.DECODE:
             steps.append((placed.mark() - copies, placed.pinned_allocations - pinned))
 
