@@ -18,6 +18,7 @@ from lsv.nn.model import run, write_item
 from lsv.nn.step import Embeddings, Step
 from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
+from lsv.worker.load.bound import bind_ops
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.loaded import fill, open_source
 
@@ -41,10 +42,22 @@ def engine_config(
 def load(config: EngineConfig, catalog: Catalog) -> Declared:
     """Declare, bind nothing, fill."""
     declared = declare(config, catalog)
+    _fill(declared, config, catalog)
+    return declared
+
+
+def load_bound(config: EngineConfig, catalog: Catalog, platform: str) -> tuple[Declared, dict[str, str]]:
+    """Declare, bind a platform's kernels, fill; the model, and by which implementation each op is bound."""
+    declared = declare(config, catalog)
+    ops = {line.op: line.implementation for line in bind_ops(declared, catalog, platform, reference=False)}
+    _fill(declared, config, catalog)
+    return declared, ops
+
+
+def _fill(declared: Declared, config: EngineConfig, catalog: Catalog) -> None:
     source = open_source(config, declared, catalog)
     fill(declared, source)
     source.close()
-    return declared
 
 
 class Sequences:
@@ -246,6 +259,14 @@ def reference_model(config: EngineConfig) -> Callable[[Tokens], torch.Tensor]:
         return found.float()
 
     return logits
+
+
+def check_kernels(sequences: Sequences, plain: Declared, schedule: str, tolerance: float) -> None:
+    """That a model with kernels has the logits of one without, up to a share of the largest."""
+    expected = run_schedule(Sequences(plain), SCHEDULES["whole"])
+    error = compare_logits(schedule, run_schedule(sequences, SCHEDULES[schedule]), expected).error
+    largest = max(float(logits.abs().max()) for logits in expected.values())
+    assert error <= tolerance * largest, f"{schedule}: off by {error / largest} of the largest logit"
 
 
 def compare_logits(name: str, logits: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> Comparison:

@@ -19,11 +19,9 @@ from lsv.nn import model
 from lsv.offers import OpSpec
 from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv.testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
 from lsv.testing.tiny import tiny
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
+from lsv.worker.load.declared import Declared
 from lsv_triton import plugin
 from lsv_triton.attention.backend import TritonAttention
 from lsv_triton.attention.cache import KVCache
@@ -60,29 +58,18 @@ class HostAttention(TritonAttention):
         return super().allocate(spec, self.host)  # type: ignore[no-any-return]
 
 
-def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[Declared, dict[str, str]]:
+def make(path: Path, family: str, dtype: str) -> tuple[Declared, dict[str, str]]:
     """The model, and by which implementation each op is bound."""
-    catalog = catalog_of(plugin, lsv_models.plugin)
-    config = engine_config(path, family, dtype=dtype)
-    declared = declare(config, catalog)
-    ops = {line.op: line.implementation for line in bind_ops(declared, catalog, "cuda", not fused)}
-    source = open_source(config, declared, catalog)
-    fill(declared, source)
-    source.close()
-    return declared, ops
+    return load_bound(engine_config(path, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin), "cuda")
 
 
 def check(family: str, dtype: str, schedule: str, path: Path) -> None:
     checkpoint = tiny(family, path)
-    plain, _ = make(checkpoint, family, dtype, fused=False)
-    fused, ops = make(checkpoint, family, dtype, fused=True)
+    plain = load(engine_config(checkpoint, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin))
+    fused, ops = make(checkpoint, family, dtype)
     assert ops["layer"] == LAYER
     assert ops["rms_norm"] == "lsv_triton.layers.norm:RmsNorm"
-    expected = run_schedule(Sequences(plain), SCHEDULES["whole"])
-    found = run_schedule(Sequences(fused), SCHEDULES[schedule])
-    largest = max(float(logits.abs().max()) for logits in expected.values())
-    for sequence, logits in expected.items():
-        assert float((found[sequence] - logits).abs().max()) <= TOLERANCE[dtype] * largest
+    check_kernels(Sequences(fused), plain, schedule, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -99,7 +86,7 @@ def test_every_family_and_dtype(family: str, dtype: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_launches_of_a_step(family: str, tmp_path: Path, host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """By layer, apart from products: projection to attention, attention, each sum with the norm after it, the gate."""
-    declared, _ = make(tiny(family, tmp_path), family, "float32", fused=True)
+    declared, _ = make(tiny(family, tmp_path), family, "float32")
     sequences = Sequences(declared, HostAttention(host))
     launched: list[str] = []
     launch = GridExecutor.__call__
@@ -126,7 +113,7 @@ def test_a_fused_layer_changes_no_bit(
     family: str, kv_dtype: str, tmp_path: Path, host: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the same kernels launched one after the other."""
-    declared, _ = make(tiny(family, tmp_path), family, "float32", fused=True)
+    declared, _ = make(tiny(family, tmp_path), family, "float32")
     dtype = torch.int8 if kv_dtype == "int8" else torch.float32
     found = run_schedule(Sequences(declared, HostAttention(host), kv_dtype=dtype), SCHEDULES["whole"])
     monkeypatch.setattr(layer, "PagedPlan", int)  # as if plans were of another kind, which the fused kernel can't take
@@ -137,7 +124,7 @@ def test_a_fused_layer_changes_no_bit(
 
 
 def test_modules_below_the_layer_have_kernels_of_their_own(tmp_path: Path) -> None:
-    declared, ops = make(tiny("qwen3", tmp_path), "qwen3", "float32", fused=True)
+    declared, ops = make(tiny("qwen3", tmp_path), "qwen3", "float32")
     layer = declared.model.layers[0]
     assert type(layer.kernel).__name__ == "FusedLayer"
     assert layer.before_attn.kernel is not None

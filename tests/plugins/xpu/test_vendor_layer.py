@@ -14,12 +14,10 @@ from torch.utils._pytree import tree_leaves
 import lsv_models.plugin
 from lsv.nn.step import Step
 from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv.testing.model import Sequences, check_kernels, engine_config, load, load_bound
 from lsv.testing.tiny import tiny
 from lsv.testing.vendors.signatures import Op
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
+from lsv.worker.load.declared import Declared
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 from lsv_xpu.vllm.layer import VllmLayer
@@ -35,16 +33,9 @@ def fakes() -> Iterator[None]:
     libraries.forget()
 
 
-def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[Declared, dict[str, str]]:
+def make(path: Path, family: str, dtype: str) -> tuple[Declared, dict[str, str]]:
     """The model, and by which implementation each op is bound."""
-    catalog = catalog_of(plugin, lsv_models.plugin)
-    config = engine_config(path, family, dtype=dtype)
-    declared = declare(config, catalog)
-    ops = {line.op: line.implementation for line in bind_ops(declared, catalog, "xpu", not fused)}
-    source = open_source(config, declared, catalog)
-    fill(declared, source)
-    source.close()
-    return declared, ops
+    return load_bound(engine_config(path, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin), "xpu")
 
 
 @pytest.mark.parametrize(
@@ -58,15 +49,11 @@ def make(path: Path, family: str, dtype: str, *, fused: bool) -> tuple[Declared,
 )
 def test_logits_are_those_of_the_plain_model(family: str, dtype: str, tmp_path: Path) -> None:
     checkpoint = tiny(family, tmp_path)
-    plain, _ = make(checkpoint, family, dtype, fused=False)
-    fused, ops = make(checkpoint, family, dtype, fused=True)
+    plain = load(engine_config(checkpoint, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin))
+    fused, ops = make(checkpoint, family, dtype)
     assert ops["layer"] == LAYER
     assert ops["rope"] == "lsv_xpu.vllm.ops:Rotate"
-    expected = run_schedule(Sequences(plain), SCHEDULES["whole"])
-    found = run_schedule(Sequences(fused), SCHEDULES["mixed"])
-    largest = max(float(logits.abs().max()) for logits in expected.values())
-    for sequence, logits in expected.items():
-        assert float((found[sequence] - logits).abs().max()) <= TOLERANCE[dtype] * largest
+    check_kernels(Sequences(fused), plain, "mixed", TOLERANCE[dtype])
 
 
 class Launches(TorchDispatchMode):
@@ -113,7 +100,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
 @pytest.mark.parametrize(("family", "norms"), [("llama", []), ("qwen3", ["rms_norm", "rms_norm"])])
 def test_launches_of_a_layer(family: str, norms: list[str], launches: Launches, tmp_path: Path) -> None:
-    declared, _ = make(tiny(family, tmp_path), family, "float16", fused=True)
+    declared, _ = make(tiny(family, tmp_path), family, "float16")
     layers: list[Any] = list(declared.model.layers)
     tokens, hidden = 3, declared.model.norm.weight.shape[0]
     backend: Any = Attention(launches)
