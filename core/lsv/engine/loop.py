@@ -62,6 +62,8 @@ _WHOLE_MESSAGE = 0.002
 """Seconds that a step may wait for the rest of a message that has arrived in part."""
 _FAREWELL = 0.5
 """Seconds a slow reader gets to read why the engine ended."""
+_TRIM_INTERVAL = 30.0
+"""Seconds after which free memory goes back to the system."""
 
 
 class EngineLoop:
@@ -80,6 +82,7 @@ class EngineLoop:
         self._drains: list[tuple[int, int]] = []
         self._draining = False
         self._next_beat = 0.0
+        self._next_trim = time.monotonic() + _TRIM_INTERVAL
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
         listener.setblocking(False)
@@ -108,6 +111,7 @@ class EngineLoop:
             self._poll(self._poll_timeout())
             self._finish_reading()
             self._beat()
+            self._trim()
             changed, self._stats_changed = self._stats_changed, False
             if self._engine.has_work:
                 self._deliver(self._engine.step())
@@ -151,6 +155,12 @@ class EngineLoop:
         for number, connection in tuple(self._connections.items()):
             if not connection.is_behind:
                 self._send(number, beat)
+
+    def _trim(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_trim:
+            self._next_trim = now + _TRIM_INTERVAL
+            heap.trim()
 
     def _make_beat(self, stage: str) -> Beat:
         config = self._engine.config

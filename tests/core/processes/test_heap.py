@@ -33,6 +33,14 @@ PROGRAM = textwrap.dedent(
         heap.return_large_blocks()
     together = Barrier(THREADS)
     before = resident()
+    if sys.argv[1] == "trimmed":
+        small = [bytes(4_000) for _ in range(10_000)]
+        kept = small[::10]
+        del small
+        grown = resident() - before
+        heap.trim()
+        print(resident() - before, grown)
+        sys.exit()
     with ThreadPoolExecutor(THREADS) as threads:
         kept = list(threads.map(work, range(THREADS)))
         print(resident() - before)
@@ -40,12 +48,21 @@ PROGRAM = textwrap.dedent(
 )
 
 
+def run(how):
+    return [int(word) for word in subprocess.check_output([sys.executable, "-c", PROGRAM, how], text=True).split()]
+
+
 def growth(how):
     """Bytes by which a process has grown whose threads have freed all but a little."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    return run(how)[0]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 def test_threads_give_back_what_they_freed():
     assert growth("bounded") < 0.4 * growth("as it is")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library has no malloc_trim")
+def test_free_pages_between_used_ones_are_given_back():
+    trimmed, grown = run("trimmed")
+    assert trimmed < 0.5 * grown
