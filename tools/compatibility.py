@@ -61,11 +61,24 @@ def find_tests(root: Path = ROOT / "tests") -> dict[str, list[str]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Tests and the rows they name, by marks of their own, of some of their parameters, or of the whole file."""
+    tests = [node for node in tree.body if isinstance(node, _TESTS) and node.name.lower().startswith("test")]
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield from ((test.name, row) for row in _rows(node.value) for test in tests)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.row":
-                    yield from ((node.name, ast.literal_eval(argument)) for argument in decorator.args)
+        if isinstance(node, _TESTS):
+            yield from ((node.name, row) for decorator in node.decorator_list for row in _rows(decorator))
+
+
+_TESTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _rows(marks: ast.expr) -> Iterator[str]:
+    """The rows in an expression, each once."""
+    calls = (node for node in ast.walk(marks) if isinstance(node, ast.Call))
+    named = (call.args for call in calls if ast.unparse(call.func) == "pytest.mark.row")
+    yield from dict.fromkeys(ast.literal_eval(argument) for arguments in named for argument in arguments)
 
 
 def state(row: Row, held: Held) -> str:

@@ -62,6 +62,17 @@ def test_marks_are_read_from_the_source(tmp_path: Path) -> None:
     }
 
 
+def test_marks_of_a_file_and_of_single_parameters_count(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "test_x.py"
+    file.parent.mkdir()
+    file.write_text(
+        "import pytest\n\npytestmark = [pytest.mark.slow, pytest.mark.row('F-1')]\n\ndef helper():\n    ...\n\n"
+        "@pytest.mark.parametrize('x', [1, pytest.param(2, marks=pytest.mark.row('F-2'))])\ndef test_y(x):\n    ...\n"
+    )
+    assert compatibility.find_tests(tmp_path / "tests") == {"F-1": ["tests/test_x.py::test_y"],
+                                                            "F-2": ["tests/test_x.py::test_y"]}  # fmt: skip
+
+
 def test_the_page_has_a_table_for_each_group() -> None:
     rows = [Row("F-1", "Group", "a|b", "", ""), Row("F-2", "Other", "c", "planned", "soon")]
     text = compatibility.page(rows, {"F-1": ["x"]})
