@@ -96,6 +96,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    """False leaves out the spaces that some tokenizers put between two special tokens that are shown."""
     truncate_prompt_tokens: Annotated[int | None, Range(-1, _MOST)] = None
     """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
     truncation_side: Side = "left"

@@ -98,3 +98,23 @@ class Detokenizer:
             if len(rest) >= pending and self._decode(self._window[:cut]) + rest == text:
                 return cut
         return 0
+
+
+class UnspacedDetokenizer(Detokenizer):
+    """The same, special tokens shown, without the spaces that some decoders put between two added tokens.
+
+    Spaces that are such a token's own stay.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
+        super().__init__(tokenizer, prompt, skip_special_tokens=False)
+        self._added = tokenizer.added_texts
+        self._follows_added = False
+
+    def push(self, token: int) -> str:
+        text = super().push(token)
+        own = self._added.get(token)
+        if own is not None and self._follows_added and text.endswith(own) and text[: -len(own)].isspace():
+            text = own
+        self._follows_added = own is not None
+        return text

@@ -51,7 +51,8 @@ class Tokenizer:
         self._texts: dict[int, str] = {}
         self._bytes: dict[int, bytes] = {}
         added = backend.get_added_tokens_decoder()
-        self._added = frozenset(added)
+        self.added_texts = {token: entry.content for token, entry in added.items()}
+        """Tokens that were added to the vocabulary, special ones among them."""
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.special_tokens = dict(special_tokens or {})
         self.vocab_size: int = max(backend.get_vocab_size(), max(added, default=-1) + 1)
@@ -211,7 +212,7 @@ class Tokenizer:
 
     def _plain_text(self, token: int) -> str | None:
         piece = self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
-        if piece is None or token in self._added or self._spelling is None or self._spelling.is_part(piece):
+        if piece is None or token in self.added_texts or self._spelling is None or self._spelling.is_part(piece):
             return None
         try:
             text = self._spelling.spell(piece).decode()

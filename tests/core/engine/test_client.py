@@ -6,6 +6,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from lsv import hookimpl
 from lsv.engine.admission import encode_bad_words, make_submit
@@ -13,7 +15,7 @@ from lsv.engine.engine import Engine
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Update
 from lsv.engine.offline.inline_client import InlineClient
-from lsv.engine.stream import OutputStream
+from lsv.engine.stream import Candidate, OutputStream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.offers import LogitsProcessorOffer
 from lsv.plugins import Plugins
@@ -29,6 +31,7 @@ from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.plugins import plugins_of
+from lsv.text.tokenizer import Tokenizer
 
 TOKENIZER = letters(97)
 
@@ -107,6 +110,22 @@ def test_how_stop_tokens_show():
     assert read(shown, ended)[0] == "ab<end>"
     asked = Update(id=0, tokens=ids("abc"), finish=STOP, stop=ids("c")[0])
     assert read(SamplingParams(stop_token_ids=ids("c")), asked) == ("abc", ids("abc"), STOP, ids("c")[0])
+
+
+@pytest.mark.row("F-060")
+def test_spaces_between_special_tokens():
+    backend = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(["[A]", "[B]"])
+    update = Update(id=0, tokens=(1, 2), finish=END)
+    for given, text in (
+        ({}, ""),
+        ({"skip_special_tokens": False}, "[A] [B]"),
+        ({"skip_special_tokens": False, "spaces_between_special_tokens": False}, "[A][B]"),
+        ({"spaces_between_special_tokens": False}, ""),
+    ):
+        candidate = Candidate((), SamplingParams(**given), Tokenizer(backend), None)
+        assert candidate.take(update)[0] == text
 
 
 def test_no_text_where_none_is_wanted():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from lsv.text.detokenize import Detokenizer
+from lsv.text.detokenize import Detokenizer, UnspacedDetokenizer
 from lsv.text.tokenizer import Tokenizer
 
 
@@ -151,6 +151,23 @@ def test_a_run_of_byte_tokens_that_is_no_text_in_the_end():
     run = [3 + byte for byte in (0xC3, 0xA9, 0xFF)]
     assert SPACES.decode([260, *run]) == "Hello" + 3 * "\N{REPLACEMENT CHARACTER}"
     assert "".join(stream(SPACES, [260, *run])).startswith("Helloé\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.row("F-060")
+def test_spaces_between_added_tokens_are_left_out_where_nobody_wants_them():
+    backend = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "hello": 1}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([AddedToken(name, special=True) for name in ("[A]", "[B]")])
+    backend.add_tokens([AddedToken("  x", special=False)])
+    tokenizer = Tokenizer(backend)
+    for ids, spaced, unspaced in (
+        ([2, 3, 1, 2], "[A] [B] hello [A]", "[A][B] hello [A]"),
+        ([1, 2, 3, 2], "hello [A] [B] [A]", "hello [A][B][A]"),
+        ([2, 4], "[A]   x", "[A]  x"),
+    ):
+        assert "".join(stream(tokenizer, ids, skip_special_tokens=False)) == spaced == tokenizer.decode(ids, False)
+        detokenizer = UnspacedDetokenizer(tokenizer)
+        assert "".join([*map(detokenizer.push, ids), detokenizer.flush()]) == unspaced
 
 
 def test_spaces_between_sentencepiece_tokens():

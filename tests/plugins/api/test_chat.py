@@ -179,7 +179,7 @@ async def test_parameters_reach_the_engine(site):
     await site.chat(
         temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=3, presence_penalty=1, frequency_penalty=-1,
         repetition_penalty=1.1, stop="x", stop_token_ids=[5], include_stop_str_in_output=True,
-        ignore_eos=True, min_tokens=2, skip_special_tokens=False, bad_words=["bad"],
+        ignore_eos=True, min_tokens=2, skip_special_tokens=False, spaces_between_special_tokens=False, bad_words=["bad"],
         logit_bias={"7": 2.5}, allowed_token_ids=[1, 2], priority=3, cache_salt="tenant", user="u",
     )  # fmt: skip
     params = site.engine.requests[0].sampling
@@ -198,6 +198,7 @@ async def test_parameters_reach_the_engine(site):
         {7: 2.5},
         (1, 2),
     )
+    assert params.spaces_between_special_tokens is False
     assert site.engine.requests[0].priority == 3
     assert len(site.engine.requests[0].salt) == 32
 
