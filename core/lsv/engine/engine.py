@@ -338,9 +338,10 @@ class Engine(Generic[Owner]):
         if total and (not self._warned_at or total - self._warned_at >= _WARN_EVERY):
             self._warned_at = total
             log.warning(
-                "A request is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
+                "Request %s is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
                 "This can affect the end-to-end performance. Increase gpu_memory_utilization or tensor_parallel_size "
                 "to provide more KV cache memory. total_cumulative_preemption_cnt=%d",
+                self._started.preempted,
                 total,
             )
 

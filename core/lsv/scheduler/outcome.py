@@ -56,11 +56,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Totals:
     """What a scheduler has counted since its start, as in ``Counts``."""
 
-    __slots__ = ("generation_tokens", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens")
+    __slots__ = ("generation_tokens", "preempted", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens")
 
     def __init__(self) -> None:
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
         self.prompt_tokens = self.generation_tokens = 0
+        self.preempted = ""
+        """The request that was preempted last, as its client named it."""
 
     def count_prompt(self, tokens: int, cached: int, *, looked_up: bool) -> None:
         """A request is admitted for the first time, with ``cached`` tokens of its prompt found if looked up."""

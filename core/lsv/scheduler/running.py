@@ -164,6 +164,7 @@ class RunningBatch:
     def _requeue(self, job: Job) -> None:
         """A preempted job waits again, to be computed anew."""
         self._totals.preemptions += 1
+        self._totals.preempted = job.request.spec.request_id
         job.request.preemptions += 1
         job.request.status = Status.WAITING
         self._waiting.requeue(job)

@@ -81,6 +81,11 @@ class Scheduler:
         return self._totals.preemptions
 
     @property
+    def preempted(self) -> str:
+        """The request that was preempted last, as its client named it."""
+        return self._totals.preempted
+
+    @property
     def counts(self) -> Counts:
         totals = self._totals
         return Counts(

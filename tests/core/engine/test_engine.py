@@ -202,6 +202,7 @@ def test_preemption_is_told_once_in_known_words(caplog):
     assert engine.stats.preemptions_total > 0
     lines = [record.message for record in caplog.records if "PreemptionMode.RECOMPUTE" in record.message]
     assert len(lines) == 1
+    assert lines[0].startswith("Request r3 is preempted by PreemptionMode.RECOMPUTE mode because")
     assert "total_cumulative_preemption_cnt=1" in lines[0]
 
 
