@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from lsv.request.structured import GuidedDecodingParams as GuidedDecodingParams
     from lsv.request.structured import StructuredOutputsParams as StructuredOutputsParams
     from lsv.text.prompts import ExplicitEncoderDecoderPrompt as ExplicitEncoderDecoderPrompt
+    from lsv.text.prompts import PromptInputs as PromptInputs
     from lsv.text.prompts import TextPrompt as TextPrompt
     from lsv.text.prompts import TokensPrompt as TokensPrompt
+    from lsv.text.prompts import zip_enc_dec_prompts as zip_enc_dec_prompts
 
 _HOMES = {
     "AsyncEngineArgs": "lsv.offline.engine_args",
@@ -44,8 +46,10 @@ _HOMES = {
     "GuidedDecodingParams": "lsv.request.structured",
     "StructuredOutputsParams": "lsv.request.structured",
     "ExplicitEncoderDecoderPrompt": "lsv.text.prompts",
+    "PromptInputs": "lsv.text.prompts",
     "TextPrompt": "lsv.text.prompts",
     "TokensPrompt": "lsv.text.prompts",
+    "zip_enc_dec_prompts": "lsv.text.prompts",
 }
 
 __all__ = ["__version__", "hookimpl", *_HOMES]

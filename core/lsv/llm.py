@@ -19,8 +19,9 @@ from lsv.engine.messages import Stats
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
-from lsv.engine.offline.llm_engine import Output
+from lsv.engine.offline.llm_engine import Output, refuse_adapters
 from lsv.engine.offline.progress import progress_bar
+from lsv.engine.offline.tokenizer_group import TokenizerGroup
 from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
@@ -136,7 +137,7 @@ class LLM:
         computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
         their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
-        _refuse_adapters(lora_request, prompt_adapter_request)
+        refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
         outputs = self._run(listed, params, use_tqdm, priority)
@@ -146,20 +147,20 @@ class LLM:
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool = True,
+        lora_request: object = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
-        lora_request: object = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation or to each of several; content may have media in parts, as in the OpenAI API.
 
         Raises ``BadRequest`` without a chat template.
         """
-        _refuse_adapters(lora_request)
+        refuse_adapters(lora_request)
         single = not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         tokenizer, prompts = self.get_tokenizer(), []
@@ -197,7 +198,7 @@ class LLM:
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest``.
         """
-        _refuse_adapters(lora_request, prompt_adapter_request)
+        refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = _list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
         outputs = self._run(listed, params, use_tqdm, None)
@@ -303,6 +304,9 @@ class LLMEngine(SteppedEngine):
     def get_tokenizer(self) -> Tokenizer:
         return self.client.tokenizer
 
+    def get_tokenizer_group(self) -> TokenizerGroup:
+        return TokenizerGroup(self.client.tokenizer)
+
     def get_model_config(self) -> ModelConfig:
         return ModelConfig.of(self.client.config, self.client.fit)
 
@@ -370,11 +374,6 @@ def _load_plugins(given: dict[str, Any]) -> Plugins:
         {name: Given(value, f"argument {name}") for name, value in named.items() if value is not None},
     )
     return plugins.load(chosen["plugins"], chosen["no_plugin"] or (), chosen["extra_plugins"])
-
-
-def _refuse_adapters(*requests: object) -> None:
-    if any(request is not None for request in requests):
-        raise BadRequest("adapters are not served: merge one into its model's weights", param="lora_request")
 
 
 def _list_params(

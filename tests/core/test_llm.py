@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,7 @@ def test_chat(llm: LLM):
     two = llm.chat([conversation, conversation], greedy(), use_tqdm=False, add_generation_prompt=False)
     assert [output.prompt for output in two] == ["uHi", "uHi"]
     assert llm.chat(conversation, greedy(), use_tqdm=False, chat_template="X")[0].prompt == "X"
+    assert llm.chat(conversation, greedy(), False, None, "X", True)[0].prompt == "X"
     assert llm.get_tokenizer() is TOKENIZER
 
 
@@ -279,6 +281,44 @@ def test_an_engine_stepped_by_hand(llm: LLM):
     assert engine.get_num_unfinished_requests() == 1
     engine.abort_request(["c", "nobody"])
     assert not engine.has_unfinished_requests()
+
+
+@pytest.mark.row("F-072")
+def test_what_a_request_by_hand_may_bring():
+    asked, records = [], []
+    llm = make()
+    engine = llm.llm_engine
+    llm._client._engine.submit = lambda owner, submit, real=llm._client._engine.submit: (
+        asked.append(submit.spec), real(owner, submit),
+    )  # fmt: skip
+    llm._client._report = lambda *given: records.append(given[0])
+    engine.add_request("a", "Hello", greedy(2), time.monotonic() - 100, None, {"traceparent": "00-1-2-01"}, priority=3)
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert (asked[0].trace, asked[0].priority) == ({"traceparent": "00-1-2-01"}, 3)
+    assert records[0].ttft > 100
+    with pytest.raises(BadRequest, match="adapters are not served"):
+        engine.add_request("b", "Hello", greedy(2), lora_request=object())
+
+
+@pytest.mark.row("F-022")
+def test_a_tokenizer_as_scripts_reach_it(llm: LLM):
+    group = llm.llm_engine.get_tokenizer_group()
+    ids = group.encode(prompt="Hello")
+    assert ids == TOKENIZER.encode("Hello")
+    assert group.get_lora_tokenizer() is TOKENIZER
+    prompt: lsv.PromptInputs = lsv.TokensPrompt(prompt_token_ids=ids)
+    assert llm.generate(prompt, greedy(), use_tqdm=False)[0].prompt_token_ids == tuple(ids)
+
+
+@pytest.mark.row("F-034")
+def test_prompts_of_two_lists_are_zipped():
+    audio = lsv.TextPrompt(prompt="", multi_modal_data={"audio": "sound"})
+    one, two = lsv.zip_enc_dec_prompts(["a", audio], [None, lsv.TokensPrompt(prompt_token_ids=[1])])
+    assert (one["encoder_prompt"], one["decoder_prompt"]) == ("a", None)
+    assert two == lsv.ExplicitEncoderDecoderPrompt(encoder_prompt=audio, decoder_prompt={"prompt_token_ids": [1]})
+    with pytest.raises(BadRequest, match="2 encoder prompts need as many decoder prompts, got 1"):
+        lsv.zip_enc_dec_prompts(["a", "b"], ["c"])
 
 
 def test_closing(llm: LLM):

@@ -11,6 +11,7 @@ from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
+from lsv.engine.offline.llm_engine import refuse_adapters
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import Supervisor
 from lsv.errors import BadRequest, EngineDied, LsvError
@@ -69,15 +70,18 @@ class AsyncLLMEngine:
         inputs: PromptInput,
         sampling_params: SamplingParams,
         request_id: str,
+        lora_request: object = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: object = None,
         *,
         priority: int = 0,
-        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The answers to a prompt as they grow; the last output is ``finished``, or was aborted.
 
         Leaving the generator early aborts the request. Raises ``BadRequest``, also for an id that is in use,
         ``EngineDied``, ``RequestFailed`` or what the model could not be loaded for.
         """
+        refuse_adapters(lora_request, prompt_adapter_request)
         spec = await self._ask(inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers)
         generation = Generation(spec, sampling_params, self._client.admission.admit(spec))
         aborted = self._running[request_id] = asyncio.Event()
@@ -97,11 +101,13 @@ class AsyncLLMEngine:
         inputs: PromptInput,
         pooling_params: PoolingParams,
         request_id: str,
+        lora_request: object = None,
+        trace_headers: Mapping[str, str] | None = None,
         *,
         priority: int = 0,
-        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """The vector of a prompt, once it is there. Raises as ``generate`` does."""
+        refuse_adapters(lora_request)
         spec = await self._ask(inputs, request_id, pooling=pooling_params, priority=priority, trace=trace_headers)
         aborted = self._running[request_id] = asyncio.Event()
         try:

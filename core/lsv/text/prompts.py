@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, TypedDict
 
@@ -46,6 +46,26 @@ class ExplicitEncoderDecoderPrompt(TypedDict):
 
     encoder_prompt: str | TextPrompt | TokensPrompt
     decoder_prompt: str | TextPrompt | TokensPrompt | None
+
+
+PromptInputs: TypeAlias = str | Sequence[int] | TextPrompt | TokensPrompt | ExplicitEncoderDecoderPrompt
+"""Every form of a prompt, for annotations of scripts."""
+
+
+def zip_enc_dec_prompts(enc_prompts: Iterable[Any], dec_prompts: Iterable[Any]) -> list[ExplicitEncoderDecoderPrompt]:
+    """Prompts of encoder-decoders from two lists, pair by pair, as vLLM's users make them.
+
+    Raises ``BadRequest`` for lists of different lengths.
+    """
+    encoders, decoders = list(enc_prompts), list(dec_prompts)
+    if len(encoders) != len(decoders):
+        raise BadRequest(
+            f"{len(encoders)} encoder prompts need as many decoder prompts, got {len(decoders)}", param="dec_prompts"
+        )
+    return [
+        ExplicitEncoderDecoderPrompt(encoder_prompt=encoder, decoder_prompt=decoder)
+        for encoder, decoder in zip(encoders, decoders, strict=True)
+    ]
 
 
 class PromptReader:

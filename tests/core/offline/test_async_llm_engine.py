@@ -27,11 +27,13 @@ async def test_requests_of_a_script():
         assert len({output.outputs[0].text for output, _ in answers}) == 1
         assert all(output.finished and count > 1 for output, count in answers), "they come as they grow"
 
-        (vector, _) = await last(engine.encode({"prompt": "Hello"}, PoolingParams(), "v"))
+        (vector, _) = await last(engine.encode({"prompt": "Hello"}, PoolingParams(), "v", None, {"traceparent": "x"}))
         assert len(vector.outputs.embedding) > 8
 
         long = engine.generate("Hello", GREEDY.replace(max_tokens=400), "long")
         first = await anext(long)
+        with pytest.raises(BadRequest, match="adapters are not served"):
+            await anext(engine.generate("Hello", GREEDY, "adapted", object()))
         with pytest.raises(BadRequest, match="under way"):
             await anext(engine.generate("Hello", GREEDY, "long"))
         await engine.abort("long")

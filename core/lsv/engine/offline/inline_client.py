@@ -65,25 +65,26 @@ class InlineClient(ClientBase):
         """The ids of the requests that have not ended."""
         return (*self._streams, *(submit.spec.request_id for submit, _ in self._pooling.values()))
 
-    def add(self, request: RequestSpec) -> RequestSpec:
-        """Queue a request of one prompt, and give it as it was admitted.
+    def add(self, request: RequestSpec, arrival: float | None = None) -> RequestSpec:
+        """Queue a request of one prompt, and give it as it was admitted; its times count from ``arrival``.
 
         Raises ``BadRequest`` or ``Overloaded``, and then nothing of it is queued.
         """
         assert len(request.prompts) == 1, "each prompt is a request of its own here"
         assert request.request_id not in self._streams, f"request {request.request_id} is running"
+        arrival = self._now() if arrival is None else arrival
         if request.pooling is not None:
-            return self._add_pooling(request)
-        stream = self._open(request, self._now())
+            return self._add_pooling(request, arrival)
+        stream = self._open(request, arrival)
         self._engine.submit(None, stream.submit)
         self._streams[request.request_id] = stream
         self._by_id[stream.submit.id] = stream
         return stream.request
 
-    def _add_pooling(self, request: RequestSpec) -> RequestSpec:
+    def _add_pooling(self, request: RequestSpec, arrival: float) -> RequestSpec:
         submit = self._open_pooling(request)
         self._engine.submit(None, submit)
-        self._pooling[submit.id] = (submit, self._now())
+        self._pooling[submit.id] = (submit, arrival)
         return submit.spec
 
     def abort(self, request_ids: Iterable[str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
@@ -14,6 +14,12 @@ from lsv.request.spec import RequestSpec
 from lsv.text.prompts import PromptInput, PromptReader
 
 Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
+
+
+def refuse_adapters(*requests: object) -> None:
+    """Raises ``BadRequest`` where one is asked for."""
+    if any(request is not None for request in requests):
+        raise BadRequest("adapters are not served: merge one into its model's weights", param="lora_request")
 
 
 class LLMEngine:
@@ -31,20 +37,35 @@ class LLMEngine:
         self._pooling: dict[str, RequestSpec] = {}
 
     def add_request(
-        self, request_id: str, prompt: PromptInput, params: SamplingParams | PoolingParams, *, priority: int = 0
+        self,
+        request_id: str,
+        prompt: PromptInput,
+        params: SamplingParams | PoolingParams,
+        arrival_time: float | None = None,
+        lora_request: object = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: object = None,
+        *,
+        priority: int = 0,
     ) -> None:
-        """Queue a request. Raises ``BadRequest``, also for an id that is in use, or ``Overloaded``."""
+        """Queue a request. ``arrival_time`` is what its times count from, on the monotonic clock; now if it is left out.
+
+        There are no adapters: None alone is taken. Raises ``BadRequest``, also for an id that is in use, or
+        ``Overloaded``.
+        """
+        refuse_adapters(lora_request, prompt_adapter_request)
         if request_id in self._generating or request_id in self._pooling:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
         read = self._prompts.read(prompt)
+        named: dict[str, Any] = {"request_id": request_id, "priority": priority, "trace": trace_headers or {}}
         if isinstance(params, SamplingParams):
-            asked = RequestSpec(prompts=(read,), sampling=params, request_id=request_id, priority=priority)
-            self._generating[request_id] = Generation(asked, params, self.client.add(asked))
+            asked = RequestSpec(prompts=(read,), sampling=params, **named)
+            self._generating[request_id] = Generation(asked, params, self.client.add(asked, arrival_time))
             return
         if read.media:
             raise BadRequest("there are no vectors for prompts with media: leave them out", param="multi_modal_data")
-        asked = RequestSpec(prompts=(read,), pooling=params, request_id=request_id, priority=priority)
-        self._pooling[request_id] = self.client.add(asked)
+        asked = RequestSpec(prompts=(read,), pooling=params, **named)
+        self._pooling[request_id] = self.client.add(asked, arrival_time)
 
     def step(self, *, finished_only: bool = False) -> list[Output]:
         """One step: the answers that have grown, or only those that are complete.
