@@ -179,8 +179,8 @@ async def test_parameters_reach_the_engine(site):
     await site.chat(
         temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=3, presence_penalty=1, frequency_penalty=-1,
         repetition_penalty=1.1, stop="x", stop_token_ids=[5], include_stop_str_in_output=True,
-        ignore_eos=True, min_tokens=2, skip_special_tokens=False, spaces_between_special_tokens=False, bad_words=["bad"],
-        logit_bias={"7": 2.5}, allowed_token_ids=[1, 2], priority=3, cache_salt="tenant", user="u",
+        ignore_eos=True, min_tokens=2, skip_special_tokens=False, spaces_between_special_tokens=False,
+        bad_words=["bad"], logit_bias={"7": 2.5}, allowed_token_ids=[1, 2], priority=3, cache_salt="tenant", user="u",
     )  # fmt: skip
     params = site.engine.requests[0].sampling
     assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (

@@ -48,7 +48,7 @@ class LLMEngine:
         *,
         priority: int = 0,
     ) -> None:
-        """Queue a request. ``arrival_time`` is what its times count from, on the monotonic clock; now if it is left out.
+        """Queue a request. Its times count from ``arrival_time`` of the monotonic clock, or from now.
 
         There are no adapters: None alone is taken. Raises ``BadRequest``, also for an id that is in use, or
         ``Overloaded``.
