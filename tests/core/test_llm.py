@@ -49,6 +49,7 @@ def expected(prompt: list[int], count: int = 6) -> tuple[int, ...]:
     return tuple(fake_tokens.expected_output(make_request(0, tuple(prompt), sampling=greedy(count)), 10_000))
 
 
+@pytest.mark.row("F-056", "F-057", "F-067", "F-068")
 def test_outputs_have_the_names_that_users_know(llm: LLM):
     (output,) = llm.generate("Hello", greedy(logprobs=1, prompt_logprobs=0), use_tqdm=False)
     ids = TOKENIZER.encode("Hello")
@@ -63,10 +64,11 @@ def test_outputs_have_the_names_that_users_know(llm: LLM):
     assert answer.logprobs[0][answer.token_ids[0]].decoded_token == TOKENIZER.token_text(answer.token_ids[0])
     assert output.prompt_logprobs[0] is None
     assert len(output.prompt_logprobs) == len(ids)
-    assert output.num_cached_tokens == 0
+    assert (output.num_cached_tokens, output.encoder_prompt) == (0, None)
     assert "Hello" in repr(output)
 
 
+@pytest.mark.row("F-026", "F-029", "F-030", "F-031")
 @pytest.mark.parametrize(
     ("prompts", "count"),
     [
@@ -87,6 +89,7 @@ def test_every_form_of_prompts(llm: LLM, prompts: Any, count: int):
         assert output.outputs[0].token_ids == expected(list(output.prompt_token_ids))
 
 
+@pytest.mark.row("F-026", "F-028")
 def test_the_old_keyword_for_token_ids(llm: LLM):
     assert llm.generate(prompt_token_ids=[[1, 2]], sampling_params=greedy(), use_tqdm=False)[0].prompt is None
     with pytest.raises(BadRequest, match="not both"):
@@ -95,6 +98,7 @@ def test_the_old_keyword_for_token_ids(llm: LLM):
         llm.generate()
 
 
+@pytest.mark.row("F-025", "F-054")
 def test_order_is_that_of_the_prompts_whatever_ends_first(llm: LLM):
     params = [greedy(20), greedy(1), greedy(7)]
     outputs = llm.generate([[1], [2], [3]], params, use_tqdm=False)
@@ -107,6 +111,7 @@ def test_more_prompts_than_run_at_a_time():
     assert [output.outputs[0].token_ids for output in outputs] == [expected([1, n], 3) for n in range(90)]
 
 
+@pytest.mark.row("F-037", "F-038", "F-346")
 def test_the_best_of_several_candidates(llm: LLM):
     (output,) = llm.generate([[1]], SamplingParams(n=2, best_of=4, max_tokens=5, ignore_eos=True), use_tqdm=False)
     assert [answer.index for answer in output.outputs] == [0, 1]
@@ -115,6 +120,7 @@ def test_the_best_of_several_candidates(llm: LLM):
     assert sums == sorted(sums, reverse=True)
 
 
+@pytest.mark.row("F-027")
 def test_chat(llm: LLM):
     conversation = [{"role": "user", "content": "Hi"}]
     one = llm.chat(conversation, greedy(), use_tqdm=False)
@@ -126,6 +132,7 @@ def test_chat(llm: LLM):
     assert llm.get_tokenizer() is TOKENIZER
 
 
+@pytest.mark.row("F-027")
 def test_chat_reads_messages_as_the_server_does():
     """``developer`` is the system, and the arguments of earlier tool calls are objects."""
     calls = "{% for c in m.tool_calls or () %}{{ c.function.arguments.x }}{% endfor %}"
@@ -141,6 +148,7 @@ def test_chat_reads_messages_as_the_server_does():
         llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)
 
 
+@pytest.mark.row("F-028", "F-094")
 def test_parameters_of_each_vector(llm: LLM):
     params = [PoolingParams(truncate_prompt_tokens=1), PoolingParams()]
     outputs = llm.encode(prompt_token_ids=[[1, 2], [1, 2]], pooling_params=params, use_tqdm=False)
@@ -184,6 +192,7 @@ def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
     assert "running 0, waiting 0" in caplog.text
 
 
+@pytest.mark.row("F-028", "F-069")
 def test_vectors(llm: LLM):
     outputs = llm.encode(["Hello", "World"], use_tqdm=False)
     assert [len(output.outputs.embedding) for output in outputs] == [4, 4]
@@ -245,6 +254,7 @@ def test_the_end_of_the_worker():
         llm.generate([[1]], greedy(), use_tqdm=False)
 
 
+@pytest.mark.row("F-025")
 def test_progress(llm: LLM, capsys: pytest.CaptureFixture[str]):
     llm.generate([[1], [2]], greedy(), use_tqdm=True)
     assert "2/2" in capsys.readouterr().err
@@ -252,6 +262,7 @@ def test_progress(llm: LLM, capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.row("F-351")
 def test_prefix_cache(llm: LLM):
     prompt = [*range(1, 30)]
     llm.generate([prompt], greedy(), use_tqdm=False)
@@ -260,6 +271,7 @@ def test_prefix_cache(llm: LLM):
     assert llm.generate([prompt], greedy(), use_tqdm=False)[0].num_cached_tokens == 0
 
 
+@pytest.mark.row("F-073", "F-074", "F-075", "F-079")
 def test_an_engine_stepped_by_hand(llm: LLM):
     engine: LLMEngine = llm.llm_engine
     prompts = [("a", greedy(2)), ("b", greedy(4)), ("v", PoolingParams())]
@@ -329,6 +341,7 @@ def test_closing(llm: LLM):
         llm.generate([[1]], greedy())
 
 
+@pytest.mark.row("F-023")
 def test_deleting_frees_the_engine():
     llm = make()
     executor = weakref.ref(llm.llm_engine.client._engine._executor)
@@ -351,6 +364,7 @@ def test_options_by_their_names():
         read_options({"max_num_seqs": "many"}, loaded)
 
 
+@pytest.mark.row("F-025")
 def test_adapters_are_none(llm: LLM):
     (output,) = llm.generate([[1]], use_tqdm=False, lora_request=None, prompt_adapter_request=None)
     assert output.outputs

@@ -263,6 +263,7 @@ def lsv_kernels():
 """
 
 
+@pytest.mark.row("F-120")
 def test_a_step_that_hangs_on_the_only_device_ends(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag, folder = tmp_path / "hang", tmp_path / "site"
     info = folder / "lsv_hanging-0.1.dist-info"

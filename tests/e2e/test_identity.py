@@ -97,6 +97,7 @@ def plain(checkpoint: str) -> list[tuple[int, ...]]:
     return run(checkpoint)
 
 
+@pytest.mark.row("F-356")
 @pytest.mark.parametrize("names", PAIRS, ids="+".join)
 def test_an_optimisation_changes_no_token(checkpoint: str, plain: list[tuple[int, ...]], names: tuple[str, ...]):
     check_alike(checkpoint, run(checkpoint, *names), plain)
@@ -109,6 +110,7 @@ def test_all_optimisations_together_match_transformers(family: str, tmp_path):
     check_against_transformers(path, answers)
 
 
+@pytest.mark.row("F-006")
 @TWO_RANKS
 def test_two_ranks_match_transformers(tmp_path):
     path = tiny("llama", tmp_path / "llama", max_position_embeddings=512)

@@ -119,6 +119,7 @@ def plain(checkpoint: str) -> dict[bool, Scored]:
     return {False: ask(checkpoint, options), True: ask(checkpoint, options | FEATURES["quantised"])}
 
 
+@pytest.mark.row("F-358")
 @pytest.mark.parametrize("features", PAIRS, ids=lambda names: "+".join(names) or "none")
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_features_of_a_platform_change_no_token(

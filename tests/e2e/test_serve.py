@@ -44,6 +44,7 @@ def test_a_stream_holds_the_same_text(server):
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
+@pytest.mark.row("F-326")
 async def test_sixteen_streaming_chats(server):
     async with AsyncOpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0) as client:
 
@@ -58,6 +59,7 @@ async def test_sixteen_streaming_chats(server):
     assert sum(str(number + 1) in text for number, text in enumerate(together)) >= 14
 
 
+@pytest.mark.row("F-124")
 def test_completions_with_everything(server):
     answer = client_of(server).completions.create(
         model="lsv-demo", prompt=["Mira", "The"], max_tokens=8, n=2, seed=7, temperature=1.0, logprobs=3, echo=True
@@ -68,6 +70,7 @@ def test_completions_with_everything(server):
     assert len(answer.choices[0].logprobs.tokens) == len(answer.choices[0].logprobs.token_logprobs)
 
 
+@pytest.mark.row("F-046")
 def test_the_same_seed_draws_the_same(server):
     client = client_of(server)
     texts = {
@@ -111,6 +114,7 @@ def test_a_client_that_leaves_frees_its_blocks(server):
     raise AssertionError("the request still runs 5 s after its client left")
 
 
+@pytest.mark.row("F-160")
 def test_the_printed_curl_line_works(server):
     deadline = time.monotonic() + 5
     # a server says so a moment after it answers that it is ready
@@ -121,6 +125,7 @@ def test_the_printed_curl_line_works(server):
     assert "lsv-demo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
 
+@pytest.mark.row("F-339", "F-340")
 def test_the_server_process_holds_no_torch(server):
     test_it_says_who_it_is(server)
     loaded = Path(f"/proc/{server.process.pid}/maps").read_text()

@@ -41,7 +41,7 @@ def ask(server, extra: dict[str, Any] | None = None, **options: Any) -> Any:
     )
 
 
-@pytest.mark.row("F-155", "F-166")
+@pytest.mark.row("F-155", "F-166", "F-349")
 def test_a_schema(server):
     answer = ask(server, response_format=FORMAT, n=4)
     assert {choice.finish_reason for choice in answer.choices} == {"stop"}

@@ -63,7 +63,7 @@ def test_what_samples_by_default(start: Start, tmp_path: Path) -> None:
     assert start(line).config.sampling == {"temperature": 0.5}
 
 
-@pytest.mark.row("F-830")
+@pytest.mark.row("F-369", "F-830")
 @pytest.mark.parametrize("name", ["FLASH_ATTN", "TORCH_SDPA", "XFORMERS", "FLASHINFER", "ROCM_FLASH"])
 def test_another_servers_backend_is_the_platforms_first(start: Start, name: str) -> None:
     config = start(f"VLLM_ATTENTION_BACKEND={name} vllm serve org/x").config

@@ -226,6 +226,9 @@ class RequestOutput(_Failable, kw_only=True):
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
 
+    encoder_prompt: str | None = None
+    """What an encoder read as text: None, since no model here encodes any."""
+
 
 class EmbeddingOutput(msgspec.Struct, frozen=True):
     """A vector."""

@@ -164,6 +164,7 @@ def test_candidates_are_ranked_by_logprobs_whether_asked_for_or_not():
     assert admit([1], SamplingParams(n=2)).sampling.logprobs is None
 
 
+@pytest.mark.row("F-062")
 @pytest.mark.parametrize("kind", [SamplingParams, PoolingParams])
 def test_truncation_keeps_the_end(kind: type):
     spec = RequestSpec(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lsv.engine.answers import Answer, Answers, rank
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.params import SamplingParams
@@ -32,6 +34,7 @@ def test_an_answer_grows_by_chunks():
     assert Answer().output(0, show_logprobs=True).cumulative_logprob is None
 
 
+@pytest.mark.row("F-038", "F-346")
 def test_a_long_answer_is_not_worse_for_its_length():
     short, long, unlikely = answer("a", -0.5), answer("abcd", -0.25), answer("a", -0.75)
     assert short.cumulative_logprob > long.cumulative_logprob

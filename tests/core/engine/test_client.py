@@ -60,6 +60,7 @@ STOP = FinishReason.STOP
 ANSWER = "abcXYZdef"
 
 
+@pytest.mark.row("F-050", "F-052")
 @pytest.mark.parametrize("size", range(1, 10))
 def test_a_stop_string_however_the_tokens_come(size: int):
     pieces = [ANSWER[at : at + size] for at in range(0, len(ANSWER), size)]
@@ -86,6 +87,7 @@ def test_what_was_held_back_comes_at_the_end():
     assert read(SamplingParams(stop=("bcd",)), ended) == ("abc", ids("abc"), END, None)
 
 
+@pytest.mark.row("F-055")
 def test_min_tokens_come_before_stop_strings():
     text, kept, finish, stop = read(SamplingParams(stop=("b",), min_tokens=2), Update(id=0, tokens=ids("abcb")))
     assert (text, kept, finish, stop) == ("abc", ids("abcb"), STOP, "b")
@@ -101,6 +103,7 @@ def test_a_stop_string_may_begin_within_min_tokens(least: int, expected: str):
     assert read(params, *single) == whole
 
 
+@pytest.mark.row("F-051")
 def test_how_stop_tokens_show():
     eos = TOKENIZER.eos_ids[0]
     ended = Update(id=0, tokens=(*ids("ab"), eos), finish=STOP)
@@ -112,7 +115,7 @@ def test_how_stop_tokens_show():
     assert read(SamplingParams(stop_token_ids=ids("c")), asked) == ("abc", ids("abc"), STOP, ids("c")[0])
 
 
-@pytest.mark.row("F-060")
+@pytest.mark.row("F-059", "F-060")
 def test_spaces_between_special_tokens():
     backend = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     backend.decoder = decoders.WordPiece()
@@ -128,6 +131,7 @@ def test_spaces_between_special_tokens():
         assert candidate.take(update)[0] == text
 
 
+@pytest.mark.row("F-058")
 def test_no_text_where_none_is_wanted():
     assert read(SamplingParams(detokenize=False), Update(id=0, tokens=(1, 2), finish=END)) == ("", (1, 2), END, None)
 
@@ -237,6 +241,7 @@ def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):
         encode_frame(update)
 
 
+@pytest.mark.row("F-051", "F-053")
 def test_ids_that_end_an_answer():
     eos = TOKENIZER.eos_ids[0]
     params = SamplingParams(stop_token_ids=(3, eos))

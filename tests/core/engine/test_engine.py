@@ -63,6 +63,7 @@ def test_owners_get_their_own_news():
     assert [update.finish for update in news["a"]] == [None] * 4 + [FinishReason.LENGTH]
 
 
+@pytest.mark.row("F-338", "F-339")
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_plans_in_flight_change_no_token(depth: int):
     executor = FakeExecutor()
@@ -129,6 +130,7 @@ def test_finish_ends_an_answer_before_its_time():
     assert len(tokens(run(engine)["a"], 0)) == 5
 
 
+@pytest.mark.row("F-010", "F-046")
 def test_requests_without_a_seed_get_different_ones_that_repeat_from_run_to_run():
     seeds = []
     for _ in range(2):
@@ -192,6 +194,7 @@ def test_a_dead_worker_is_the_end():
         engine.submit("a", ask(1))
 
 
+@pytest.mark.row("F-333", "F-334", "F-335")
 def test_preemption_is_told_once_in_known_words(caplog):
     engine = make(num_blocks=12, prefix_caching=False)
     for id in range(4):

@@ -112,6 +112,7 @@ async def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.row("F-340")
 async def test_answers_equal_those_of_the_model(start: Start):
     client = await start()
     chunks = await collect(client, [1, 2, 3], greedy())
@@ -125,6 +126,7 @@ async def test_answers_equal_those_of_the_model(start: Start):
     assert client.stats.generation_tokens_total == 8
 
 
+@pytest.mark.row("F-340")
 async def test_the_engine_process_loads_no_torch(start: Start):
     client = await start()
     await collect(client, [1], greedy())
@@ -470,6 +472,7 @@ async def test_close_without_patience(start: Start):
         await task
 
 
+@pytest.mark.row("F-340")
 async def test_the_socket_is_private(start: Start):
     client = await start()
     folder = Path(address(client)).parent

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import pytest
+
 from lsv.engine.messages import Stats
 from lsv.engine.stats_log import describe, log_stats
 
 
+@pytest.mark.row("F-335")
 def test_it_tells_rates_since_the_last_line():
     before = Stats(prompt_tokens_total=100, generation_tokens_total=10, prefix_queries_total=50, prefix_hits_total=50)
     now = Stats(

@@ -23,6 +23,7 @@ def test_null_block_is_never_handed_out():
     assert pool.available == 0
 
 
+@pytest.mark.row("F-353")
 def test_cached_block_is_available_and_still_found():
     pool = BlockPool(2)
     (block,) = pool.take(1)
@@ -87,6 +88,7 @@ def test_random_use_of_the_pool_adds_up():
         pool.check(used.elements())
 
 
+@pytest.mark.row("F-352")
 def test_block_hash_is_the_documented_chain():
     extras = pack_extras(salt=b"tenant")
     assert extras == b"\x04\0\0\0salt\x06\0\0\0tenant"
@@ -95,6 +97,7 @@ def test_block_hash_is_the_documented_chain():
     assert block_hash(ROOT, (1, 2, 0xFFFF, 1 << 31), extras) == expected
 
 
+@pytest.mark.row("F-352")
 @pytest.mark.parametrize("change", [{"weights": "v"}, {"quantizer": "int4"}, {"kv_dtype": "fp8"}, {"block_size": 8}])
 def test_root_depends_on_all_that_changes_a_block(change):
     plain = {"weights": "w", "quantizer": None, "kv_dtype": "bf16", "block_size": 4}

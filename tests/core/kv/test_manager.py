@@ -38,6 +38,7 @@ def hit(kv: KVManager, prompt: range | tuple[int, ...], salt: bytes = b"") -> in
     return kv.match(kv.open(request(99, prompt, salt)), len(prompt) - 1).tokens
 
 
+@pytest.mark.row("F-352")
 def test_whole_blocks_of_a_common_prefix_are_found():
     kv = manager()
     compute(kv, request(1, range(10)))
@@ -63,6 +64,7 @@ def test_only_settled_blocks_are_found():
     assert hit(kv, range(12)) == 4
 
 
+@pytest.mark.row("F-354")
 def test_tenants_do_not_share():
     kv = manager()
     compute(kv, request(1, range(12), b"a"))
@@ -71,6 +73,7 @@ def test_tenants_do_not_share():
     assert hit(kv, range(12)) == 0
 
 
+@pytest.mark.row("F-351")
 def test_no_hits_without_prefix_caching():
     kv = manager(prefix_caching=False)
     compute(kv, request(1, range(12)))
@@ -123,6 +126,7 @@ def test_every_group_must_have_what_it_needs():
     kv.check(tables)
 
 
+@pytest.mark.row("F-353")
 def test_end_of_the_longest_prefix_is_evicted_first_among_equals():
     kv = manager(blocks=8)
     short, long = compute(kv, request(1, range(100, 108))), compute(kv, request(2, range(24)))
@@ -135,6 +139,7 @@ def test_end_of_the_longest_prefix_is_evicted_first_among_equals():
     assert hit(kv, range(25)) + hit(kv, range(100, 109)) == 12
 
 
+@pytest.mark.row("F-353")
 def test_least_recently_used_is_evicted_first():
     kv = manager(blocks=4)
     kv.release([compute(kv, request(1, range(8)))])

@@ -48,5 +48,15 @@ def test_what_is_out_of_range_is_refused_by_name(field, wrong, message):
     assert refused.value.param == field
 
 
+@pytest.mark.row("F-043", "F-045")
 def test_ranges_hold_their_own_ends():
     assert SamplingParams(min_p=1.0, top_k=-1, seed=(1 << 64) - 1, best_of=None, n=128, temperature=100.0).n == 128
+
+
+@pytest.mark.row("F-065")
+def test_a_clone_is_equal_and_its_own():
+    params = SamplingParams(stop=["a"], logit_bias={1: 2.0}, seed=3)
+    clone = params.clone()
+    assert clone == params
+    assert clone is not params
+    assert clone.replace(seed=4) != params

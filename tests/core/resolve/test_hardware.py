@@ -90,6 +90,7 @@ def test_an_emulation_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "EMULATED: made-up GPU is not there" in choices.reasons[0].why
 
 
+@pytest.mark.row("F-338", "F-339")
 def test_steps_in_flight() -> None:
     plain, ahead = Capabilities(dtypes=("float32",)), Capabilities(dtypes=("float32",), in_flight=2)
     assert [choose_depth(asked, ahead) for asked in (None, True, False)] == [2, 2, 1]

@@ -18,6 +18,7 @@ def rig_of(depth: int, **changes) -> Rig:
     return Rig(limits=Limits(**{**bounds, **changes}), **rig_options)
 
 
+@pytest.mark.row("F-338")
 def test_rows_are_planned_before_their_tokens_are_known():
     rig = rig_of(4)
     rig.ask(1, range(5))

@@ -89,6 +89,7 @@ def test_the_same_picture_is_encoded_once_and_found_in_the_prefix() -> None:
     assert rig.scheduler.counts.prefix_hits == 2 * 28
 
 
+@pytest.mark.row("F-354")
 def test_another_picture_in_the_same_place_shares_no_block_from_there_on() -> None:
     rig = Rig(limits=limits())
     answers = []

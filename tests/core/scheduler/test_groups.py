@@ -44,6 +44,7 @@ def admitted(rig: Rig) -> list[tuple[int, ...]]:
 # One group
 
 
+@pytest.mark.row("F-346")
 def test_every_sequence_of_a_group_is_computed():
     rig = Rig(limits=limits())
     ask(rig, 0, range(6), range(20, 25), n=3, max_tokens=2)

@@ -86,6 +86,7 @@ def unloaded() -> float:
     return server.rig.clock()
 
 
+@pytest.mark.row("F-330")
 @pytest.mark.parametrize("streams", [1, 4, 16])
 @pytest.mark.parametrize("seed", range(3))
 def test_running_answers_go_on_while_a_long_prompt_enters(streams, seed):

@@ -58,6 +58,7 @@ def test_times_are_those_of_the_caller():
     assert (request.arrival, request.first_planned, request.first_token) == (5, 5, 7)
 
 
+@pytest.mark.row("F-326")
 def test_new_requests_join_running_ones():
     rig = Rig()
     rig.ask(1, range(6))
@@ -68,6 +69,7 @@ def test_new_requests_join_running_ones():
     assert plan.rows.count == (1, 5)
 
 
+@pytest.mark.row("F-329", "F-330")
 def test_decoding_goes_first_and_prompts_take_the_rest_in_chunks():
     rig = Rig(limits=limits(max_num_batched_tokens=10))
     requests = [rig.ask(1, range(6)), rig.ask(2, range(50, 75))]
@@ -138,6 +140,7 @@ def test_eos_ends_without_a_stop():
     assert rig.news[1][-1].stop is None
 
 
+@pytest.mark.row("F-051")
 def test_stop_id_of_the_user_is_named():
     plain = answer(Rig()).output
     rig = Rig()
@@ -145,6 +148,7 @@ def test_stop_id_of_the_user_is_named():
     assert rig.news[1][-1].stop == plain[4]
 
 
+@pytest.mark.row("F-055")
 def test_stop_ids_count_from_min_tokens_on():
     plain = answer(Rig()).output
     request = answer(Rig(), stop_ids=(plain[1],), min_tokens=6)
@@ -152,6 +156,7 @@ def test_stop_ids_count_from_min_tokens_on():
     assert plain[1] not in request.output[:6]
 
 
+@pytest.mark.row("F-054")
 def test_length_is_bounded_by_the_model():
     rig = Rig(limits=limits(max_model_len=16))
     request = answer(rig, max_tokens=None)
@@ -307,6 +312,7 @@ def test_newcomer_leaves_blocks_for_the_running():
     assert len(rig.plan().rows) == 2
 
 
+@pytest.mark.row("F-327", "F-332")
 def test_last_in_line_is_preempted_and_comes_back_with_its_output():
     rig = Rig(num_blocks=8, prefix_caching=False)
     first, second = rig.ask(1, range(9), max_tokens=20), rig.ask(2, range(50, 59), max_tokens=20)
@@ -362,6 +368,7 @@ def test_window_keeps_long_answers_within_few_blocks():
 # The prefix cache
 
 
+@pytest.mark.row("F-355")
 def test_second_turn_computes_only_what_is_new():
     rig = Rig()
     first = rig.ask(1, range(10), max_tokens=6)

@@ -34,6 +34,7 @@ def causal(query, context, window=None):
     return torch.zeros(query, context).masked_fill(~seen, -torch.inf), behind
 
 
+@pytest.mark.row("F-376")
 @pytest.mark.parametrize(("query", "context"), [(1, 1), (7, 7), (1, 20), (5, 20)])
 @pytest.mark.parametrize("window", [None, 1, 4, 50])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (6, 1)])
@@ -49,6 +50,7 @@ def test_not_causal_sees_everything():
     torch.testing.assert_close(found, torchs(q, k, v, torch.zeros(3, 9)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.row("F-374")
 def test_alibi_adds_a_slope():
     q, k, v = row(3, 9)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])

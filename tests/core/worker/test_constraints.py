@@ -66,6 +66,7 @@ def test_allowed_ids_take_no_more_edits_than_half_the_vocabulary(count: int) -> 
     assert len(edits) <= VOCABULARY // 2
 
 
+@pytest.mark.row("F-039", "F-040", "F-041")
 @pytest.mark.parametrize("seed", range(3))
 def test_penalties_follow_the_output(seed: int) -> None:
     chance = random.Random(seed)

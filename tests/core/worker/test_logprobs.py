@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from lsv.worker.logprobs import describe, join
@@ -9,6 +10,7 @@ from lsv.worker.sampler import sample_rows
 from lsv.worker.slots import Slot
 
 
+@pytest.mark.row("F-056")
 def test_logprobs_are_those_of_the_raw_logits(make_slot: Callable[..., Slot]) -> None:
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
     expected = logits.log_softmax(-1)

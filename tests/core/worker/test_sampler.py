@@ -120,6 +120,7 @@ def random_slot(make_slot: MakeSlot, chance: random.Random, names: list[str]) ->
     )
 
 
+@pytest.mark.row("F-039", "F-040", "F-041", "F-042", "F-043", "F-044", "F-045", "F-055", "F-345")
 @pytest.mark.parametrize("field", FIELDS)
 def test_each_field_alone_equals_the_reference(make_slot: MakeSlot, field: str) -> None:
     chance = random.Random(field)
@@ -178,6 +179,7 @@ def test_tokens_tied_with_the_last_one_kept_stay(make_slot: MakeSlot) -> None:
         assert drawn == {10, 20, 30}
 
 
+@pytest.mark.row("F-042", "F-345")
 @pytest.mark.parametrize(
     "params", [{"temperature": 0.7}, {"temperature": 1.6, "top_k": 9}, {"top_p": 0.8}, {"min_p": 0.1}]
 )

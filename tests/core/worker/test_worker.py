@@ -107,6 +107,7 @@ def test_a_slot_may_end_and_begin_in_one_plan(drive: Drive, checkpoints: Checkpo
     assert list(result.tokens[0]) == greedy(checkpoints("llama"), prompt, 1)
 
 
+@pytest.mark.row("F-376")
 def test_a_sliding_window_forgets_what_lies_behind_it(drive: Drive, checkpoints: Checkpoints) -> None:
     """The blocks behind the window are the null page: whoever reads them gets another answer."""
     model = checkpoints("mistral", sliding_window=10)
@@ -120,6 +121,7 @@ def test_a_sliding_window_forgets_what_lies_behind_it(drive: Drive, checkpoints:
     assert list(result.tokens[0]) == expected[:1]
 
 
+@pytest.mark.row("F-376")
 def test_full_and_windowed_layers_have_their_own_block_tables(drive: Drive, checkpoints: Checkpoints) -> None:
     shape = {
         "num_hidden_layers": 3,
@@ -135,6 +137,7 @@ def test_full_and_windowed_layers_have_their_own_block_tables(drive: Drive, chec
     assert driver.generate(driver.begin(0, prompt), 4, chunk=7) == expected
 
 
+@pytest.mark.row("F-057")
 @pytest.mark.parametrize("chunk", [1000, 6])
 def test_prompt_logprobs_equal_transformers(drive: Drive, checkpoints: Checkpoints, chunk: int) -> None:
     prompt = prompt_of(20)

@@ -40,6 +40,7 @@ async def locked(start):
     return await start(api_keys=("right", "other"), protect_metrics=True)
 
 
+@pytest.mark.row("F-113")
 async def test_every_route_but_live_needs_the_key(locked):
     for method, path in paths():
         for headers in (
@@ -199,6 +200,7 @@ async def test_plain_text_is_what_forms_can_send_without_asking(start):
         assert reply.status_code == 200
 
 
+@pytest.mark.row("F-115")
 async def test_cors_is_closed_by_default(site):
     origin = {"origin": "https://a.example", "access-control-request-method": "POST"}
     reply = await site.http.options("/v1/chat/completions", headers=origin)
@@ -206,6 +208,7 @@ async def test_cors_is_closed_by_default(site):
     assert not any(name.startswith("access-control") for name in reply.headers)
 
 
+@pytest.mark.row("F-115")
 async def test_cors_opened(start):
     site = await start(allowed_origins=("https://a.example",), allow_credentials=True, api_keys=("k",))
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
@@ -222,6 +225,7 @@ async def test_cors_opened(start):
     assert reply.headers["vary"] == "Origin"
 
 
+@pytest.mark.row("F-115")
 async def test_any_origin(start):
     site = await start(allowed_origins=("*",))
     reply = await site.http.get("/v1/models", headers={"origin": "https://a.example"})
@@ -235,6 +239,7 @@ async def test_security_headers(site):
     assert "server" not in reply.headers
 
 
+@pytest.mark.row("F-117")
 async def test_root_path(start):
     site = await start(root_path="/llm", api_keys=("right",))
     for path in ("/llm/v1/models", "/v1/models", "/llm/v1/models/fake"):

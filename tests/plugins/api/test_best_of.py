@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.engine.offline.llm_engine import LLMEngine
 from lsv.request.outputs import RequestOutput
@@ -57,6 +59,7 @@ async def online(site: Any, **body: Any) -> list[str]:
     return [choice["text"] for choice in reply["choices"]]
 
 
+@pytest.mark.row("F-038", "F-133")
 async def test_candidates_are_ranked_by_their_mean_everywhere(site: Any) -> None:
     winners = await asyncio.to_thread(offline, SamplingParams(n=2, best_of=3))
     assert winners == await online(site, n=2, best_of=3) == ["long and likely", "no"]

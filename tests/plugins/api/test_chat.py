@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.client import EOS
+from lsv.testing.fakes.client import EOS, FakeClient
+from lsv.testing.fakes.text import letters
 from lsv.text.request_templates import RequestTemplates
 
 
@@ -21,6 +22,7 @@ def events(text: str) -> list[Any]:
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
+@pytest.mark.row("F-101", "F-112", "F-121", "F-157", "F-158")
 async def test_answer(site):
     reply = await site.chat(max_tokens=5)
     body = reply.json()
@@ -44,6 +46,7 @@ async def test_answer(site):
     assert list(body)[:6] == ["id", "object", "created", "model", "choices", "usage"]
 
 
+@pytest.mark.row("F-161")
 async def test_stream(site):
     reply = await site.chat(stream=True)
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -57,6 +60,7 @@ async def test_stream(site):
     assert all("usage" not in event for event in found)
 
 
+@pytest.mark.row("F-126", "F-162")
 @pytest.mark.parametrize("continuous", [False, True])
 async def test_stream_usage(site, continuous):
     options = {"include_usage": True, "continuous_usage_stats": continuous}
@@ -67,6 +71,7 @@ async def test_stream_usage(site, continuous):
     assert counts == sorted(counts) and counts[0] == 1 if continuous else set(counts) == {None}
 
 
+@pytest.mark.row("F-126")
 async def test_candidates(site):
     site.engine.answers = {0: "first", 1: "second one"}
     body = (await site.chat(n=2)).json()
@@ -80,6 +85,16 @@ async def test_candidates(site):
     assert sum(event["choices"][0]["delta"].get("role") == "assistant" for event in found) == 2
 
 
+@pytest.mark.row("F-133")
+async def test_the_best_of_several_is_shown(site):
+    site.engine.answers = {0: "sure", 1: "maybe", 2: "hardly"}
+    body = (await site.chat(best_of=3)).json()
+    assert [choice["message"]["content"] for choice in body["choices"]] == ["sure"]
+    assert site.engine.requests[0].candidates == 3
+    assert body["usage"]["completion_tokens"] == len("sure" + "maybe" + "hardly") + 3
+
+
+@pytest.mark.row("F-126")
 async def test_logprobs(site):
     body = (await site.chat(max_tokens=2, logprobs=True, top_logprobs=3)).json()
     content = body["choices"][0]["logprobs"]["content"]
@@ -94,6 +109,7 @@ async def test_logprobs(site):
     assert [entry["content"][0]["token"] for entry in shown] == ["H", "e"]
 
 
+@pytest.mark.row("F-163")
 async def test_tokens_as_ids(site, start):
     body = (await site.chat(max_tokens=1, logprobs=True, return_tokens_as_token_ids=True)).json()
     assert body["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:72"
@@ -102,6 +118,7 @@ async def test_tokens_as_ids(site, start):
     assert body["choices"][0]["logprobs"]["tokens"] == ["token_id:72"]
 
 
+@pytest.mark.row("F-126", "F-158")
 async def test_stop_reason(site):
     choice = (await site.chat(stop=["wor", ","])).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == (
@@ -120,6 +137,7 @@ async def test_token_ids(site):
     assert [token for event in found for token in event["choices"][0].get("token_ids", ())] == [*b"He"]
 
 
+@pytest.mark.row("F-147", "F-157")
 async def test_prompt_logprobs(site):
     body = (await site.chat(prompt_logprobs=1, max_tokens=1)).json()
     assert body["prompt_logprobs"][0] is None
@@ -135,6 +153,7 @@ async def test_default_length_is_the_rest_of_the_context(site):
     assert site.engine.requests[1].sampling.max_tokens == 4
 
 
+@pytest.mark.row("F-129", "F-152", "F-154")
 async def test_messages_reach_the_template(site):
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
@@ -152,6 +171,7 @@ async def test_messages_reach_the_template(site):
     assert prompt == "<mood:calm>\n<doc>read me\n<system>Be\nbrief\n<user>Hi\n<assistant>\n<tool>2\n<assistant>"
 
 
+@pytest.mark.row("F-146", "F-151")
 async def test_special_tokens_and_truncation(site):
     await site.chat(add_special_tokens=True)
     assert site.engine.requests[0].prompt.ids[0] == 256
@@ -159,6 +179,7 @@ async def test_special_tokens_and_truncation(site):
     assert bytes(site.engine.requests[1].prompt.ids) == b"ant>"
 
 
+@pytest.mark.row("F-149", "F-150")
 async def test_continue_and_echo(site):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I say: "}]
     asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
@@ -175,6 +196,7 @@ async def test_continue_and_echo(site):
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in found) == "I say: Hello"
 
 
+@pytest.mark.row("F-126", "F-135", "F-136", "F-137", "F-140", "F-141", "F-142", "F-143", "F-144", "F-145", "F-148")
 async def test_parameters_reach_the_engine(site):
     await site.chat(
         temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=3, presence_penalty=1, frequency_penalty=-1,
@@ -203,6 +225,30 @@ async def test_parameters_reach_the_engine(site):
     assert len(site.engine.requests[0].salt) == 32
 
 
+@pytest.mark.row("F-118")
+async def test_chats_need_a_template_and_completions_do_not(start):
+    engine = FakeClient()
+    engine.tokenizer, engine.fit = letters(97), None
+    site = await start(engine)
+    refused = await site.chat()
+    assert refused.status_code == 400
+    assert "no chat template" in refused.json()["error"]["message"]
+    assert (await site.complete(max_tokens=1)).status_code == 200
+
+
+@pytest.mark.row("F-123")
+async def test_the_headers_of_a_trace_travel_with_the_request(site):
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=1"}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/embeddings", {"input": "Hi"}),
+    ):
+        await site.http.post(path, json=body, headers=trace)
+        assert site.engine.requests[-1].trace == trace
+
+
+@pytest.mark.row("F-153")
 async def test_request_templates_need_permission(site, start):
     refused = await site.chat(chat_template="T")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template")
@@ -238,6 +284,7 @@ async def test_arguments_that_are_more_than_flags_are_rendered_aside(start, monk
     assert aside == [{"list": [1]}, {"text": "x" * 1000}]
 
 
+@pytest.mark.row("F-164")
 async def test_server_template_and_role(start):
     site = await start(chat_template="mine", response_role="bot")
     assert (await site.chat()).json()["choices"][0]["message"]["role"] == "bot"

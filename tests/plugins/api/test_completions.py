@@ -12,6 +12,7 @@ from lsv.engine.messages import Stats
 from lsv.testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
 
 
+@pytest.mark.row("F-100", "F-121")
 async def test_answer(site):
     body = (await site.complete()).json()
     assert body["object"] == "text_completion"
@@ -24,6 +25,7 @@ async def test_answer(site):
     assert site.engine.requests[0].prompt.ids == (BOS, *b"Hi")
 
 
+@pytest.mark.row("F-100", "F-124")
 @pytest.mark.parametrize(
     ("prompt", "sent"),
     [
@@ -54,6 +56,7 @@ async def test_many_prompts_stream(site):
     assert found[-1]["usage"]["completion_tokens"] == 9
 
 
+@pytest.mark.row("F-054")
 async def test_default_is_sixteen_tokens(site):
     site.engine.answer = "x" * 40
     body = (await site.complete()).json()
@@ -62,6 +65,7 @@ async def test_default_is_sixteen_tokens(site):
     assert site.engine.requests[1].sampling.max_tokens == 2
 
 
+@pytest.mark.row("F-126", "F-346")
 async def test_best_of_takes_the_most_likely(site):
     site.engine.answers = {0: "sure", 1: "maybe", 2: "hardly"}
     body = (await site.complete(best_of=3, n=2)).json()
@@ -70,6 +74,7 @@ async def test_best_of_takes_the_most_likely(site):
     assert body["usage"]["completion_tokens"] == len("sure" + "maybe" + "hardly") + 3
 
 
+@pytest.mark.row("F-124", "F-149")
 async def test_logprobs_with_echo(site):
     shown = (await site.complete(echo=True, logprobs=2, max_tokens=2)).json()["choices"][0]
     assert shown["text"] == "HiHe"
@@ -81,6 +86,7 @@ async def test_logprobs_with_echo(site):
     assert (await site.complete(prompt=[72], echo=True, max_tokens=1)).json()["choices"][0]["text"] == "HH"
 
 
+@pytest.mark.row("F-124")
 async def test_logprobs_with_echo_without_a_special_first_token(site):
     body = (await site.complete(prompt=[72, 105], echo=True, logprobs=1, max_tokens=1)).json()
     assert body["choices"][0]["logprobs"]["tokens"] == ["H", "i", "H"]
@@ -121,6 +127,7 @@ async def test_scoring_a_prompt_alone(site):
     assert body["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.row("F-147")
 async def test_prompt_logprobs_stand_in_the_choice(site):
     body = (await site.complete(prompt=[72, 105], prompt_logprobs=0)).json()
     assert body["choices"][0]["prompt_logprobs"] == [
@@ -187,6 +194,7 @@ async def test_forms_of_vectors(site):
     assert (await site.post("/v1/embeddings", input="ab", embed_dtype="float16")).status_code == 400
 
 
+@pytest.mark.row("F-102", "F-127")
 async def test_embeddings(site):
     body = (await site.post("/v1/embeddings", input=["ab", "c"], model="fake")).json()
     assert [item["embedding"] for item in body["data"]] == [[3.0, 98.0, 0.5], [2.0, 99.0, 0.5]]
@@ -207,6 +215,7 @@ async def test_tokenize_and_back(site):
     assert bare["tokens"] == [72, 105]
 
 
+@pytest.mark.row("F-343")
 async def test_long_texts_are_tokenized_beside_the_loop(site):
     body = (await site.post("/tokenize", prompt="x" * 200_000)).json()
     assert body["count"] == 200_001

@@ -34,6 +34,7 @@ def check(reply, status, param=None, code=None):
         assert error["code"] == code
 
 
+@pytest.mark.row("F-110", "F-163")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -124,6 +125,7 @@ async def test_empty_prompt(site):
     check(await site.complete(prompt="", add_special_tokens=False), 400, "prompt")
 
 
+@pytest.mark.row("F-163")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -270,6 +272,7 @@ async def test_routing(site, method, path, status):
     assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.row("F-111")
 async def test_unknown_model(site):
     check(await site.complete(model="other"), 404, "model", "model_not_found")
 
@@ -307,6 +310,7 @@ async def test_one_failing_prompt_fails_the_request(site):
     check(await site.complete(prompt=["a", "b", "c"]), 500, code="request_failed")
 
 
+@pytest.mark.row("F-105", "F-119")
 @pytest.mark.parametrize("state", ["loading", "draining", "dead"])
 async def test_not_ready(start, state):
     site = await start(keep_alive_on_engine_death=True)
@@ -321,6 +325,7 @@ async def test_not_ready(start, state):
     assert (await site.http.get("/live")).status_code == 200
 
 
+@pytest.mark.row("F-122")
 async def test_logs_hold_no_prompts_and_no_control_characters(site, caplog):
     caplog.set_level(logging.DEBUG)
     await site.chat(messages=[{"role": "user", "content": "my secret"}], **{"odd\nfield": 1})

@@ -25,6 +25,7 @@ async def until(condition, seconds=5.0):
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.row("F-090")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["queued", "generating"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -136,6 +137,7 @@ async def test_drain_timeout_and_second_signal(start):
             await running
 
 
+@pytest.mark.row("F-119")
 async def test_a_dead_engine_ends_the_server(start):
     site = await start()
     site.engine.status = EngineStatus(state="dead", error="killed by a test")

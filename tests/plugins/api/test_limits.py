@@ -256,6 +256,7 @@ async def test_short_work_is_done_at_once() -> None:
     assert await PreparingPool(2).run(SHORT, threading.get_ident) != threading.get_ident()
 
 
+@pytest.mark.row("F-343")
 @pytest.mark.parametrize("leave", [False, True])
 async def test_long_work_leaves_a_thread_to_the_others(leave: bool) -> None:
     """Also where whoever asked for it has left: the work goes on."""

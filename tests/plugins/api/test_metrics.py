@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lsv.engine.messages import Stats
@@ -106,6 +107,7 @@ def sample(families, name, **labels):
     return found[0]
 
 
+@pytest.mark.row("F-106")
 async def test_dashboard_names_exist_before_the_first_request(site):
     families = await scrape(site)
     names = {item.name for family in families.values() for item in family.samples}
@@ -149,6 +151,7 @@ async def test_failures_are_counted_apart(site):
     assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="500") == 1
 
 
+@pytest.mark.row("F-106", "F-335", "F-357")
 async def test_engine_state_is_read_at_the_scrape(site):
     site.engine.stats = Stats(
         running=3, waiting=2, kv_usage=0.25, preemptions_total=7, prompt_tokens_total=1000,

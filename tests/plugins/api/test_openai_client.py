@@ -19,6 +19,7 @@ async def in_thread(site, use):
         return await asyncio.to_thread(use, client)
 
 
+@pytest.mark.row("F-109", "F-125")
 async def test_chat(site):
     reply = await site.openai.chat.completions.create(model="fake", messages=USER, logprobs=True, top_logprobs=2)
     assert reply.choices[0].message.content == "Hello, world."
@@ -27,6 +28,7 @@ async def test_chat(site):
     assert reply.usage.prompt_tokens_details.cached_tokens == 16
 
 
+@pytest.mark.row("F-109", "F-162")
 async def test_chat_stream(site):
     stream = await site.openai.chat.completions.create(
         model="fake", messages=USER, stream=True, stream_options={"include_usage": True}
@@ -44,6 +46,7 @@ async def test_stream_helper(site):
     assert final.choices[0].message.content == "Hello, world."
 
 
+@pytest.mark.row("F-109")
 async def test_completions(site):
     reply = await site.openai.completions.create(model="fake", prompt=["a", "b"], logprobs=2, max_tokens=4)
     assert [choice.text for choice in reply.choices] == ["Hell", "Hell"]
@@ -52,12 +55,14 @@ async def test_completions(site):
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello, world."
 
 
+@pytest.mark.row("F-109")
 async def test_extra_body(site):
     extra = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "ignore_eos": True}
     await site.openai.chat.completions.create(model="fake", messages=USER, extra_body=extra)
     assert site.engine.requests[0].sampling.top_k == 5
 
 
+@pytest.mark.row("F-099", "F-102", "F-109", "F-127")
 async def test_models_and_embeddings(site):
     models = await site.openai.models.list()
     assert [model.id for model in models.data] == ["fake"]
@@ -76,6 +81,7 @@ async def test_synchronous_client(site):
     assert await in_thread(site, use) == ("Hello, world.", "Hello, world.")
 
 
+@pytest.mark.row("F-113")
 async def test_errors(site, start):
     with pytest.raises(openai.NotFoundError) as missing:
         await site.openai.chat.completions.create(model="gpt", messages=USER)

@@ -144,6 +144,7 @@ def wishes(engine: Listening, name: str = "-0") -> tuple[str, SamplingParams]:
     return bytes(found.prompt.ids).decode(), found.sampling
 
 
+@pytest.mark.row("F-104")
 async def test_words_in_order(site: Site, engine: Listening) -> None:
     engine.slow = {0: 0.05}
     answer = await hear(site)
@@ -355,6 +356,7 @@ async def test_the_log_and_the_metrics_count_it(site: Site, caplog: pytest.LogCa
     assert f'lsv:http_requests_total{{route="{PATH}",status="200"}} 1.0' in (await site.http.get("/metrics")).text
 
 
+@pytest.mark.row("F-104")
 async def test_the_openai_client(site: Site) -> None:
     client = site.openai.audio
     sound = ("a.wav", b"sound")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from types import ModuleType
 
+import pytest
 from sanic.response import text
 
 from lsv import hookimpl, plugins
@@ -17,6 +18,7 @@ from lsv_api.routes import ROUTES
 from lsv_api.server import Server, announce
 
 
+@pytest.mark.row("F-099", "F-111")
 async def test_models(start):
     site = await start(names=("fake", "org/alias"))
     body = (await site.http.get("/v1/models")).json()
@@ -29,6 +31,19 @@ async def test_models(start):
         assert (await site.http.get(path)).json()["id"] == "org/alias"
 
 
+@pytest.mark.row("F-165", "F-186", "F-112")
+async def test_answers_tell_the_first_name_whichever_was_asked_for(start):
+    site = await start(names=("fake", "org/alias"))
+    for model in ({"model": "fake"}, {"model": "org/alias"}, {}):
+        for reply in (await site.chat(**model), await site.complete(**model)):
+            assert reply.json()["model"] == "fake"
+        streamed = (await site.chat(stream=True, **model)).text
+        assert '"model":"fake"' in streamed
+        assert "org/alias" not in streamed
+    assert (await site.chat(model="other")).status_code == 404
+
+
+@pytest.mark.row("F-105")
 async def test_version_index_and_probes(site):
     body = (await site.http.get("/version")).json()
     assert body["fingerprints"] == {"fake": site.engine.config.fingerprint()}

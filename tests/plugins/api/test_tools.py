@@ -39,7 +39,7 @@ async def site(start):
     return await start(FakeClient(answer=TWO), tool_call_parser="hermes")
 
 
-@pytest.mark.row("F-125", "F-175", "F-178", "F-181", "F-216", "F-217")
+@pytest.mark.row("F-125", "F-157", "F-175", "F-178", "F-181", "F-216", "F-217")
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}])
 async def test_calls(site, choice):
     reply = (await site.chat(tools=[WEATHER], **choice)).json()["choices"][0]
@@ -59,7 +59,7 @@ async def test_an_answer_of_calls_alone_has_no_content(start):
     assert len(message["tool_calls"]) == 1
 
 
-@pytest.mark.row("F-181")
+@pytest.mark.row("F-161", "F-181")
 async def test_streamed_calls(site):
     found = events((await site.chat(tools=[WEATHER], stream=True)).text)
     deltas = [event["choices"][0]["delta"] for event in found]
@@ -268,7 +268,7 @@ async def thinking(start, answer="<think>\nOne, two.\n</think>\n\nThree.", **opt
     return await start(FakeClient(answer=answer), reasoning_parser="qwen3", **options)
 
 
-@pytest.mark.row("F-132")
+@pytest.mark.row("F-132", "F-157")
 async def test_thoughts(start):
     site = await thinking(start)
     body = (await site.chat()).json()

@@ -42,6 +42,7 @@ def backend(kind: str) -> CpuAttention:
     return CpuAttention(library)
 
 
+@pytest.mark.row("F-373", "F-374", "F-376")
 @pytest.mark.parametrize("case", [*CASES, *QUANTISED], ids=str)
 @pytest.mark.parametrize("kind", ["auto", "torch"])
 def test_conforms(kind: str, case: AttentionCase, device: Device) -> None:
@@ -73,6 +74,7 @@ def test_older_instruction_sets_are_row_invariant(kind: str, case: AttentionCase
     check_row_invariance(backend(kind), device, case)
 
 
+@pytest.mark.row("F-374")
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(3, 3, 20), (4, 1, 24), (1, 1, 512), (128, 1, 16), (2, 1, 33)]
 )

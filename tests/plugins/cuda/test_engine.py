@@ -73,6 +73,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeCuda]:
     return made
 
 
+@pytest.mark.row("F-014")
 def test_the_plain_path(checkpoint: Path, expected: Tokens, fakes: list[FakeCuda]) -> None:
     assert emulated(checkpoint, enforce_eager=True, async_scheduling=False) == expected
     assert fakes[0].calls["graph"] == 0
@@ -97,6 +98,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Kind]:
     return kinds
 
 
+@pytest.mark.row("F-377")
 def test_graphs_and_steps_in_flight(
     checkpoint: Path, expected: Tokens, fakes: list[FakeCuda], launched: list[Kind]
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_decoding_step_takes_few_copies_and_no_new_pinned_memory(
     assert sum(pinned for _, pinned in steps[2:]) == 0
 
 
+@pytest.mark.row("F-377")
 def test_a_step_larger_than_all_graphs_runs_without(checkpoint: Path, expected: Tokens, fakes: list[FakeCuda]) -> None:
     assert emulated(checkpoint, cuda_graph_rows=2) == expected
     assert fakes[0].calls["graph"] == 2

@@ -99,6 +99,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
 
 
+@pytest.mark.row("F-369")
 @pytest.mark.parametrize(
     ("asked", "packages", "chosen"),
     [

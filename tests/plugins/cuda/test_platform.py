@@ -162,6 +162,7 @@ def test_a_graph_computes_what_the_step_does() -> None:
     assert (fake.calls["graph"], fake.calls["Graph.replay"]) == (1, 1 + 2)  # once to be verified
 
 
+@pytest.mark.row("F-014", "F-377")
 def test_graphs_share_one_pool_and_eager_captures_none() -> None:
     device, fake = open_device()
     x = torch.zeros(1)

@@ -52,6 +52,7 @@ def worth(llm: LLM, before: str, shown: list[int], after: str) -> tuple[int, ...
 COLOUR = (65, 66, 67)
 
 
+@pytest.mark.row("F-035")
 @pytest.mark.parametrize("form", ["bytes", "path", "url", "file", "pil", "array", "list", "palette"])
 def test_every_form_of_a_picture(llm: LLM, form: str, tmp_path: Path) -> None:
     data = solid(*COLOUR)
@@ -84,6 +85,7 @@ def test_two_pictures_in_order_and_options(llm: LLM) -> None:
     assert ask(llm, shifted) == ask(llm, {"prompt_token_ids": [258, 11, 21, 31, 258, 258, 41, 51, 61, 258]})
 
 
+@pytest.mark.row("F-035")
 def test_sounds_and_clips(llm: LLM) -> None:
     samples = np.full(8_000, 0.5, np.float32)
     for item in ((samples, 8_000), (np.stack([samples, samples]), 8_000), sound(samples[None], 8_000)):
@@ -105,6 +107,7 @@ def test_the_same_picture_again_is_found_in_the_cache(llm: LLM) -> None:
     assert [cached(solid(1, 2, 3)), cached(solid(1, 2, 3)), cached(solid(1, 2, 4))] == [0, 64, 16]
 
 
+@pytest.mark.row("F-035")
 @pytest.mark.parametrize("form", [list, torch.stack, lambda rows: torch.stack(rows)[None].double(), np.stack])
 def test_embeddings_take_the_place_of_the_encoder(llm: LLM, form: Any) -> None:
     weights = load_file(Path(llm.config.model) / "model.safetensors")
