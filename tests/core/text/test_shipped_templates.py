@@ -15,6 +15,8 @@ from lsv.text.tokenizer import TEMPLATES, Tokenizer, read_template
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
+PLAIN = ("chatml", "falcon_180b", "llava")
+"""Those that know no tools."""
 TOOLS = [
     {
         "type": "function",
@@ -68,7 +70,7 @@ def test_prompts_have_the_ids_that_transformers_gives_them(name, tools, length, 
     assert tokenizer.encode(text, add_special_tokens=False) == expected
     for message in conversation:
         assert message["content"] in text
-    if tools and name != "chatml":
+    if tools and name not in PLAIN:
         assert "get_weather" in text
 
 
@@ -83,6 +85,22 @@ def test_mistral_s_ids_have_nine_characters():
     short = json.loads(json.dumps(CONVERSATION).replace("call00000", "c"))
     with pytest.raises(BadRequest, match="nine characters"):
         tokenizer.render_chat(short, tools=TOOLS)
+
+
+@pytest.mark.row("F-183")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llava", "<|im_start|>Be brief.\nUSER: Hi\nASSISTANT: Hello<|im_end|>\nUSER: Bye\nASSISTANT:"),
+        ("falcon_180b", "System: Be brief.\nUser: Hi\nFalcon: Hello\nUser: Bye\nFalcon:"),
+    ],
+)
+def test_turns_of_models_that_have_no_template(name, expected, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}')
+    (tmp_path / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+    said = ("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Bye")
+    messages = [{"role": role, "content": content} for role, content in said]
+    assert Tokenizer.load(tmp_path, chat_template=name).render_chat(messages) == expected
 
 
 def test_mistral_is_asked_for_several_calls():
@@ -104,7 +122,7 @@ def test_a_template_of_the_tokenizer_by_name(tmp_path):
     assert own.render_chat(messages) == "plain"
     own.check_template("tool_use")
     for wrong in ("nowhere", "tool-use"):
-        with pytest.raises(ConfigError, match="lsv itself has chatml, hermes"):
+        with pytest.raises(ConfigError, match="lsv itself has chatml, falcon_180b, hermes"):
             own.check_template(read_template(wrong))
         with pytest.raises(ConfigError, match="lsv itself has"):
             Tokenizer.load(tmp_path, chat_template=wrong)
