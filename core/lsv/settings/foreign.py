@@ -38,7 +38,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "VLLM_TRACE_FUNCTION": "calls are not traced; --log-level debug tells more",
     "VLLM_TORCH_PROFILER_DIR": "there is no profiler",
     "VLLM_PP_LAYER_PARTITION": "layers are not spread over devices",
-    "VLLM_ASSETS_CACHE": "no assets are fetched",
+    "VLLM_ASSETS_CACHE": "assets of examples are kept below the folder of --cache-root",
     **dict.fromkeys(
         ("VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASH_ATTN_VERSION", "VLLM_MLA_DISABLE"),
         "--attention-backend chooses how attention is computed",

@@ -1,0 +1,82 @@
+"""The pictures and sounds that vLLM's example scripts show: fetched when they are first asked for, and kept."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from PIL import Image
+
+from lsv.errors import BadRequest, RequestFailed
+from lsv.media.options import Limits
+from lsv.processes.folder import cache_root
+from lsv_multimodal.decoding.audio import decode_audio
+from lsv_multimodal.decoding.containers import opened
+
+SOURCE = "https://vllm-public-assets.s3.us-west-2.amazonaws.com"
+"""Where vLLM's public assets lie (its vllm/assets/base.py)."""
+_IMAGES, _SOUNDS = "vision_model_images", "multimodal_asset"
+_SECONDS = 30.0
+"""How long the source may be silent."""
+
+
+class ImageAsset(msgspec.Struct, frozen=True):
+    """A picture, such as ``cherry_blossom`` or ``stop_sign``."""
+
+    name: str
+
+    @property
+    def pil_image(self) -> Image.Image:
+        """Raises ``BadRequest`` for no name, ``RequestFailed`` where it can't be fetched."""
+        return Image.open(_fetch(_IMAGES, self.name, "jpg"))
+
+
+class AudioAsset(msgspec.Struct, frozen=True):
+    """A sound, such as ``mary_had_lamb`` or ``winning_call``."""
+
+    name: str
+
+    @property
+    def url(self) -> str:
+        return f"{SOURCE}/{_SOUNDS}/{self.name}.ogg"
+
+    @property
+    def audio_and_sample_rate(self) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
+        """Its samples, mixed to one channel, and how many there are a second. Raises as ``pil_image`` does."""
+        data = _fetch(_SOUNDS, self.name, "ogg").read_bytes()
+        with opened(data, "audio") as container:
+            rate = container.streams.audio[0].rate
+        return decode_audio(data, rate, Limits()).samples, rate
+
+
+def _fetch(folder: str, name: str, kind: str) -> Path:
+    """The file of an asset in the cache."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise BadRequest(f"an asset's name has letters, digits, - and _, got {name!r:.64}", param="name")
+    kept = cache_root() / "lsv" / "assets" / folder / f"{name}.{kind}"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _download(f"{SOURCE}/{folder}/{kept.name}", kept)
+    return kept
+
+
+def _download(url: str, target: Path) -> None:
+    """A file that is there is whole: it gets its name when all of it has come."""
+    most = Limits().bytes
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+            data = answer.read(most + 1)
+    except (OSError, http.client.HTTPException) as cause:
+        raise RequestFailed(f"{url} can't be fetched: {cause}; put the file at {target}") from None
+    if len(data) > most:
+        raise RequestFailed(f"{url} has more than {most} bytes: put the right file at {target}")
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part:
+        part.write(data)
+    os.replace(part.name, target)
