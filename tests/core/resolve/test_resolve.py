@@ -57,6 +57,24 @@ def test_defaults_come_with_reasons(configure):
     assert config.plugins == ("core", "cpu", "demo", "models")
 
 
+@pytest.mark.row("F-007")
+@pytest.mark.parametrize(
+    ("own", "computed"), [("float16", "float16"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
+)
+def test_the_type_of_the_checkpoint_is_kept_unless_it_is_float32(tmp_path: Path, own: str, computed: str):
+    loaded = load(["core", "cpu", "cuda", "triton", "torch", "models"])
+    declared = Declared(options.for_scope("engine", loaded.settings()))
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "torch_dtype": own}))
+
+    def dtype(*flags: str) -> str:
+        line = parse(["--model", str(tmp_path), "--platform", "cuda", "--emulate", *flags], declared)
+        return resolve(gather(declared, line.given), loaded).dtype
+
+    assert dtype() == computed
+    assert dtype("--dtype", "float") == "float32"
+    assert dtype("--dtype", "half") == "float16"
+
+
 def test_no_model_means_the_default_alias(plugins):
     declared = Declared(options.for_scope("engine", plugins.settings()))
     config = resolve(gather(declared, {}), plugins)

@@ -43,6 +43,9 @@ async def test_answer(site):
         "completion_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 16},
     }
+    assert choice["message"]["reasoning_content"] is choice["logprobs"] is None
+    assert choice["message"]["tool_calls"] == []
+    assert body["prompt_logprobs"] is body["kv_transfer_params"] is None
     assert list(body)[:6] == ["id", "object", "created", "model", "choices", "usage"]
 
 
