@@ -28,7 +28,7 @@ class SteppedClient:
         self._inner = inner
         self._chunks: list[StepOutput] = []
 
-    def add(self, request: RequestSpec) -> RequestSpec:
+    def add(self, request: RequestSpec, arrival: float | None = None) -> RequestSpec:
         async def read() -> list[StepOutput]:
             return [StepOutput(request.request_id, chunk) async for chunk in self._inner.generate(request)]
 
