@@ -291,6 +291,7 @@ def test_an_engine_stepped_by_hand(llm: LLM):
     with pytest.raises(BadRequest, match="under way"):
         engine.add_request("c", "c", greedy(50))
     assert engine.get_num_unfinished_requests() == 1
+    assert [engine.has_unfinished_requests_for_virtual_engine(number) for number in (0, 1)] == [True, False]
     engine.abort_request(["c", "nobody"])
     assert not engine.has_unfinished_requests()
 

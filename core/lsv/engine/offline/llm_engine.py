@@ -91,6 +91,10 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         return bool(self.client.unfinished)
 
+    def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
+        """The same for one of the engines that a pipeline makes of one; there is number 0 alone."""
+        return virtual_engine == 0 and self.has_unfinished_requests()
+
     def get_num_unfinished_requests(self) -> int:
         return len(self.client.unfinished)
 
