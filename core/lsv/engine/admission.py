@@ -68,7 +68,7 @@ class Admission(msgspec.Struct, frozen=True):
             params = params.replace(max_tokens=most, min_tokens=least)
         elif strict and params.max_tokens > min(left):
             raise self._too_long(max(prompts, key=lambda prompt: len(prompt.ids)), params.max_tokens, field)
-        if params.candidates > params.n and params.logprobs is None:
+        if (params.use_beam_search or params.candidates > params.n) and params.logprobs is None:
             params = params.replace(logprobs=0)  # candidates are ranked by them
         return msgspec.structs.replace(request, prompts=prompts, sampling=params)
 

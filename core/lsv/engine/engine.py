@@ -11,9 +11,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from lsv.beams.rounds import BeamSearches
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
+from lsv.engine.report import warn_of_itl
 from lsv.engine.updates import make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded
 from lsv.grammars.guide import Guide
@@ -72,6 +74,7 @@ class Engine(Generic[Owner]):
         self._executor = executor
         self._policy = policy
         self._guide = guide
+        self._beams = BeamSearches(config)
         self._now = now
         self._scheduler: Scheduler | None = None
         self._open: dict[int, _Open[Owner]] = {}
@@ -92,6 +95,7 @@ class Engine(Generic[Owner]):
         self._scheduler = make_scheduler(self.config, fit, self._executor.depth, self._policy)
         if self._guide is not None:
             self._guide.start(fit.vocab_size)
+        self._beams.start(fit.vocab_size, self._scheduler.longest)
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
@@ -139,24 +143,25 @@ class Engine(Generic[Owner]):
         group = self._make_group(self._submitted, message)
         self._open_grammar(group)
         try:
-            self._started.add(group, group.arrival)
+            searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
+            self._started.add(self._beams.open(group, message.stop_ids) if searched else group, group.arrival)
         except LsvError as error:
             self._rejected += isinstance(error, Overloaded)
-            self._close_grammar(group.id)
+            self._close_group(group.id)
             raise
-        self._submitted += group.size
+        self._submitted += message.spec.width
         self._open[group.id] = _Open(owner, message.id, group.size)
         self._ids[owner, message.id] = group.id
         log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
 
     def abort(self, owner: Owner, ids: Iterable[int]) -> None:
         """Abort requests; their owner gets no more updates of them. Unknown ids are ignored."""
-        known = [self._ids[owner, id] for id in ids if (owner, id) in self._ids]
-        if not known:
-            return
-        for outcome in self._started.abort(known):
-            self._close(outcome.request)
+        known = {self._ids[owner, id] for id in ids if (owner, id) in self._ids}
+        for outcome in self._started.abort(known) if known else ():
+            self._drop(outcome.request)
             log.debug("req=%s aborted after %d tokens", outcome.request.spec.request_id, len(outcome.request.output))
+        for group in known:
+            self._forget(group)
 
     def abort_all(self, owner: Owner) -> None:
         """Abort all requests of an owner that is gone."""
@@ -232,7 +237,7 @@ class Engine(Generic[Owner]):
         self._model_seconds += result.seconds
         if self._started.too_slow is not None and not self._warned_of_itl:
             self._warned_of_itl = True
-            self._warn_of_itl(self._started.too_slow)
+            warn_of_itl(self.config.max_itl_ms, self._started.too_slow)
 
     def _make_group(self, number: int, message: Submit) -> RequestGroup:
         return RequestGroup(
@@ -282,12 +287,32 @@ class Engine(Generic[Owner]):
             outcome, finish=ends, complete=True, error=None if fault is None else fault.message
         )
 
-    def _close_grammar(self, group: int) -> None:
+    def _close_group(self, group: int) -> None:
+        """A request group is over, or was never queued."""
+        self._beams.close(group)
         if self._guide is not None:
             self._guide.close(group)
 
     def _publish(self, outcome: Outcome, error: LsvError | None = None) -> None:
-        """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known."""
+        """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known.
+
+        Those of a beam search come to answers first.
+        """
+        group = outcome.request.group
+        if group in self._beams:
+            advance = self._beams.take(outcome)
+            if advance is None:
+                return
+            if advance.round is None:
+                self._started.abort([group])
+            else:
+                self._started.renew(advance.round)
+            for answer in advance.answers:
+                self._tell(answer, error)
+        elif group in self._open:  # else it has failed in this very step
+            self._tell(outcome, error)
+
+    def _tell(self, outcome: Outcome, error: LsvError | None) -> None:
         request = outcome.request
         asked = self._open[request.group]
         if outcome.error is not None and error is None and self._guide is not None:
@@ -303,11 +328,18 @@ class Engine(Generic[Owner]):
         """A sequence has ended."""
         asked = self._open[request.group]
         asked.sequences -= 1
+        self._drop(request)
+        if not asked.sequences:
+            self._forget(request.group)
+
+    def _drop(self, request: Request) -> None:
         if self._guide is not None:
             self._guide.drop(request)
-        if not asked.sequences:
-            self._close_grammar(request.group)
-            del self._open[request.group], self._ids[asked.owner, asked.id]
+
+    def _forget(self, group: int) -> None:
+        asked = self._open.pop(group)
+        del self._ids[asked.owner, asked.id]
+        self._close_group(group)
 
     def _take_updates(self) -> dict[Owner, list[Update]]:
         updates, self._updates = self._updates, {}
@@ -319,19 +351,11 @@ class Engine(Generic[Owner]):
         self._started.fail_all(error.message)
         if self._guide is not None:
             self._guide.clear()
+        self._beams.clear()
         self._open.clear()
         self._ids.clear()
         self._updates.clear()
         self._in_flight.clear()
-
-    def _warn_of_itl(self, seconds: float) -> None:
-        log.warning(
-            "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
-            "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
-            "(max_num_seqs)",
-            self.config.max_itl_ms,
-            1000 * seconds,
-        )
 
     def _warn_of_preemptions(self) -> None:
         total = self._started.preemptions

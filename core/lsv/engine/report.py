@@ -63,3 +63,14 @@ class Stages:
             log.info(_STAGE_LINES[self._stage], now - self._began)
             self._began = now
         self._stage = ""
+
+
+def warn_of_itl(asked: float | None, seconds: float) -> None:
+    """The time between tokens that was ``asked`` for, in ms, can't be kept: a step alone takes ``seconds``."""
+    log.warning(
+        "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
+        "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
+        "(max_num_seqs)",
+        asked,
+        1000 * seconds,
+    )

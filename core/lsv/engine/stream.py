@@ -185,7 +185,7 @@ class _PromptOutput:
             cached_tokens=self._cached,
             finish=FinishReason.ERROR if failed else self._reason(),
             n=self._params.n,
-            best_of=self._params.candidates,
+            best_of=self._params.beam_width,
             max_tokens=self._params.max_tokens or 0,
             queued=self._queued,
             prefill=self._prefill,

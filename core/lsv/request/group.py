@@ -17,6 +17,9 @@ class RequestGroup:
     engine's clock in seconds.
     """
 
+    rounds = False
+    """Whether more sequences may follow when these have ended: the group keeps its place until it is closed."""
+
     def __init__(
         self,
         id: int,

@@ -19,6 +19,8 @@ MAX_BAD_WORDS_LENGTH = 16384
 MAX_BAD_WORDS_TOKENS = 2048
 """Tokens of all bad words together, each in two spellings."""
 MAX_N = 128
+MAX_BEAM_STOPS = 64
+"""Token ids that may end an answer of a beam search: each round looks at as many more tokens of each beam."""
 MAX_LOGIT_BIAS = 1024
 
 NO_TOKEN_LEFT = (
@@ -109,6 +111,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """What form the answer must have."""
     guided_decoding: StructuredOutputsParams | None = None
     """An older name of ``structured_outputs``: what is given here is found there."""
+    use_beam_search: bool = False
+    """Search for the likeliest answers instead of drawing: ``best_of`` (or ``n``) beams, the best ``n`` are given."""
+    length_penalty: Annotated[float, Range(-10.0, 10.0)] = 1.0
+    """Of a beam search: answers are ranked by their log probability over their length to this power."""
+    early_stopping: bool | Literal["never"] = False
+    """Of a beam search: True ends it with enough answers, False when the best beam is behind them as it is, "never"
+    when it can't get before them at any length.
+    """
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
@@ -124,7 +134,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> int:
-        """How many sequences are generated for this prompt."""
+        """How many answers come for this prompt, of which the best ``n`` are shown; a beam search sends just these."""
+        return self.n if self.use_beam_search else self.beam_width
+
+    @property
+    def beam_width(self) -> int:
+        """How many sequences are computed at a time for this prompt."""
         return self.best_of or self.n
 
     def clone(self) -> SamplingParams:
@@ -195,12 +210,55 @@ def _check_truncation(params: PoolingParams | SamplingParams) -> None:
         )
 
 
+_UNDRAWN: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 1.0),
+    "top_p": (1.0,),
+    "top_k": (-1, 0),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "bad_words": ((),),
+    "logit_bias": ({},),
+    "allowed_token_ids": (None,),
+    "logits_processors": ({},),
+    "structured_outputs": (None,),
+}
+"""What leaves the model's own log probabilities as they are, which a beam search goes by."""
+
+
+def _check_beams(params: SamplingParams) -> None:
+    if not isinstance(params.early_stopping, bool) and params.early_stopping != "never":
+        raise BadRequest(
+            f'early_stopping must be true, false or "never", got {told(params.early_stopping)}', param="early_stopping"
+        )
+    if not params.use_beam_search:
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            if getattr(params, name) != neutral:
+                raise BadRequest(f"{name} is for beam search: set use_beam_search, or leave it out", param=name)
+        return
+    for name, neutral in _UNDRAWN.items():
+        if (value := getattr(params, name)) not in neutral:
+            raise BadRequest(
+                f"{name} can't be combined with use_beam_search, which goes by the model's own log probabilities and "
+                f"draws nothing: leave it out, got {told(value)}",
+                param=name,
+            )
+    if len(params.stop_token_ids) > MAX_BEAM_STOPS:
+        raise BadRequest(
+            f"stop_token_ids takes at most {MAX_BEAM_STOPS} token ids with use_beam_search, "
+            f"got {len(params.stop_token_ids)}",
+            param="stop_token_ids",
+        )
+
+
 def _check_rules(params: SamplingParams) -> None:
     """Rules between fields and on lists."""
     _check_truncation(params)
     if params.best_of is not None and params.best_of < params.n:
         raise BadRequest(f"best_of must be at least n={params.n}, got {params.best_of}", param="best_of")
-    if params.greedy and params.candidates > 1:
+    _check_beams(params)
+    if params.greedy and params.candidates > 1 and not params.use_beam_search:
         raise BadRequest("n and best_of must be 1 when temperature is 0: every answer would be the same", param="n")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise BadRequest(

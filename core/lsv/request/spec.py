@@ -68,6 +68,11 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return len(self.prompts) * self.candidates
 
     @property
+    def width(self) -> int:
+        """How many sequences are computed at a time; more than ``size`` where a beam search drops some."""
+        return len(self.prompts) * (1 if self.sampling is None else self.sampling.beam_width)
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts."""
         return sum(len(prompt.ids) for prompt in self.prompts)

@@ -164,6 +164,13 @@ class Group:
         """A sequence that was admitted waits again."""
         heapq.heappush(self._waiting, (job.request.index, job))
 
+    def renew(self, asked: RequestGroup) -> None:
+        """All of its sequences have ended, and those of ``asked`` follow."""
+        assert self.ended, "sequences of the round before are under way"
+        self.asked = asked
+        self._made = 0
+        self._waiting.clear()
+
     def drop_unmade(self) -> list[Request]:
         """The sequences that have not come up yet, which never will."""
         return [self._make() for _ in range(self.unmade)]

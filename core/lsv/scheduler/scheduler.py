@@ -117,6 +117,12 @@ class Scheduler:
         if asked.deadline is not None:
             heapq.heappush(self._deadlines, (asked.deadline, asked.id))
 
+    def renew(self, asked: RequestGroup) -> None:
+        """Queue the next round of a group that is made of rounds, in its old place; that of before has ended."""
+        group = self._groups[asked.id]
+        group.renew(asked)
+        self._waiting.add(group)
+
     def _open_job(self, group: Group, request: Request) -> Job:
         job = self._jobs[request.id] = Job(group, request, self._kv.open(request), self.longest)
         return job
@@ -202,7 +208,7 @@ class Scheduler:
         else:
             self._running.retire(job)
             self._encoder.unref(job)
-        if group.ended:
+        if group.ended and not group.asked.rounds:
             self._forget(group)
         return outcome
 

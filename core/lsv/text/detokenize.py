@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 from lsv.text.tokenizer import Tokenizer
@@ -74,6 +75,12 @@ class Detokenizer:
         new = self._decode(self._window)[self._shown :]
         self._shown += len(new)
         return new
+
+    def fork(self) -> Detokenizer:
+        """Another one at the same place, for an answer that goes on differently from here."""
+        forked = copy.copy(self)
+        forked._window = self._window.copy()
+        return forked
 
     def _is_silent(self, token: int) -> bool:
         return token in self._dropped or token >= self._known
