@@ -12,6 +12,7 @@ from lsv.hooks import hookimpl
 from lsv.version import __version__
 
 if TYPE_CHECKING:
+    from lsv.beams.records import BeamSearchParams as BeamSearchParams
     from lsv.errors import LsvError as LsvError
     from lsv.llm import LLM as LLM
     from lsv.llm import CompletionOutput as CompletionOutput
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncEngineArgs": "lsv.offline.engine_args",
     "AsyncLLMEngine": "lsv.offline.async_llm_engine",
+    "BeamSearchParams": "lsv.beams.records",
     "EngineArgs": "lsv.offline.engine_args",
     "FlexibleArgumentParser": "lsv.offline.engine_args",
     "LLM": "lsv.llm",

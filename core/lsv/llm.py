@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from lsv import plugins
+from lsv.beams.records import BeamSearchOutput, BeamSearchParams
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
+from lsv.engine.offline.arguments import list_params, refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
-from lsv.engine.offline.llm_engine import Output, refuse_adapters
+from lsv.engine.offline.llm_engine import Output
 from lsv.engine.offline.progress import progress_bar
 from lsv.engine.offline.tokenizer_group import TokenizerGroup
 from lsv.engine.stats_log import describe_state
@@ -47,8 +49,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _UNBOUNDED = 1 << 31
-
-Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 
 class LLM:
@@ -139,7 +139,7 @@ class LLM:
         """
         refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
-        params = _list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
+        params = list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
         outputs = self._run(listed, params, use_tqdm, priority)
         return [output for output in outputs if isinstance(output, RequestOutput)]
 
@@ -184,6 +184,20 @@ class LLM:
             )
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        lora_request: object = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest answers to each prompt, best first. The engine itself bounds what runs at a time, so that
+        ``concurrency_limit`` has no effect. Raises ``BadRequest``, and what a request failed with.
+        """
+        outputs = self.generate(prompts, params.sampling(), use_tqdm=use_tqdm, lora_request=lora_request)
+        return [BeamSearchOutput.of(output, params, self.get_tokenizer()) for output in outputs]
+
     def encode(
         self,
         prompts: PromptInput | Sequence[PromptInput] | None = None,
@@ -200,7 +214,7 @@ class LLM:
         """
         refuse_adapters(lora_request, prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
-        params = _list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
+        params = list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
         outputs = self._run(listed, params, use_tqdm, None)
         return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
 
@@ -374,19 +388,3 @@ def _load_plugins(given: dict[str, Any]) -> Plugins:
         {name: Given(value, f"argument {name}") for name, value in named.items() if value is not None},
     )
     return plugins.load(chosen["plugins"], chosen["no_plugin"] or (), chosen["extra_plugins"])
-
-
-def _list_params(
-    given: Params | Sequence[Params] | None, count: int, default: Callable[[], Params], name: str
-) -> Sequence[Params]:
-    """The parameters of each of ``count`` prompts. Raises ``BadRequest`` for too few, too many or others."""
-    if given is None:
-        given = default()
-    listed = list(given) if isinstance(given, Sequence) else [given] * count
-    if len(listed) != count:
-        raise BadRequest(f"{count} prompts need as many {name}, got {len(listed)}", param=name)
-    kind = SamplingParams if name == "sampling_params" else PoolingParams
-    for one in listed:
-        if not isinstance(one, kind):
-            raise BadRequest(f"{name} must be {kind.__name__}, got {one!r:.100}", param=name)
-    return listed

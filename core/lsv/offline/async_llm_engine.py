@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
+from lsv.engine.offline.arguments import refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
-from lsv.engine.offline.llm_engine import refuse_adapters
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import Supervisor
 from lsv.errors import BadRequest, EngineDied, LsvError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from lsv.engine.offline.arguments import refuse_adapters
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
@@ -14,12 +15,6 @@ from lsv.request.spec import RequestSpec
 from lsv.text.prompts import PromptInput, PromptReader
 
 Output: TypeAlias = "RequestOutput | EmbeddingRequestOutput"
-
-
-def refuse_adapters(*requests: object) -> None:
-    """Raises ``BadRequest`` where one is asked for."""
-    if any(request is not None for request in requests):
-        raise BadRequest("adapters are not served: merge one into its model's weights", param="lora_request")
 
 
 class LLMEngine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.engine.offline.llm_engine import refuse_adapters
+from lsv.engine.offline.arguments import refuse_adapters
 from lsv.text.tokenizer import Tokenizer
 
 
