@@ -213,3 +213,19 @@ def demo() -> Tokenizer:
     import lsv_demo
 
     return Tokenizer.load(Path(lsv_demo.__file__).parent / "checkpoint")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 261), max_size=12), *2 * [st.lists(st.integers(0, 261), max_size=12)])
+def test_forks_go_their_own_ways(shared: list[int], left: list[int], right: list[int]):
+    tokenizer = byte_level()
+    first = Detokenizer(tokenizer)
+    begun = "".join(map(first.push, shared))
+    second = first.fork()
+    texts = ["", ""]
+    for step in range(12):
+        for number, (one, ids) in enumerate(((first, left), (second, right))):
+            texts[number] += "".join(map(one.push, ids[step : step + 1]))
+    for one, text, ids in ((first, texts[0], left), (second, texts[1], right)):
+        alone = Detokenizer(tokenizer)
+        assert begun + text + one.flush() == "".join(map(alone.push, shared + ids)) + alone.flush()

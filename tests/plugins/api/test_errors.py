@@ -102,7 +102,7 @@ def check(reply, status, param=None, code=None):
         ({"stream": "yes"}, "stream"),
         ({"suffix": "end"}, "suffix"),
         ({"guided_json": "{}", "guided_regex": "a+"}, "guided_json"),
-        ({"use_beam_search": True}, "use_beam_search"),
+        ({"use_beam_search": True, "stream": True}, "use_beam_search"),
         ({"response_format": {"type": "structural_tag"}}, "response_format.type"),
         ({"temprature": 1}, "temprature"),
         ({"regex": "a+"}, "regex"),

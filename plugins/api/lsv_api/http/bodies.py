@@ -35,7 +35,6 @@ _PEEK = 1024
 _LOCATED = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
 
-_OFF: tuple[Any, ...] = (None, False)
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
@@ -44,9 +43,6 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": (None, "none", "auto"),
     "functions": _EMPTY,
     "function_call": (None, "none", "auto"),
-    "use_beam_search": _OFF,
-    "length_penalty": (None, 1, 1.0),
-    "early_stopping": _OFF,
     "audio": (None,),
     "modalities": (None, ["text"]),
     "prediction": (None,),

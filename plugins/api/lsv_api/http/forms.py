@@ -36,7 +36,6 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "n": ("1",),
     "stream_continuous_usage_stats": _OFF,
     "to_language": (),
-    "use_beam_search": _OFF,
     "vllm_xargs": ("{}",),
 }
 """As ``bodies.UNAVAILABLE``, spelt as in forms; also fields of other routes that forms do not have."""

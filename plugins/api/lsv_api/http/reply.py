@@ -64,6 +64,11 @@ def check_stream(body: GenerationRequest, options: ApiOptions) -> None:
         body.stream_options.include_usage = True
     if body.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs can't be streamed; set stream to false", param="prompt_logprobs")
+    if body.use_beam_search:
+        raise BadRequest(
+            "use_beam_search can't be streamed: which answers are best is known at the end; set stream to false",
+            param="use_beam_search",
+        )
     if body.best_of is not None and body.best_of > (body.n or 1):
         raise BadRequest("best_of can't be streamed unless it equals n; set stream to false", param="best_of")
 

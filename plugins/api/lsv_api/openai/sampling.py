@@ -73,11 +73,14 @@ def sampling_params(
 
 
 def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
-    """What the request and, where it is silent, the checkpoint say. Raises ``BadRequest`` for a wrong priority."""
+    """What the request and, where it is silent, the checkpoint say. Raises ``BadRequest`` for a wrong priority.
+
+    What checkpoints recommend is for drawing tokens; a beam search draws none.
+    """
     if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:
         raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name, None)) is not None}
-    return {**served.client.tokenizer.sampling_defaults, **named}
+    return named if named.get("use_beam_search") else {**served.client.tokenizer.sampling_defaults, **named}
 
 
 def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
