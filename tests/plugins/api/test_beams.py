@@ -10,6 +10,8 @@ FIELDS = {"use_beam_search": True, "n": 2, "best_of": 4, "length_penalty": 0.5, 
 
 
 @pytest.mark.row("F-134")
+@pytest.mark.row("F-138")
+@pytest.mark.row("F-139")
 @pytest.mark.parametrize("route", ["chat", "complete"])
 async def test_fields_reach_the_engine(site: Any, route: str) -> None:
     site.engine.answers = {0: "best", 1: "good"}
