@@ -25,8 +25,9 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "chunked": {"enable_chunked_prefill": True, "max_num_batched_tokens": 16},
     "preempted": {"num_gpu_blocks_override": 13, "max_num_seqs": 16, "block_size": 16},
     "few slots": {"max_num_seqs": 3},
-    "steps ahead": {"async_scheduling": True},
-    "no steps ahead": {"async_scheduling": False},
+    "steps ahead": {"platform": "xpu", "emulate": True, "async_scheduling": True},
+    "one by one": {"platform": "xpu", "emulate": True, "async_scheduling": False},
+    "prompts apart": {"platform": "hpu", "emulate": True},
 }
 TOLERANCE = 1e-5
 STOPS = tuple(range(0, 256, 9))

@@ -8,7 +8,8 @@ token that ended it counts, the prompt does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
@@ -87,16 +88,17 @@ class BeamSearch:
         self.beams = beams
         self.done = not self.beams or self._settled(length)
 
-    def _ranked(self, rows: Iterable[Logprobs], length: int) -> list[Extension]:
-        """All extensions, best first. The first entry of a position is what was sampled, and comes again behind."""
+    def _ranked(self, rows: Iterable[Logprobs], length: int) -> Iterator[Extension]:
+        """All extensions, best first; of equally good ones that of the better beam. Made as they are asked for."""
+        of_beams = (self._extensions(beam, row, length) for beam, row in zip(self.beams, rows, strict=True))
+        return heapq.merge(*of_beams, key=lambda extension: -extension.logprob)
+
+    def _extensions(self, beam: Beam, row: Logprobs, length: int) -> Iterator[Extension]:
+        """Those of a beam, best first. The first entry of a position is what was sampled, and comes again behind."""
         early = length <= self._shortest
-        extensions = [
-            Extension(beam.logprob + value, beam, row, place)
-            for beam, row in zip(self.beams, rows, strict=True)
-            for place, (token, value) in enumerate(zip(row.ids[0], row.values[0], strict=True))
-            if place and not (early and token in self._stop_ids)
-        ]
-        return sorted(extensions, key=lambda extension: -extension.logprob)
+        for place, (token, value) in enumerate(zip(row.ids[0], row.values[0], strict=True)):
+            if place and not (early and token in self._stop_ids):
+                yield Extension(beam.logprob + value, beam, row, place)
 
     def _extend(self, extension: Extension, length: int) -> Beam:
         beam, token = extension.beam, extension.token

@@ -97,6 +97,14 @@ def test_sounds_and_clips(llm: LLM) -> None:
     assert len(ask(llm, {"prompt": "<video>", "multi_modal_data": {"video": clip([9] * 8)}})) == 6
 
 
+def test_beams_go_on_behind_a_picture(llm: LLM) -> None:
+    params = SamplingParams(use_beam_search=True, n=3, max_tokens=20, ignore_eos=True)
+    shown = {"prompt": "see <image>?", "multi_modal_data": {"image": solid(*COLOUR)}}
+    same = {"prompt_token_ids": [*b"see ", 258, *COLOUR, 258, *b"?"]}
+    seen, read = llm.generate([shown, same], params, use_tqdm=False)
+    assert [answer.token_ids for answer in seen.outputs] == [answer.token_ids for answer in read.outputs]
+
+
 def test_the_same_picture_again_is_found_in_the_cache(llm: LLM) -> None:
     def cached(data: bytes) -> int:
         prompt = {"prompt": "x" * 30 + "<image>" + "y" * 40, "multi_modal_data": {"image": data}}
