@@ -187,6 +187,9 @@ class BeamSearches:
         """The model is loaded; no sequence has more than ``longest`` tokens."""
         self._vocab_size, self._longest = vocab_size, longest
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def __contains__(self, group: int) -> bool:
         return group in self._groups
 

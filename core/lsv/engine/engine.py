@@ -74,7 +74,7 @@ class Engine(Generic[Owner]):
         self._executor = executor
         self._policy = policy
         self._guide = guide
-        self._beams = BeamSearches(config)
+        self._searches = BeamSearches(config)
         self._now = now
         self._scheduler: Scheduler | None = None
         self._open: dict[int, _Open[Owner]] = {}
@@ -95,7 +95,7 @@ class Engine(Generic[Owner]):
         self._scheduler = make_scheduler(self.config, fit, self._executor.depth, self._policy)
         if self._guide is not None:
             self._guide.start(fit.vocab_size)
-        self._beams.start(fit.vocab_size, self._scheduler.longest)
+        self._searches.start(fit.vocab_size, self._scheduler.longest)
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Engine(Generic[Owner]):
         self._open_grammar(group)
         try:
             searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
-            self._started.add(self._beams.open(group, message.stop_ids) if searched else group, group.arrival)
+            self._started.add(self._searches.open(group, message.stop_ids) if searched else group, group.arrival)
         except LsvError as error:
             self._rejected += isinstance(error, Overloaded)
             self._close_group(group.id)
@@ -194,7 +194,7 @@ class Engine(Generic[Owner]):
         """
         began = self._now()
         for outcome in self._started.expire(began):
-            self._publish(outcome)
+            self._take(outcome)
         self._take_grammars()
         try:
             self._plan_ahead(began)
@@ -224,8 +224,12 @@ class Engine(Generic[Owner]):
         result = self._executor.collect(self.config.step_timeout)
         now = self._now()
         plan = self._in_flight.popleft()
+        searching = bool(self._searches)
         for outcome in self._started.settle(plan, result, now):
-            self._publish(self._guided(outcome))
+            if searching:
+                self._take(outcome)
+            else:
+                self._publish(self._guided(outcome))
         self._steps += 1
         if plan.tokens:
             self._tokens += plan.tokens
@@ -287,32 +291,31 @@ class Engine(Generic[Owner]):
             outcome, finish=ends, complete=True, error=None if fault is None else fault.message
         )
 
+    def _take(self, outcome: Outcome) -> None:
+        """News that may be of a beam search, whose rounds come to answers first."""
+        group = outcome.request.group
+        if group not in self._searches:
+            if group in self._open:  # else it has failed in this very step
+                self._publish(self._guided(outcome))
+            return
+        advance = self._searches.take(outcome)
+        if advance is None:
+            return
+        if advance.round is None:
+            self._started.abort([group])
+        else:
+            self._started.renew(advance.round)
+        for answer in advance.answers:
+            self._publish(answer)
+
     def _close_group(self, group: int) -> None:
         """A request group is over, or was never queued."""
-        self._beams.close(group)
+        self._searches.close(group)
         if self._guide is not None:
             self._guide.close(group)
 
     def _publish(self, outcome: Outcome, error: LsvError | None = None) -> None:
-        """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known.
-
-        Those of a beam search come to answers first.
-        """
-        group = outcome.request.group
-        if group in self._beams:
-            advance = self._beams.take(outcome)
-            if advance is None:
-                return
-            if advance.round is None:
-                self._started.abort([group])
-            else:
-                self._started.renew(advance.round)
-            for answer in advance.answers:
-                self._tell(answer, error)
-        elif group in self._open:  # else it has failed in this very step
-            self._tell(outcome, error)
-
-    def _tell(self, outcome: Outcome, error: LsvError | None) -> None:
+        """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known."""
         request = outcome.request
         asked = self._open[request.group]
         if outcome.error is not None and error is None and self._guide is not None:
@@ -351,7 +354,7 @@ class Engine(Generic[Owner]):
         self._started.fail_all(error.message)
         if self._guide is not None:
             self._guide.clear()
-        self._beams.clear()
+        self._searches.clear()
         self._open.clear()
         self._ids.clear()
         self._updates.clear()

@@ -237,8 +237,8 @@ def _check_beams(params: SamplingParams) -> None:
             if getattr(params, name) != neutral:
                 raise BadRequest(f"{name} is for beam search: set use_beam_search, or leave it out", param=name)
         return
-    for name, neutral in _UNDRAWN.items():
-        if (value := getattr(params, name)) not in neutral:
+    for name, harmless in _UNDRAWN.items():
+        if (value := getattr(params, name)) not in harmless:
             raise BadRequest(
                 f"{name} can't be combined with use_beam_search, which goes by the model's own log probabilities and "
                 f"draws nothing: leave it out, got {told(value)}",

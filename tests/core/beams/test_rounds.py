@@ -63,7 +63,7 @@ def assert_idle(engine: Engine[str]) -> None:
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
     assert not engine._open
     assert not engine._ids
-    assert not engine._beams._groups
+    assert not engine._searches
 
 
 def expected(prompt: Sequence[int], submit: Submit) -> list[Beam]:
@@ -159,7 +159,7 @@ def test_dead_workers_end_it() -> None:
     engine.submit("a", ask(0))
     with pytest.raises(EngineDied):
         run(engine)
-    assert not engine._beams._groups
+    assert not engine._searches
 
 
 def test_a_search_keeps_its_place() -> None:
