@@ -14,7 +14,7 @@ SCRIPTS = [script for script in re.findall(r"```python\n(.*?)```", TEXT, re.DOTA
 
 
 @pytest.mark.row("F-356")
-@pytest.mark.parametrize("script", SCRIPTS, ids=["llm", "prefixes", "arguments", "steps", "async"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=["llm", "prefixes", "beams", "arguments", "steps", "async"])
 def test_scripts_run(script: str):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
