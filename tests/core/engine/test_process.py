@@ -517,6 +517,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.row("F-385", "F-952")
 async def test_start_log(start: Start, capfd: pytest.CaptureFixture[str]):
     client = await start(max_model_len=200, options={"fake.load_delay": 0.01})
     await collect(client, [1], greedy(3), "abc")

@@ -73,7 +73,7 @@ def test_tenants_do_not_share():
     assert hit(kv, range(12)) == 0
 
 
-@pytest.mark.row("F-351")
+@pytest.mark.row("F-253", "F-351")
 def test_no_hits_without_prefix_caching():
     kv = manager(prefix_caching=False)
     compute(kv, request(1, range(12)))

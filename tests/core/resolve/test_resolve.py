@@ -94,6 +94,7 @@ def test_rope_scaling_counts_in_the_length(configure, rope, length):
     assert configure(rope_scaling=rope).max_model_len == length
 
 
+@pytest.mark.row("F-389", "F-848")
 def test_a_longer_context_needs_an_explicit_word(configure):
     with pytest.raises(ConfigError, match="more than the checkpoint's 4096") as refusal:
         configure("--max-model-len", "8192")
@@ -149,11 +150,13 @@ def test_the_fingerprint_names_what_matters(configure):
     assert first.fingerprint() != other.fingerprint()
 
 
+@pytest.mark.row("F-279", "F-999")
 def test_two_ranks_run_in_processes(configure):
     assert configure("-tp", "2").executor == "processes"
     assert configure().executor == "inline"
 
 
+@pytest.mark.row("F-999")
 def test_the_executor_that_is_asked_for(configure):
     assert configure("--executor", "processes").executor == "processes"
     assert configure("--distributed-executor-backend", "mp").executor == "processes"

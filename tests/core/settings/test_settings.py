@@ -27,6 +27,7 @@ def read(*arguments: str, file: Path | None = None) -> Settings:
     return gather(declared, line.given, file=str(file) if file else None, positional=line.positional)
 
 
+@pytest.mark.row("F-193", "F-194", "F-218", "F-253")
 @pytest.mark.parametrize(
     ("arguments", "name", "value"),
     [
@@ -113,6 +114,7 @@ def test_refusals(arguments: list[str], words: list[str]) -> None:
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.row("F-199")
 def test_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("step-timeout: 1\n")
@@ -131,12 +133,14 @@ def test_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.row("F-201")
 def test_default_and_its_source() -> None:
     settings = read()
     assert (settings["port"], settings.source("port")) == (8000, "default")
     assert settings["gpu_memory_utilization"] is None
 
 
+@pytest.mark.row("F-199")
 def test_file(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(
@@ -204,6 +208,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.source("attention_backend") == "default"
 
 
+@pytest.mark.row("F-991", "F-847")
 def test_booleans_in_variables_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0")
     assert read()["keep_alive_on_engine_death"] is False

@@ -49,6 +49,7 @@ def test_one_page_of_the_budget_is_the_null_page() -> None:
     assert (fit.reasons[0].value, fit.reasons[0].why) == (str(1900 * PAGE + 5), "a rule")
 
 
+@pytest.mark.row("F-386", "F-387", "F-388", "F-941")
 def test_a_length_that_does_not_fit_is_refused_with_all_numbers() -> None:
     with pytest.raises(ConfigError) as caught:
         plan(FULL, 1789 * PAGE)
@@ -69,6 +70,7 @@ def test_a_budget_for_no_block_at_all_is_refused(kv: int) -> None:
         plan(FULL, kv)
 
 
+@pytest.mark.row("F-258", "F-383")
 def test_explicit_sizes_override_the_budget() -> None:
     assert plan(FULL, 0, kv_bytes=2000 * PAGE).num_blocks == 1999
     assert plan(FULL, 0, kv_bytes=2000 * PAGE, num_blocks=1850).num_blocks == 1850

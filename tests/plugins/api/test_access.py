@@ -40,7 +40,7 @@ async def locked(start):
     return await start(api_keys=("right", "other"), protect_metrics=True)
 
 
-@pytest.mark.row("F-113")
+@pytest.mark.row("F-113", "F-205", "F-820")
 async def test_every_route_but_live_needs_the_key(locked):
     for method, path in paths():
         for headers in (
@@ -208,7 +208,7 @@ async def test_cors_is_closed_by_default(site):
     assert not any(name.startswith("access-control") for name in reply.headers)
 
 
-@pytest.mark.row("F-115")
+@pytest.mark.row("F-115", "F-203", "F-204")
 async def test_cors_opened(start):
     site = await start(allowed_origins=("https://a.example",), allow_credentials=True, api_keys=("k",))
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
@@ -225,7 +225,7 @@ async def test_cors_opened(start):
     assert reply.headers["vary"] == "Origin"
 
 
-@pytest.mark.row("F-115")
+@pytest.mark.row("F-115", "F-204")
 async def test_any_origin(start):
     site = await start(allowed_origins=("*",))
     reply = await site.http.get("/v1/models", headers={"origin": "https://a.example"})
@@ -239,7 +239,7 @@ async def test_security_headers(site):
     assert "server" not in reply.headers
 
 
-@pytest.mark.row("F-117")
+@pytest.mark.row("F-117", "F-212")
 async def test_root_path(start):
     site = await start(root_path="/llm", api_keys=("right",))
     for path in ("/llm/v1/models", "/v1/models", "/llm/v1/models/fake"):
@@ -263,6 +263,7 @@ def test_contradicting_options(options):
         ApiOptions(**options)
 
 
+@pytest.mark.row("F-200", "F-201", "F-208")
 def test_options_from_settings(tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("hello")

@@ -112,7 +112,7 @@ async def test_logprobs(site):
     assert [entry["content"][0]["token"] for entry in shown] == ["H", "e"]
 
 
-@pytest.mark.row("F-163")
+@pytest.mark.row("F-163", "F-214")
 async def test_tokens_as_ids(site, start):
     body = (await site.chat(max_tokens=1, logprobs=True, return_tokens_as_token_ids=True)).json()
     assert body["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:72"
@@ -287,7 +287,7 @@ async def test_arguments_that_are_more_than_flags_are_rendered_aside(start, monk
     assert aside == [{"list": [1]}, {"text": "x" * 1000}]
 
 
-@pytest.mark.row("F-164")
+@pytest.mark.row("F-164", "F-208", "F-209")
 async def test_server_template_and_role(start):
     site = await start(chat_template="mine", response_role="bot")
     assert (await site.chat()).json()["choices"][0]["message"]["role"] == "bot"

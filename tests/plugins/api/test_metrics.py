@@ -197,6 +197,7 @@ async def test_labels_come_from_closed_sets(site):
     assert routes == {"other"}
 
 
+@pytest.mark.row("F-218")
 async def test_two_names_of_one_model_are_one_series(start):
     site = await start(names=("fake", "alias"))
     assert (await site.complete(model="alias")).json()["model"] == "fake"

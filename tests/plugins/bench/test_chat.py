@@ -91,6 +91,7 @@ def test_an_address_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "--api must be an http or https address" in capsys.readouterr().err
 
 
+@pytest.mark.row("F-319", "F-1011")
 def test_nothing_but_the_answer_is_printed(
     server: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +104,7 @@ def test_nothing_but_the_answer_is_printed(
     assert [record.message for record in caplog.records if record.name.startswith("httpx")] == []
 
 
+@pytest.mark.row("F-319", "F-1011")
 def test_a_conversation_is_kept_without_its_thinking(
     server: str, typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(
     assert "no server answers at" in capsys.readouterr().err
 
 
+@pytest.mark.row("F-1011")
 def test_a_completion_refuses_a_system_prompt(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["complete", "--api", server, "--system-prompt", "Be brief.", "-Q", "Hi"]) == 2
     assert "a prompt has no system message" in capsys.readouterr().err

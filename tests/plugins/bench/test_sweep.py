@@ -18,6 +18,7 @@ def values(suite: str) -> list[object]:
     return [next(iter(step.point.values())) for step in steps(suite, "serve", SERVE)]
 
 
+@pytest.mark.row("F-883", "F-884", "F-885", "F-886")
 def test_the_suites_have_the_documented_values() -> None:
     assert values("rate") == ["1", "2", "4", "8", "16", "32", "inf"]
     assert values("concurrency") == [1, 2, 4, 8, 16, 32, 64, 128]

@@ -50,6 +50,7 @@ def test_budget_rules(memory: Memory, share: float | None, kv: int, why: str) ->
     assert why in budget.why
 
 
+@pytest.mark.row("F-398", "F-833")
 def test_kvcache_space_overrides_every_rule() -> None:
     device = open_device({"cpu.threads": 1, "cpu.kvcache_space": 0.5})
     budget = device.budget(Memory(64 * GIB, 60 * GIB, GIB), 0.9)
@@ -58,6 +59,7 @@ def test_kvcache_space_overrides_every_rule() -> None:
     assert "kvcache_space=0.5 GiB" in budget.why
 
 
+@pytest.mark.row("F-251")
 def test_ranks_plan_no_more_than_there_is_and_is_free(tmp_path: Path) -> None:
     meminfo = f"MemTotal: {24 << 20} kB\nMemAvailable: {20 << 20} kB\n"
     (tmp_path / "proc").mkdir()
@@ -78,6 +80,7 @@ def test_ranks_plan_no_more_than_there_is_and_is_free(tmp_path: Path) -> None:
         device.close()
 
 
+@pytest.mark.row("F-251")
 def test_a_share_of_the_memory_is_no_more_than_is_free() -> None:
     device = open_device({"cpu.threads": 1})
     budget = device.budget(Memory(64 * GIB, 5 * GIB, GIB), 0.9)

@@ -241,6 +241,7 @@ def test_the_fake_has_all_that_the_software_has_and_no_more() -> None:
         assert real == fake, name
 
 
+@pytest.mark.row("F-382")
 def test_budget_is_a_share_of_what_is_free(caplog: pytest.LogCaptureFixture) -> None:
     memory = Memory(total=96 * GIB, free=round(79.16 * GIB), used=15 * GIB)
     device = EmulatedHpu().open(0, {"hpu.graph_reserved_mem": 0.4})

@@ -369,6 +369,7 @@ async def read(url: str, folder: Path | None = None, **rest: Any) -> Encoded:
     return await Sources(options).read(Reference("image", "messages[0].content[1]", url=url, **rest))
 
 
+@pytest.mark.row("F-221")
 @pytest.mark.parametrize(
     ("url", "data"),
     [
@@ -408,6 +409,7 @@ async def test_files_that_are_not_read(folder: Path, url: str, message: str) -> 
     assert caught.value.message.startswith("messages[0].content[1]: ")
 
 
+@pytest.mark.row("F-221")
 async def test_no_file_is_read_unless_a_folder_is_named(folder: Path) -> None:
     with pytest.raises(BadRequest, match="--allowed-local-media-path"):
         await read(f"file://{folder}/cat.png")

@@ -1,0 +1,89 @@
+"""Prometheus itself, where it is installed: it scrapes a server, and no query of the dashboard comes to nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lsv.processes.ports import free_port
+
+from .conftest import Server
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+PROMETHEUS = shutil.which("prometheus")
+PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+WINDOW = "15s"
+"""What Grafana makes of ``$__rate_interval`` where scrapes are a second apart is shorter than this machine may pause."""
+
+Query = Callable[[str], list[float]]
+
+
+@pytest.fixture(scope="module")
+def query(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
+    """Ask a Prometheus, set up as in ``deploy/`` but for the target and the pace, for the values of an expression."""
+    if PROMETHEUS is None:
+        pytest.skip("prometheus is not installed")
+    folder = tmp_path_factory.mktemp("prometheus")
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
+    config["global"]["scrape_interval"] = "1s"
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{server.port}"]
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    command = [PROMETHEUS, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
+               f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
+
+    def ask(expression: str) -> list[float]:
+        url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            return [float(found["value"][1]) for found in json.load(reply)["data"]["result"]]
+
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield ask
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return
+        except OSError:  # it does not listen yet
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"this did not come about within {seconds} s")
+
+
+def send_request(server: Server) -> None:
+    body = json.dumps({"prompt": "Who are you?", "max_tokens": 8}).encode()
+    request = urllib.request.Request(f"{server.url}/v1/completions", body, {"content-type": "application/json"})
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+@pytest.mark.row("F-779", "F-783", "F-785", "F-787")
+def test_no_query_comes_to_nothing(server: Server, query: Query) -> None:
+    send_request(server)
+    wait_for(lambda: query("vllm:e2e_request_latency_seconds_count") != [])
+    send_request(server)
+    wait_for(lambda: query(f"increase(vllm:e2e_request_latency_seconds_count[{WINDOW}])") > [0.0])
+    for panel in PANELS:
+        for target in panel["targets"]:
+            filled = target["expr"].replace("$model_name", "lsv-demo").replace("$__rate_interval", WINDOW)
+            found = query(filled)
+            assert found, f"{panel['title']}: {filled}"
+            assert not any(math.isnan(value) for value in found), filled
