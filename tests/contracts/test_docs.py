@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("docs/developing.md", "docs/glossary.md", "CHANGELOG.md")
-FOLDERS = "core|plugins|webui|tests|benchmarks|tools|docs"
+FOLDERS = "core|plugins|webui|tests|benchmarks|tools|docs|deploy"
 
 
 def texts() -> list[tuple[str, str]]:

@@ -1,11 +1,15 @@
 """What the commands of every day cost: nothing heavy is imported to show help or list plugins."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "sanic", "gradio", "huggingface_hub")
 SCRIPT = """
 import json, sys
@@ -41,3 +45,20 @@ def test_importing_lsv_is_light() -> None:
     script = f"import sys, lsv; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.row("F-978")
+@pytest.mark.parametrize("folder", [".", "core", "plugins/cpu"])
+def test_it_runs_wherever_it_is_started(folder: str) -> None:
+    """Also where its own source lies."""
+    command = [sys.executable, "-m", "lsv", "--version"]
+    done = subprocess.run(command, cwd=ROOT / folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.row("F-968")
+def test_all_models_are_for_one_transformers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    (own,) = {one for one in wanted if re.match(r"transformers\b", one)}
+    assert "==" not in own

@@ -70,6 +70,7 @@ def started(own_server, *arguments: str):
     return server
 
 
+@pytest.mark.row("F-775")
 def test_one_scrape_answers_for_all_and_a_lost_process_is_replaced(fleet):
     assert len(members(fleet)) == 2
     with ThreadPoolExecutor(8) as threads:

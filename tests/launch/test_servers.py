@@ -97,9 +97,9 @@ def test_a_file_decides_about_logging_in_all_processes(serve: Serve, tmp_path: P
         "--kv-cache-memory-bytes 8M --generation-config vllm --swap-space 4 --max-model-len 256 --platform cpu"
     )
     ask(server.wait())
-    assert "# blocks:" in log.read_text(), "the engine's process"
+    assert "# CPU blocks:" in log.read_text(), "the engine's process"
     assert server.log.count("VLLM_RPC_TIMEOUT has no effect") == 1
-    assert "# blocks:" not in server.log
+    assert "# CPU blocks:" not in server.log
 
 
 def test_the_line_for_an_intel_gpu(serve: Serve) -> None:

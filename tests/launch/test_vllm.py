@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,28 @@ def test_a_line_starts(start: Start, line: str) -> None:
 @pytest.mark.row("F-189")
 def test_the_line_of_the_older_command(start: Start) -> None:
     assert start("python3 -m vllm.entrypoints.openai.api_server --model org/x").config.served_names == ("org/x",)
+
+
+@pytest.mark.row("F-251", "F-252", "F-253", "F-258", "F-259", "F-261", "F-262", "F-266", "F-267", "F-279", "F-378", "F-395", "F-998")
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        ("", "memory_share", None), ("--gpu-memory-utilization 0.5", "memory_share", 0.5),
+        ("", "block_size", 32), ("--block-size 16", "block_size", 16), ("--block-size 128", "block_size", 128),
+        ("", "prefix_caching", True), ("--no-enable-prefix-caching", "prefix_caching", False),
+        ("--num-gpu-blocks-override 80", "num_blocks", 80),
+        ("--kv-cache-dtype auto", "kv_dtype", "auto"), ("--kv-cache-dtype fp8", "kv_dtype", "fp8_e4m3"),
+        ("--kv-cache-dtype fp8_e5m2", "kv_dtype", "fp8_e5m2"), ("--kv-cache-dtype fp8_e4m3", "kv_dtype", "fp8_e4m3"),
+        ("", "max_num_batched_tokens", 2048), ("--max-num-batched-tokens 5120", "max_num_batched_tokens", 5120),
+        ("", "max_num_seqs", 256), ("--max-num-seqs 32", "max_num_seqs", 32),
+        ("--enable-chunked-prefill", "chunked_prefill", True),
+        ("--no-enable-chunked-prefill --max-num-batched-tokens 131072", "chunked_prefill", False),
+        ("", "enforce_eager", False), ("--enforce-eager", "enforce_eager", True),
+        ("--tensor-parallel-size 2", "topology.tensor", 2), ("-tp 2", "topology.tensor", 2),
+    ],
+)  # fmt: skip
+def test_options_of_memory_and_steps_reach_the_engine(start: Start, arguments: str, name: str, value: object) -> None:
+    assert attrgetter(name)(start(f"vllm serve org/x {arguments}").config) == value
 
 
 def test_bytes_of_the_cache_are_honoured(start: Start) -> None:

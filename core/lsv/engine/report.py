@@ -10,7 +10,7 @@ from lsv.processes import logs
 
 log = logging.getLogger(__name__)
 
-_MIB = 1 << 20
+_GB = 1_000_000_000
 _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
 
 
@@ -33,9 +33,10 @@ def log_config(config: EngineConfig) -> None:
 
 def log_fit(config: EngineConfig, fit: Fit) -> None:
     """What fits, in the words that users search logs for."""
-    log.info("Weights take %.1f MiB, the KV cache %.1f MiB", fit.weight_bytes / _MIB, fit.kv_bytes / _MIB)
-    log.info("# blocks: %d of %d tokens", fit.num_blocks, fit.block_size)
-    log.info("KV cache size: %s tokens", f"{fit.kv_tokens:,}")
+    platform = config.platform.upper()
+    log.info("Loading model weights took %.4f GB, the KV cache takes %.4f GB", fit.weight_bytes / _GB, fit.kv_bytes / _GB)
+    log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
+    log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")
     log.info(
         "Maximum concurrency for %s tokens per request: %.2fx",
         f"{config.max_model_len:,}", fit.kv_tokens / config.max_model_len,

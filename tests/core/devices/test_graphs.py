@@ -35,6 +35,7 @@ def open_device() -> tuple[Accelerator, Runtime]:
     return device, runtime
 
 
+@pytest.mark.row("F-982")
 def test_a_step_that_cannot_be_captured_runs_op_by_op_on_the_stream_of_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_step_that_cannot_be_captured_runs_op_by_op_on_the_stream_of_before(
     assert runtime.calls["graph"] == 1
 
 
+@pytest.mark.row("F-982")
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), ValueError("of a kernel's launcher")])
 def test_any_error_of_a_capture_is_one(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     device, runtime = open_device()

@@ -155,6 +155,7 @@ def test_prompt_logprobs_come_in_parts_and_leave_together():
     assert under_way.take(Update(id=0, tokens=(1,)), 11.0)[0].prompt_logprobs is None
 
 
+@pytest.mark.row("F-757")
 def test_tokens_that_come_together_share_their_gap():
     gaps = Gaps()
     gaps.add(0.3, 3)
@@ -169,6 +170,7 @@ def gaps_of(*times: float) -> Gaps:
     return gaps
 
 
+@pytest.mark.row("F-757")
 def test_times_between_tokens_are_counted_as_they_come():
     clock, under_way = 16.0, stream(SamplingParams())
     under_way.take(Update(id=0, tokens=(1,)), clock)

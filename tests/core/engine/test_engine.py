@@ -194,7 +194,7 @@ def test_a_dead_worker_is_the_end():
         engine.submit("a", ask(1))
 
 
-@pytest.mark.row("F-333", "F-334", "F-335")
+@pytest.mark.row("F-333", "F-334", "F-335", "F-995")
 def test_preemption_is_told_once_in_known_words(caplog):
     engine = make(num_blocks=12, prefix_caching=False)
     for id in range(4):

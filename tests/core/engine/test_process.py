@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -268,6 +269,7 @@ async def test_a_full_queue_is_refused_by_the_engine(start: Start):
     assert {getattr(result, "code", "ok") for result in results} == {"ok", "overloaded"}
 
 
+@pytest.mark.row("F-977")
 async def test_vectors(start: Start):
     client = await start()
     (vector,) = await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="v"))
@@ -517,15 +519,16 @@ def _alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.row("F-385", "F-952")
+@pytest.mark.row("F-385", "F-952", "F-379", "F-380", "F-384", "F-401", "F-946")
 async def test_start_log(start: Start, capfd: pytest.CaptureFixture[str]):
     client = await start(max_model_len=200, options={"fake.load_delay": 0.01})
     await collect(client, [1], greedy(3), "abc")
     await client.close()
     log = capfd.readouterr().err
-    assert "KV cache size: 2,048 tokens" in log
+    assert "FAKE KV cache size: 2,048 tokens" in log
     assert "Maximum concurrency for 200 tokens per request: 10.24x" in log
-    assert "# blocks: 512" in log
+    assert "# FAKE blocks: 512 of 4 tokens" in log
+    assert re.search(r"Loading model weights took \d\.\d{4} GB, the KV cache takes \d\.\d{4} GB", log)
     assert "Loading weights took" in log
     assert client.config.fingerprint() in log
     assert "platform fake, dtype float32, attention fake" in log

@@ -106,6 +106,7 @@ def alive(pid: int) -> bool:
 # Hangs
 
 
+@pytest.mark.row("F-987")
 async def test_a_step_that_hangs_ends_the_engine_and_its_requests(
     start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ async def test_a_step_that_hangs_ends_the_engine_and_its_requests(
     assert len(await served.answer(2)) == 2
 
 
+@pytest.mark.row("F-987")
 async def test_a_step_that_takes_long_is_no_hang(start: Start) -> None:
     served = await start(step_timeout=1.6, options={"fake.delay": 1.2})
     assert len(await served.answer(2)) == 2

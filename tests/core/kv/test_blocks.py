@@ -88,7 +88,7 @@ def test_random_use_of_the_pool_adds_up():
         pool.check(used.elements())
 
 
-@pytest.mark.row("F-352")
+@pytest.mark.row("F-1013", "F-352")
 def test_block_hash_is_the_documented_chain():
     extras = pack_extras(salt=b"tenant")
     assert extras == b"\x04\0\0\0salt\x06\0\0\0tenant"
@@ -109,6 +109,7 @@ def test_packing_keeps_borders():
     assert pack_extras(salt=b"") == b""
 
 
+@pytest.mark.row("F-1013")
 def test_hashes_are_the_same_in_another_process():
     code = (
         "from lsv.kv.prefix import *;"

@@ -126,7 +126,7 @@ def test_every_group_must_have_what_it_needs():
     kv.check(tables)
 
 
-@pytest.mark.row("F-353")
+@pytest.mark.row("F-1013", "F-353")
 def test_end_of_the_longest_prefix_is_evicted_first_among_equals():
     kv = manager(blocks=8)
     short, long = compute(kv, request(1, range(100, 108))), compute(kv, request(2, range(24)))
@@ -139,7 +139,7 @@ def test_end_of_the_longest_prefix_is_evicted_first_among_equals():
     assert hit(kv, range(25)) + hit(kv, range(100, 109)) == 12
 
 
-@pytest.mark.row("F-353")
+@pytest.mark.row("F-1013", "F-353")
 def test_least_recently_used_is_evicted_first():
     kv = manager(blocks=4)
     kv.release([compute(kv, request(1, range(8)))])

@@ -56,6 +56,7 @@ def test_what_is_refused(arguments: list[str], message: str) -> None:
         read(*arguments)
 
 
+@pytest.mark.row("F-843", "F-975", "F-1017")
 def test_limits_of_media() -> None:
     found = read(
         "--max-media-mb", "2", "--max-image-pixels", "1000", "--max-media-seconds", "9", "--max-video-frames", "3",
@@ -69,6 +70,7 @@ def test_limits_of_media() -> None:
     assert dict(found.fetch_seconds) == {"image": 5.0, "audio": 10.0, "video": 30.0}
 
 
+@pytest.mark.row("F-221", "F-843", "F-975")
 def test_flags_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_IMAGE_FETCH_TIMEOUT", "7")
     found = read(

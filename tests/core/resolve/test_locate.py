@@ -34,3 +34,24 @@ def test_revisions_and_patterns_reach_the_hub(monkeypatch: pytest.MonkeyPatch, t
     locate_model("org/x", catalog)
     assert "pytorch_model*.bin" not in asked[1][1]["allow_patterns"]
     assert "pytorch_model*.bin" in asked[2][1]["allow_patterns"], "where there are no safetensors"
+
+
+@pytest.mark.row("F-861")
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_the_key_of_gated_models_is_the_librarys_own(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "hf_of_mine")
+    keys: list[object] = []
+
+    def fetch(name: str, **given: object) -> str:
+        keys.append(huggingface_hub.utils.build_hf_headers(token=given.get("token"))["authorization"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    (tmp_path / "model.safetensors").touch()
+    locate_model("org/x", plugins.load(["core"]).catalog)
+    assert keys == ["Bearer hf_of_mine"]

@@ -108,6 +108,7 @@ def test_a_disabled_window_caps_the_context(configure):
     assert config.overrides["sliding_window"] is None
 
 
+@pytest.mark.row("F-998")
 @pytest.mark.parametrize(
     ("flags", "config", "words"),
     [

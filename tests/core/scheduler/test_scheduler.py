@@ -312,7 +312,7 @@ def test_newcomer_leaves_blocks_for_the_running():
     assert len(rig.plan().rows) == 2
 
 
-@pytest.mark.row("F-327", "F-332")
+@pytest.mark.row("F-258", "F-327", "F-332", "F-753", "F-995")
 def test_last_in_line_is_preempted_and_comes_back_with_its_output():
     rig = Rig(num_blocks=8, prefix_caching=False)
     first, second = rig.ask(1, range(9), max_tokens=20), rig.ask(2, range(50, 59), max_tokens=20)

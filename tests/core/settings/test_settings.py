@@ -50,6 +50,9 @@ def read(*arguments: str, file: Path | None = None) -> Settings:
         (["--enforce-eager"], "enforce_eager", True),
         (["--enforce-eager", "false"], "enforce_eager", False),
         (["--enforce-eager=0"], "enforce_eager", False),
+        (["--enable-chunked-prefill", "false"], "enable_chunked_prefill", False),
+        (["--enable-chunked-prefill"], "enable_chunked_prefill", True),
+        (["--disable-logprobs-during-spec-decoding", "true"], "disable_logprobs_during_spec_decoding", True),
         (["--enable-prefix-caching", "on"], "enable_prefix_caching", True),
         (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
         (["--no-enable-prefix"], "enable_prefix_caching", False),
@@ -148,6 +151,7 @@ def test_file(tmp_path: Path) -> None:
         "hf-overrides: {rope_theta: 5}\nplugins: {cpu: {threads: 2}}\n"
     )
     settings = read(file=file)
+    assert read("--max-model-len", "512", file=file)["max_model_len"] == 512, "the command line is stronger"
     assert settings["max_model_len"] == 8192
     assert settings["served_model_name"] == ("a", "b")
     assert settings["enforce_eager"] is True
@@ -191,6 +195,7 @@ def test_a_file_may_hold_options_of_other_commands(tmp_path: Path) -> None:
     assert "port" not in settings
 
 
+@pytest.mark.row("F-820", "F-848")
 def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSV_ENFORCE_EAGER", "yes")
     monkeypatch.setenv("LSV_DEVICE", "cpu")
@@ -198,7 +203,9 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("VLLM_PLUGINS", "")
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     settings = read()
+    assert settings["api_key"] == ("secret",)
     assert settings["enforce_eager"] is True
     assert settings["platform"] == "cpu"
     assert settings["allow_long_max_model_len"] is True

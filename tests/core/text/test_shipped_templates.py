@@ -74,7 +74,7 @@ def test_prompts_have_the_ids_that_transformers_gives_them(name, tools, length, 
         assert "get_weather" in text
 
 
-@pytest.mark.row("F-179", "F-180")
+@pytest.mark.row("F-179", "F-180", "F-973")
 def test_mistral_s_ids_have_nine_characters():
     tokenizer = Tokenizer.load(DEMO, chat_template="mistral")
     long = json.loads(json.dumps(CONVERSATION).replace("call00000", "call_of_a_long_id_0123456789abcde"))
@@ -103,6 +103,7 @@ def test_turns_of_models_that_have_no_template(name, expected, tmp_path):
     assert Tokenizer.load(tmp_path, chat_template=name).render_chat(messages) == expected
 
 
+@pytest.mark.row("F-973")
 def test_mistral_is_asked_for_several_calls():
     text = Tokenizer.load(DEMO, chat_template="mistral_parallel").render_chat(CONVERSATION, tools=TOOLS)
     assert "several at once" in text

@@ -159,6 +159,7 @@ print(peak() - before, sum(parameter.nbytes for parameter in model.parameters())
 """
 
 
+@pytest.mark.row("F-400")
 def test_peak_memory_is_the_model_and_one_layer(tmp_path):
     """A 200 MB float32 checkpoint becomes a 100 MB model; mapping or reading it whole would show."""
     from safetensors.torch import save_file

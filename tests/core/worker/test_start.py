@@ -22,6 +22,7 @@ def no_report(stage: str, done: int, total: int) -> None:
     pass
 
 
+@pytest.mark.row("F-874")
 def test_progress_names_stages_and_ends_complete(checkpoints: Checkpoints, make_worker: MakeWorker) -> None:
     reports: list[tuple[str, int, int]] = []
     make_worker(checkpoints("llama"), "llama").start(lambda *report: reports.append(report))
@@ -44,6 +45,7 @@ def test_the_budget_is_asked_for_as_if_the_weights_were_there(
     assert fit.vocab_size == 320
 
 
+@pytest.mark.row("F-383")
 def test_memory_is_measured_with_the_kernels_that_serve(
     checkpoints: Checkpoints, make_worker: MakeWorker, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ async def test_answer(site):
     assert list(body)[:6] == ["id", "object", "created", "model", "choices", "usage"]
 
 
-@pytest.mark.row("F-161")
+@pytest.mark.row("F-1016", "F-161")
 async def test_stream(site):
     reply = await site.chat(stream=True)
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -63,7 +63,7 @@ async def test_stream(site):
     assert all("usage" not in event for event in found)
 
 
-@pytest.mark.row("F-126", "F-162")
+@pytest.mark.row("F-1012", "F-1016", "F-126", "F-162")
 @pytest.mark.parametrize("continuous", [False, True])
 async def test_stream_usage(site, continuous):
     options = {"include_usage": True, "continuous_usage_stats": continuous}

@@ -125,7 +125,7 @@ async def test_empty_prompt(site):
     check(await site.complete(prompt="", add_special_tokens=False), 400, "prompt")
 
 
-@pytest.mark.row("F-163")
+@pytest.mark.row("F-1012", "F-163")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -310,7 +310,7 @@ async def test_one_failing_prompt_fails_the_request(site):
     check(await site.complete(prompt=["a", "b", "c"]), 500, code="request_failed")
 
 
-@pytest.mark.row("F-105", "F-119")
+@pytest.mark.row("F-1012", "F-105", "F-119", "F-847")
 @pytest.mark.parametrize("state", ["loading", "draining", "dead"])
 async def test_not_ready(start, state):
     site = await start(keep_alive_on_engine_death=True)
@@ -336,6 +336,15 @@ async def test_logs_hold_no_prompts_and_no_control_characters(site, caplog):
     assert "tokens=14" in line
     assert "ttft=" in line
     assert not any("secret" in record.getMessage() or "\n" in record.getMessage() for record in ours)
+
+
+@pytest.mark.row("F-219")
+async def test_requests_need_not_be_logged(start, caplog):
+    caplog.set_level(logging.INFO)
+    site = await start(log_requests=False)
+    await site.chat()
+    ours = [record.getMessage() for record in caplog.records if record.name == "lsv.api"]
+    assert not any(line.startswith("POST ") for line in ours)
 
 
 async def test_request_id(site):

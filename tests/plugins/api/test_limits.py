@@ -125,6 +125,7 @@ def test_nothing_is_parsed_of_a_body_that_holds_too_much(monkeypatch: pytest.Mon
         decode_body(b'{"prompt": [' + b"[]," * 40_000 + b"1]}", CompletionRequest)
 
 
+@pytest.mark.row("F-1023")
 def test_unknown_fields_are_not_parsed() -> None:
     """A value that nobody reads is skipped, and one that is compared with neutral values need not be long."""
     body = {"prompt": "a", "metadata": [{"data": ""}] * 1000, "whatever": [[]] * 1000, "tools": [], "guided_json": None}
@@ -133,6 +134,7 @@ def test_unknown_fields_are_not_parsed() -> None:
         decode_body(json.dumps({"prompt": "a", "prediction": {"x": "y" * 5000}}).encode(), CompletionRequest)
 
 
+@pytest.mark.row("F-1023")
 async def test_unknown_fields_are_counted(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     many = {f"f{number:06d}": 1 for number in range(64)}
     assert (await site.complete(**many)).status_code == 200

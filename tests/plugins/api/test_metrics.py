@@ -107,7 +107,7 @@ def sample(families, name, **labels):
     return found[0]
 
 
-@pytest.mark.row("F-106")
+@pytest.mark.row("F-1000", "F-106", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755", "F-769", "F-770")
 async def test_dashboard_names_exist_before_the_first_request(site):
     families = await scrape(site)
     names = {item.name for family in families.values() for item in family.samples}
@@ -117,6 +117,7 @@ async def test_dashboard_names_exist_before_the_first_request(site):
         assert all(item.labels["model_name"] == "fake" for item in families[name].samples)
 
 
+@pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")
 async def test_buckets(site):
     families = await scrape(site)
     for name, expected in BUCKETS.items():
@@ -126,6 +127,7 @@ async def test_buckets(site):
     assert buckets_1_2_5(19) == (1, 2, 5, 10)
 
 
+@pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-763", "F-771", "F-772", "F-773", "F-774", "F-1000")
 async def test_requests_are_counted(site):
     await site.complete(max_tokens=3)
     await site.complete(prompt=[1] * 10, n=2)
@@ -137,6 +139,9 @@ async def test_requests_are_counted(site):
     assert sample(families, "vllm:request_generation_tokens_sum") == 3 + 2 * 14
     assert sample(families, "vllm:request_max_num_generation_tokens_sum") == 3 + 14
     assert sample(families, "vllm:request_params_n_sum") == 3
+    for stage in ("queue", "prefill", "decode"):
+        assert sample(families, f"vllm:request_{stage}_time_seconds_count") == 2
+    assert sample(families, "vllm:e2e_request_latency_seconds_count") == 2
     assert sample(families, "vllm:time_to_first_token_seconds_count") == 2
     assert sample(families, "vllm:time_per_output_token_seconds_count") == 2 + 27
     assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="200") == 2
@@ -151,7 +156,7 @@ async def test_failures_are_counted_apart(site):
     assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="500") == 1
 
 
-@pytest.mark.row("F-106", "F-335", "F-357")
+@pytest.mark.row("F-106", "F-335", "F-357", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755")
 async def test_engine_state_is_read_at_the_scrape(site):
     site.engine.stats = Stats(
         running=3, waiting=2, kv_usage=0.25, preemptions_total=7, prompt_tokens_total=1000,
@@ -179,6 +184,7 @@ async def test_engine_state_is_read_at_the_scrape(site):
     assert sample(families, "vllm:cache_config_info", block_size="16", num_gpu_blocks="64") == 1
 
 
+@pytest.mark.row("F-769", "F-770")
 def test_throughput_is_that_of_the_last_seconds():
     recent = Recent(Stats(), 0.0)
     for second in range(1, 31):

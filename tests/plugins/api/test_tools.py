@@ -39,7 +39,7 @@ async def site(start):
     return await start(FakeClient(answer=TWO), tool_call_parser="hermes")
 
 
-@pytest.mark.row("F-125", "F-157", "F-175", "F-178", "F-181", "F-216", "F-217")
+@pytest.mark.row("F-125", "F-157", "F-175", "F-178", "F-181", "F-216", "F-217", "F-997")
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}])
 async def test_calls(site, choice):
     reply = (await site.chat(tools=[WEATHER], **choice)).json()["choices"][0]
@@ -181,6 +181,7 @@ async def test_bad_tools(site, fields, param):
     assert site.engine.requests == []
 
 
+@pytest.mark.row("F-997", "F-1012")
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 async def test_calls_are_forced_in_place_of_any_other_form(site, choice):
     reply = await site.chat(tools=[WEATHER], tool_choice=choice, response_format={"type": "json_object"})

@@ -131,6 +131,7 @@ def test_memory_counts_descendants_and_shared_pages_once(tmp_path: Path) -> None
     assert measure_memory(5, tmp_path) == {}
 
 
+@pytest.mark.row("F-874")
 def test_stages_add_up_to_the_whole() -> None:
     stages = Stages()
     for stage, now in (("process", 0.1), ("process", 0.9), ("weights", 1.0), ("warm_up", 3.0), ("weights", 3.5)):

@@ -123,6 +123,7 @@ def printed(show: Any, *arguments: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.row("F-888")
 @pytest.mark.parametrize("width", [80, 40])
 def test_a_sweep_is_shown_whole_on_a_narrow_terminal(width: int) -> None:
     latencies = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2el_p50_ms")

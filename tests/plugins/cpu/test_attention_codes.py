@@ -61,6 +61,7 @@ def numbers(cache: KVCache) -> list[torch.Tensor]:
     return [*(decode(each, cache.dtype, 1.0, one) for each, one in zip(codes, ones, strict=True)), *scales]
 
 
+@pytest.mark.row("F-392", "F-393")
 @DTYPES
 @pytest.mark.parametrize("isa", ISAS)
 def test_native_code_writes_what_torch_writes(isa: str, dtype: torch.dtype, device: Device) -> None:
@@ -79,6 +80,7 @@ def test_native_code_writes_what_torch_writes(isa: str, dtype: torch.dtype, devi
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.row("F-392", "F-393")
 @DTYPES
 @pytest.mark.parametrize("isa", [*ISAS, "torch"])
 @pytest.mark.parametrize("compute", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -122,6 +124,7 @@ def test_a_fused_layer_is_its_parts(family: str, name: str, tmp_path: Path, devi
         assert float((fused[sequence] - wanted).abs().mean()) <= 2e-3 * largest
 
 
+@pytest.mark.row("F-393")
 def test_scales_come_from_the_checkpoint() -> None:
     layers = [AttentionLayer(i, 2, 2, 16, 1.0, key_scale=9.0) for i in range(3)]
     tensors = {
@@ -194,6 +197,7 @@ def test_sharing_and_preempting_change_no_token(checkpoint: str, name: str) -> N
     assert shared == alone
 
 
+@pytest.mark.row("F-937")
 def test_the_same_memory_holds_more_blocks(checkpoint: str) -> None:
     blocks = {name: generate(checkpoint, name)[2] for name in ("auto", "fp8", "int8")}
     assert blocks["fp8"] == pytest.approx(4 * blocks["auto"], rel=0.02)  # bytes for float32

@@ -67,6 +67,7 @@ def test_ranks_share_the_quota_of_a_container(machine: Machine) -> None:
     assert [share.cores for share in shares] == [{0, 2, 4, 6}, {1, 3, 5, 7}]
 
 
+@pytest.mark.row("F-993")
 @pytest.mark.parametrize(
     ("text", "rank", "ranks", "cores"),
     [

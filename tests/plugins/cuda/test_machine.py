@@ -66,6 +66,7 @@ def test_an_old_gpu_ends_the_list(driven: Machine, monkeypatch: pytest.MonkeyPat
     assert "found Tesla P100 of compute capability 6.0, but 7.0 is the lowest" in driven.explain()
 
 
+@pytest.mark.row("F-818")
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -119,6 +120,7 @@ class cuda:
 """
 
 
+@pytest.mark.row("F-818")
 def test_the_question_itself(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     environment = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}

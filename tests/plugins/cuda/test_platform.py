@@ -18,7 +18,7 @@ from lsv import LLM
 from lsv.capabilities import DeviceInfo
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import BatchLimits, Shape
+from lsv.platform import BatchLimits, Memory, Shape
 from lsv.settings import Declared, gather, neutral
 from lsv.testing.emulation import UnknownCall
 from lsv.testing.platform import check_platform
@@ -136,6 +136,17 @@ def test_settings_reach_the_libraries_and_win_over_variables(monkeypatch: pytest
     assert device.shapes(LIMITS).expected() == 0, "launches that wait can't be captured"
 
 
+@pytest.mark.row("F-381")
+def test_the_share_of_memory_is_one_of_the_whole_device() -> None:
+    """For weights, activations and the cache together; what others hold is not there to be taken."""
+    device, _ = open_device()
+    alone, beside = Memory(total=80 * GIB, free=62 * GIB, used=18 * GIB), Memory(80 * GIB, 30 * GIB, 18 * GIB)
+    budgets = [device.budget(alone, 0.5), device.budget(alone, None), device.budget(beside, None)]
+    device.close()
+    assert [budget.kv for budget in budgets] == [22 * GIB, 54 * GIB, 30 * GIB]
+    assert budgets[1].why == "0.9 of 80.0 GiB, less the 18.0 GiB in use"
+
+
 def test_graphs_are_captured_for_as_many_rows_as_asked() -> None:
     device, _ = open_device(graph_rows=12)
     sizes = [shape.rows for shape in device.shapes(LIMITS).warmup()]
@@ -162,7 +173,7 @@ def test_a_graph_computes_what_the_step_does() -> None:
     assert (fake.calls["graph"], fake.calls["Graph.replay"]) == (1, 1 + 2)  # once to be verified
 
 
-@pytest.mark.row("F-014", "F-377")
+@pytest.mark.row("F-014", "F-267", "F-377", "F-982")
 def test_graphs_share_one_pool_and_eager_captures_none() -> None:
     device, fake = open_device()
     x = torch.zeros(1)

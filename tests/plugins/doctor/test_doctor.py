@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +78,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_MOST_BYTES", 4 * MIB)
 
 
+@pytest.mark.row("F-877")
 def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     monkeypatch.delenv("PT_HPU_LAZY_MODE", raising=False)  # what a platform has exported in this process
@@ -268,6 +270,7 @@ def test_the_user_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cleaner().text("root_path") == "root_path"
 
 
+@pytest.mark.row("F-877")
 def test_a_report_holds_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,3 +304,16 @@ def test_a_report_holds_no_secret(
     assert doctor.run(["--report", str(tmp_path / "report.json")], context) == 0
     with pytest.raises(ConfigError, match=r"--report .* can't be written"):
         doctor.run(["--report", str(tmp_path / "none" / "x")], context)
+
+
+@pytest.mark.row("F-402", "F-941")
+def test_a_plan_says_how_many_requests_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    def concurrency(length: int) -> float:
+        given = ["--max-model-len", str(length), "--num-gpu-blocks-override", "64", "--block-size", "16"]
+        assert main.main(["plan", "lsv-demo", *given]) == 0
+        printed = capsys.readouterr().out
+        assert "1,024 tokens" in printed
+        (found,) = re.findall(r"concurrency\D+([\d.]+)x", printed)
+        return float(found)
+
+    assert (concurrency(512), concurrency(128)) == (2.0, 8.0)

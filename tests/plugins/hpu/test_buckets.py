@@ -49,6 +49,7 @@ def test_linear_sets_of_the_documentations_log() -> None:
     assert prompts[-1] == (4, 1024)
 
 
+@pytest.mark.row("F-1021")
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
@@ -66,6 +67,7 @@ def test_exponential(config: tuple[int, int, int, int], sizes: tuple[int, ...]) 
     assert exponential(*config) == sizes
 
 
+@pytest.mark.row("F-1021")
 def test_exponential_fills_the_blocks_of_the_documentations_log() -> None:
     """Its 42 buckets of decoding rows; the log rounds the cache's size up to blocks of 128, which here is the limit."""
     sizes = exponential(128, 128, 5767, 14, fill=True)
@@ -118,6 +120,7 @@ def test_fitted_sizes_waste_least() -> None:
         assert len(found) == number
 
 
+@pytest.mark.row("F-1004")
 def test_the_36_prompt_buckets() -> None:
     """Model length 1024, blocks of 128, one prompt at a time: query + 128 * context is at most 1024."""
     buckets = make(BatchLimits(max_rows=1, max_tokens=2048, max_blocks=8, block_size=128))
@@ -195,7 +198,7 @@ def test_prompts_that_are_never_cut_have_no_context(strategy: str) -> None:
     assert {shape.blocks for shape in buckets.prompts} == {0}
 
 
-@pytest.mark.row("F-483", "F-484")
+@pytest.mark.row("F-483", "F-484", "F-943")
 def test_the_example_of_the_log() -> None:
     whole = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=16, block_size=128, num_blocks=1519, contexts=False)
     buckets = make(whole, bucketing_strategy="lin")
@@ -245,6 +248,7 @@ def test_every_step_of_whole_blocks_has_a_bucket(strategy: str) -> None:
             assert policy.pad(found) == found
 
 
+@pytest.mark.row("F-1004")
 def test_measure_counts_blocks() -> None:
     policy = BucketPolicy(SMALL, HpuOptions(), lambda: 0)
     one = np.ones(3, np.int32)

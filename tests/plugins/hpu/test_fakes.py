@@ -61,6 +61,7 @@ def test_calls_that_are_refused(call: Callable[[VendorOps], Any]) -> None:
         call(fake_ops())
 
 
+@pytest.mark.row("F-996")
 def test_generations_differ_in_their_range() -> None:
     (large, _), (larger, _) = (
         fake_ops(gaudi).hpu.cast_to_fp8_v2(1000 * X, None, False, False, FP8) for gaudi in ("gaudi2", "gaudi3")

@@ -238,6 +238,7 @@ def test_what_is_left_as_it_is(folder: Path) -> None:
         assert chosen.choose(plain).name == "none"
 
 
+@pytest.mark.row("F-396")
 def test_scales_of_the_cache(folder: Path) -> None:
     """Keys were measured and are in units of that; values have what the checkpoint says."""
     measured(folder / "g2/inc_output_hooks_maxabs_0_1.json")

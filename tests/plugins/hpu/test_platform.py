@@ -87,6 +87,7 @@ def test_boards(name: str, gaudi: str | None) -> None:
     assert gaudi_of(name) == gaudi
 
 
+@pytest.mark.row("F-985")
 @pytest.mark.parametrize(
     ("ids", "answer", "software", "words"),
     [
@@ -107,6 +108,7 @@ def test_absence_is_explained(
     assert all(word in prober.explain() for word in words), prober.explain()
 
 
+@pytest.mark.row("F-985")
 def test_a_container_without_the_device_nodes_is_told(tmp_path: Path) -> None:
     host = make_host(tmp_path, ["0x1020", "0x1020"])
     (host / "dev/accel").rmdir()

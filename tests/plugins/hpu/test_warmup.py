@@ -47,6 +47,7 @@ def run_warmup(device: HpuDevice, limits: BatchLimits, *, eager: bool = False) -
     return shapes
 
 
+@pytest.mark.row("F-943")
 def test_order_and_lines_of_the_documentations_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lsv_hpu.warmup")
     policy = BucketPolicy(LONG, read(LOGGED), lambda: round(79.16 * 2**30))
@@ -124,6 +125,7 @@ def test_eager_runs_op_by_op() -> None:
     device.close()
 
 
+@pytest.mark.row("F-963")
 def test_full_warm_up_makes_another_shape_an_error() -> None:
     device, vendor = open_device(full_warmup=True, prompt_seq_buckets="128,256")
     policy = device.shapes(LONG)

@@ -112,6 +112,7 @@ def test_random_requests_stay_inside_the_buckets(
     assert differing <= 0.02 * count, f"{differing} answers differ, more than ties can explain"
 
 
+@pytest.mark.row("F-1003")
 def test_an_engine_in_lazy_mode_is_refused(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"hpu-lazy-mode must be false.* --enforce-eager"):
         ask(checkpoint, 1, platform="hpu", emulate=True, **SMALL, **{"hpu.lazy_mode": True})
@@ -142,6 +143,7 @@ def dynamo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch._dynamo.reset()
 
 
+@pytest.mark.row("F-1003")
 @pytest.mark.slow
 def test_torch_compiles_each_shape_once_and_whole(checkpoint: str, plain: Answers, dynamo: list[Any]) -> None:
     """Without breaks in graphs, one for all layers; once warm-up is over, compiling anything again is an error."""
@@ -161,6 +163,7 @@ def test_torch_compiles_each_shape_once_and_whole(checkpoint: str, plain: Answer
     assert sum(one != other for one, other in zip(found, plain[:40], strict=True)) <= 1
 
 
+@pytest.mark.row("F-963")
 def test_a_step_outside_the_buckets_is_counted_and_told(checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
     """Without chunks a prompt beyond the largest size runs as it is."""
     outside = {"hpu.prompt_seq_buckets": "16,32", "enable_chunked_prefill": False, "enable_prefix_caching": False}

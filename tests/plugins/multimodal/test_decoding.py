@@ -186,6 +186,7 @@ def reds(data: bytes, **options: Any) -> list[int]:
 SHADES = [10, 30, 50, 70, 90, 110, 130, 150]
 
 
+@pytest.mark.row("F-1017")
 @pytest.mark.parametrize("kind", ["mp4", "matroska", "avi"])
 @pytest.mark.parametrize(
     ("options", "expected"),

@@ -74,6 +74,7 @@ def test_every_form_of_a_picture(llm: LLM, form: str, tmp_path: Path) -> None:
     assert found == worth(llm, "see ", list(COLOUR), "?")
 
 
+@pytest.mark.row("F-959")
 def test_two_pictures_in_order_and_options(llm: LLM) -> None:
     one, two = solid(10, 20, 30), solid(40, 50, 60)
     prompt = {"prompt": "<image><image>", "multi_modal_data": {"image": [one, two]}}

@@ -102,7 +102,7 @@ IMAGE = (258, 259, 259, 259, 258)
 TONE = sound(np.full((1, 16_000), 0.5), 8_000)
 
 
-@pytest.mark.row("F-131", "F-159")
+@pytest.mark.row("F-131", "F-159", "F-959")
 async def test_two_pictures_between_texts(site: Site) -> None:
     answer = await site.chat(text("a"), picture(1, 2, 3), text("b"), picture(4, 5, 6), text("c"), max_tokens=3)
     assert answer.status_code == 200, answer.text

@@ -54,6 +54,14 @@ def decoded(parts: list[Tensors], widths: list[int], inputs: int, config: dict[s
     return weight
 
 
+@pytest.mark.row("F-939")
+def test_a_layer_takes_a_quarter_of_its_plain_bytes() -> None:
+    tensors, meant = pack(torch.randn(256, 1024), 128)
+    declared = fused_layer(make({**CONFIG, "group_size": 128}), [tensors], [256], 1024)
+    held = sum(tensor.nbytes for tensor in (*declared.parameters(), *declared.buffers()) if not tensor.is_meta)
+    assert held <= 0.3 * meant.numel() * 2
+
+
 @pytest.mark.parametrize("group", [32, 128, -1])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_weights_are_what_the_format_says(group: int, symmetric: bool) -> None:

@@ -77,6 +77,7 @@ def test_rows_do_not_depend_on_each_other(name: str) -> None:
     assert layer(x.bfloat16()).dtype == torch.bfloat16
 
 
+@pytest.mark.row("F-937")
 @FORMATS
 def test_the_plain_weight_is_not_kept(name: str) -> None:
     layer = layer_of(name, torch.randn(128, 1024), torch.bfloat16)

@@ -34,6 +34,7 @@ def value_of(code: int) -> float:
     return sign * (2.0**-6 * mantissa / 8 if exponent == 0 else 2.0 ** (exponent - 7) * (1 + mantissa / 8))
 
 
+@pytest.mark.row("F-996")
 def test_values_of_codes() -> None:
     wanted = torch.tensor([value_of(code) for code in range(256)])
     torch.testing.assert_close(torch.tensor(E4M3), wanted, rtol=0, atol=0, equal_nan=True)

@@ -68,6 +68,7 @@ def write(folder: Path, *, hidden: int, inner: int, vocab: int, layers: int, tie
     return folder
 
 
+@pytest.mark.row("F-400", "F-954", "F-979")
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_model_never_holds_more_than_one_plain_layer(name: str, tied: bool, tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_the_model_never_holds_more_than_one_plain_layer(name: str, tied: bool, 
     assert max(held) < sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
+@pytest.mark.row("F-954", "F-979")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sym_int4", "nf4"])
 @pytest.mark.parametrize("tied", [False, True])

@@ -266,6 +266,7 @@ def test_every_model_lacks_something_and_says_what_it_means() -> None:
     assert {"fp64", "bf16", "peer_access"} <= set(by_short_name("A770").lacks)
 
 
+@pytest.mark.row("F-1006")
 @pytest.mark.parametrize(
     ("device_id", "dtypes", "refused"),
     [
