@@ -81,6 +81,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of weights and activations, by torch's name."""
     kv_dtype: str = "auto"
     """Of the KV cache; ``"auto"`` is ``dtype``."""
+    kv_scales: str | None = None
+    """A file with the cache's scales, see ``lsv.weights.kv_scales.read_file``; None is the checkpoint's own."""
     block_size: int
     """Tokens in a cache block."""
     max_model_len: int

@@ -114,7 +114,7 @@ def test_a_client_that_leaves_frees_its_blocks(server):
     raise AssertionError("the request still runs 5 s after its client left")
 
 
-@pytest.mark.row("F-160")
+@pytest.mark.row("F-1007", "F-160")
 def test_the_printed_curl_line_works(server):
     deadline = time.monotonic() + 5
     # a server says so a moment after it answers that it is ready
@@ -133,6 +133,7 @@ def test_the_server_process_holds_no_torch(server):
     assert "libtorch" in Path(f"/proc/{server.engine_pid()}/maps").read_text()
 
 
+@pytest.mark.row("F-318", "F-319")
 def test_terminal_clients(server):
     lsv = [sys.executable, "-m", "lsv"]
     url = ["--url", server.url + "/v1", "--temperature", "0"]

@@ -43,7 +43,7 @@ def test_the_line_of_the_older_command(start: Start) -> None:
     assert start("python3 -m vllm.entrypoints.openai.api_server --model org/x").config.served_names == ("org/x",)
 
 
-@pytest.mark.row("F-251", "F-252", "F-253", "F-258", "F-259", "F-261", "F-262", "F-266", "F-267", "F-279", "F-378", "F-395", "F-998")
+@pytest.mark.row("F-251", "F-252", "F-253", "F-258", "F-259", "F-261", "F-262", "F-266", "F-267", "F-279", "F-378", "F-395", "F-998", "F-974")
 @pytest.mark.parametrize(
     ("arguments", "name", "value"),
     [
@@ -57,6 +57,7 @@ def test_the_line_of_the_older_command(start: Start) -> None:
         ("", "max_num_seqs", 256), ("--max-num-seqs 32", "max_num_seqs", 32),
         ("--enable-chunked-prefill", "chunked_prefill", True),
         ("--no-enable-chunked-prefill --max-num-batched-tokens 131072", "chunked_prefill", False),
+        ("", "max_logprobs", 20), ("--max-logprobs 5", "max_logprobs", 5),
         ("", "enforce_eager", False), ("--enforce-eager", "enforce_eager", True),
         ("--tensor-parallel-size 2", "topology.tensor", 2), ("-tp 2", "topology.tensor", 2),
     ],
@@ -117,7 +118,7 @@ def test_what_can_not_be_is_refused_before_an_engine_starts(start: Start, argume
     assert words in caught.value.message
 
 
-@pytest.mark.row("F-863", "F-864")
+@pytest.mark.row("F-863", "F-864", "F-929")
 @pytest.mark.parametrize("service", ["LSV", "VLLM", "LSV_API"])
 def test_a_service_of_kubernetes_may_have_the_name(start: Start, service: str) -> None:
     found = start(

@@ -90,6 +90,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         load_format=_check_load_format(settings["load_format"], catalog),
         dtype=dtype,
         kv_dtype=kv_dtype,
+        kv_scales=_choose_scales(settings["quantization_param_path"], kv_dtype),
         block_size=block_size,
         max_model_len=length,
         max_num_seqs=settings["max_num_seqs"],
@@ -204,6 +205,15 @@ def _choose_kv_dtype(asked: str, checkpoint: Mapping[str, Any], capabilities: Ca
         choices.note("kv_cache_dtype", _FP8_CACHE, "the checkpoint's own")
         return _FP8_CACHE
     return _FP8_CACHE if asked == "fp8" else asked
+
+
+def _choose_scales(path: str | None, kv_dtype: str) -> str | None:
+    if path and kv_dtype != _FP8_CACHE:
+        raise ConfigError(
+            f"quantization_param_path is for a KV cache of fp8, not of {kv_dtype}: add --kv-cache-dtype fp8",
+            param="quantization_param_path",
+        )
+    return path
 
 
 def _declares_fp8_cache(checkpoint: Mapping[str, Any]) -> bool:

@@ -127,6 +127,10 @@ _MEMORY = _grouped(
         "checkpoint was made for it", main=True
     ),
     Setting(
+        name="quantization_param_path",
+        help="JSON file with the scales of an fp8 KV cache, by rank and layer (default: the checkpoint's own, else 1)",
+    ),
+    Setting(
         name="encoder_cache_tokens", type="int", low=1,
         help="tokens of images, audio and video whose embeddings are kept, at least those of the largest item "
         "(default: max-model-len, but 16384 to 32768)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import re
 from pathlib import Path
 
@@ -28,6 +30,7 @@ def test_options_are_documented_and_exist():
         assert flag in {dashed(name) for name in declared}
 
 
+@pytest.mark.row("F-1019")
 async def test_metrics_are_documented(site):
     await site.complete()
     exposed = (await site.http.get("/metrics")).text

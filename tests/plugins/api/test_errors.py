@@ -125,7 +125,7 @@ async def test_empty_prompt(site):
     check(await site.complete(prompt="", add_special_tokens=False), 400, "prompt")
 
 
-@pytest.mark.row("F-1012", "F-163")
+@pytest.mark.row("F-1012", "F-163", "F-974")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

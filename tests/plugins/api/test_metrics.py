@@ -156,7 +156,7 @@ async def test_failures_are_counted_apart(site):
     assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="500") == 1
 
 
-@pytest.mark.row("F-106", "F-335", "F-357", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755")
+@pytest.mark.row("F-1019", "F-106", "F-335", "F-357", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755")
 async def test_engine_state_is_read_at_the_scrape(site):
     site.engine.stats = Stats(
         running=3, waiting=2, kv_usage=0.25, preemptions_total=7, prompt_tokens_total=1000,

@@ -65,6 +65,7 @@ def bench(*arguments: str) -> int:
     return main.main(["bench", *arguments])
 
 
+@pytest.mark.row("F-315", "F-879")
 def test_serve_writes_table_json_and_plot(port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, page = tmp_path / "r.json", tmp_path / "r.html"
     code = bench(
@@ -98,6 +99,7 @@ def test_failed_requests_are_counted_and_shown(port: str, capsys: pytest.Capture
     assert "3 × error: the server answered 400: too long" in capsys.readouterr().out
 
 
+@pytest.mark.row("F-887")
 def test_a_sweep_goes_on_after_a_point_that_fails(
     port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +115,35 @@ def test_a_sweep_goes_on_after_a_point_that_fails(
     ]  # fmt: skip
     assert "error at random_input_len=64" in capsys.readouterr().out
     assert (tmp_path / "s.html").exists()
+
+
+@pytest.mark.row("F-316", "F-888")
+def test_a_sweep_takes_another_benchmarks_command(
+    port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, points = tmp_path / "s.json", tmp_path / "points.json"
+    points.write_text(json.dumps([{"request_rate": 50}, {"request_rate": "inf", "num_prompts": 3}]))
+    code = bench("sweep", "serve", "--bench-cmd", f"vllm bench serve --port {port} --num-prompts 2 --input-len 9",
+                 "--bench-params", str(points), "--input-len", "8", "--output", str(file))  # fmt: skip
+    assert code == 0
+    assert len(Model.asked) == 2 + 3
+    assert {len(asked["prompt"]) for asked in Model.asked} == {8}, "what stands outside the command is stronger"
+    assert [run["point"] for run in json.loads(file.read_text())["runs"]] == [
+        {"request_rate": "50"}, {"request_rate": "inf", "num_prompts": 3}
+    ]  # fmt: skip
+    assert bench("sweep", "--bench-cmd", "vllm bench latency") == 2
+    assert "bench-cmd must be like" in capsys.readouterr().err
+
+
+@pytest.mark.row("F-314", "F-315")
+@pytest.mark.parametrize("name", [["--dataset-name", "sharegpt"], []])
+@pytest.mark.parametrize("flag", ["--dataset", "--dataset-path"])
+def test_a_file_of_conversations_needs_no_name(port: str, tmp_path: Path, name: list[str], flag: str) -> None:
+    file = tmp_path / "conversations.json"
+    turns = [{"from": "human", "value": "How are you today, my friend?"}, {"from": "gpt", "value": "Fine, and you?"}]
+    file.write_text(json.dumps([{"conversations": turns}] * 4))
+    assert bench("serve", "--port", port, "--model", "small", flag, str(file), *name, "--num-prompts", "2") == 0
+    assert {asked["prompt"] for asked in Model.asked} == {"How are you today, my friend?"}
 
 
 def test_two_files_compare(port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

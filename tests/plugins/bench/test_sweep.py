@@ -42,6 +42,7 @@ def test_offline_concurrency_is_the_batch_and_there_is_no_rate() -> None:
         steps("concurrency", "latency", LATENCY, ["x"])
 
 
+@pytest.mark.row("F-316", "F-888")
 def test_points_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "points.json"
     path.write_text(json.dumps([{"request-rate": 4, "input_len": "1k"}, {"burstiness": 0.5}]))

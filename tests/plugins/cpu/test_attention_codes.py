@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tensors import TensorsSource
 from lsv.testing.tiny import tiny
-from lsv.weights.kv_scales import with_scales
+from lsv.weights.kv_scales import WithFile, read_file, with_scales
 from lsv.worker.load.bound import bind_ops
 from lsv.worker.load.declared import declare
 from lsv.worker.load.loaded import fill, open_source
@@ -138,6 +139,44 @@ def test_scales_come_from_the_checkpoint() -> None:
     assert found == [(0.5, 0.25), (2.0, 4.0), (1.0, 1.0)]
 
 
+def scale_file(folder: Path, scales: dict[str, dict[str, float]], dtype: str = "float8_e4m3fn") -> str:
+    """As vLLM's ``kv_cache_scales.json`` is."""
+    file = folder / "kv_cache_scales.json"
+    file.write_text(json.dumps({"model_type": "llama", "kv_cache": {"dtype": dtype, "scaling_factor": scales}}))
+    return str(file)
+
+
+@pytest.mark.row("F-260", "F-394")
+def test_scales_come_from_a_file_before_the_checkpoint(tmp_path: Path) -> None:
+    layers = [AttentionLayer(i, 2, 2, 16, 1.0) for i in range(2)]
+    file = scale_file(tmp_path, {"0": {"0": 0.5, "1": 2.0}, "1": {"0": 3.0, "1": 4.0}})
+    tensors = {"model.layers.0.self_attn.k_scale": torch.tensor(9.0), "model.norm.weight": torch.ones(3)}
+    for rank, wanted in enumerate([(0.5, 2.0), (3.0, 4.0)]):
+        source = WithFile(TensorsSource(tensors), read_file(file, rank, 2, layers))
+        scaled = with_scales(layers, source)
+        assert [(layer.key_scale, layer.value_scale) for layer in scaled] == [(scale, scale) for scale in wanted]
+        assert torch.equal(source.read("model.norm.weight", 0, 3), torch.ones(3))
+
+
+@pytest.mark.row("F-260")
+@pytest.mark.parametrize(
+    ("scales", "dtype", "message"),
+    [
+        ({"0": {"0": 1.0}}, "float8_e4m3fn", "no scale above 0 for layer 1 of rank 0"),
+        ({"0": {"0": 1.0, "1": 0.0}}, "float8_e4m3fn", "no scale above 0 for layer 1 of rank 0"),
+        ({"0": {}, "1": {}}, "float8_e4m3fn", "is for 2 ranks, not for 1"),
+        ({"0": {"0": 1.0, "1": 1.0}}, "float8_e5m2", "is for a cache of float8_e5m2"),
+        ({"0": {"a": 1.0}}, "float8_e4m3fn", "can't be read"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    scales: dict[str, dict[str, float]], dtype: str, message: str, tmp_path: Path
+) -> None:
+    layers = [AttentionLayer(i, 2, 2, 16, 1.0) for i in range(2)]
+    with pytest.raises(ConfigError, match=message):
+        read_file(scale_file(tmp_path, scales, dtype), 0, 1, layers)
+
+
 @pytest.mark.parametrize("wrong", [torch.tensor(0.0), torch.tensor(torch.nan), torch.ones(2), torch.tensor(1)], ids=str)
 def test_what_is_no_scale_is_refused(wrong: torch.Tensor) -> None:
     layers = [AttentionLayer(0, 2, 2, 16, 1.0)]
@@ -186,6 +225,19 @@ def generate(checkpoint: str, name: str, **options: Any) -> tuple[list[tuple[int
     with LLM(checkpoint, dtype="float32", skip_tokenizer_init=True, **given) as llm:
         answers = llm.generate(prompts, params, use_tqdm=False)
         return [answer.outputs[0].token_ids for answer in answers], llm.stats, llm.fit.num_blocks
+
+
+@pytest.mark.row("F-260", "F-394")
+def test_an_engine_takes_the_scales_of_a_file(checkpoint: str, tmp_path: Path) -> None:
+    """Of 1 they are what they are without a file; too large ones make zeros of all that is kept."""
+    answers = {}
+    for scale in (None, 1.0, 1e6):
+        file = scale and scale_file(tmp_path, {"0": {str(layer): scale for layer in range(2)}})
+        answers[scale], _, _ = generate(checkpoint, "fp8", quantization_param_path=file)
+    assert answers[1.0] == answers[None]
+    assert answers[1e6] != answers[None]
+    with pytest.raises(ConfigError, match="quantization_param_path is for a KV cache of fp8, not of int8"):
+        generate(checkpoint, "int8", quantization_param_path="x.json")
 
 
 @NAMES

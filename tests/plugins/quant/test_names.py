@@ -47,6 +47,7 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
         assert (f"{asked} is another name for it" in why) == (asked in aliases)
 
 
+@pytest.mark.row("F-956")
 @pytest.mark.parametrize(
     ("asked", "declared", "said"),
     [

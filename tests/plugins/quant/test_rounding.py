@@ -52,6 +52,7 @@ def test_nibbles(count: int) -> None:
     assert torch.equal(from_nibbles(nibbles, count), codes)
 
 
+@pytest.mark.row("F-1020")
 def test_groups_are_filled_with_zeros() -> None:
     assert in_groups(torch.ones(2, 5), 4).tolist() == [[[1, 1, 1, 1], [1, 0, 0, 0]]] * 2
 

@@ -52,13 +52,24 @@ def load(
     declared = declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
     bound = bind(declared, config, catalog)
     fit = plan_fit(bound, config, device, communicator)
-    with closing(open_source(config, declared, catalog)) as source:
+    with closing(_source(config, declared, catalog, communicator)) as source:
         staging = Staging(device) if device.pinned else None
         fill(declared, source, lambda done, total: report("weights", done, total), staging)
     device.release_cache()  # filling has left memory reserved for the largest tensors
     fit = measure_fit(fit, bound, config, device, communicator)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     return Loaded(declared, bound.backend, bound.allocate(fit.num_blocks + 1, config, device), fit)
+
+
+def _source(
+    config: EngineConfig, declared: Declared, catalog: Catalog, communicator: Communicator | None
+) -> CheckpointSource:
+    """The checkpoint, with the scales of the KV cache that the configuration brings."""
+    if config.kv_scales is None:
+        return open_source(config, declared, catalog)
+    rank, ranks = (communicator.group.rank, communicator.group.size) if communicator else (0, 1)
+    scales = kv_scales.read_file(config.kv_scales, rank, ranks, declared.layers)
+    return kv_scales.WithFile(open_source(config, declared, catalog), scales)
 
 
 def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> CheckpointSource:

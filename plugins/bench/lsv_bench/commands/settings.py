@@ -28,9 +28,8 @@ PERCENTILES = (
 DATASET = (
     Setting(
         name="dataset_name",
-        default="random",
         choices=("random", "prefix-repetition", "prefix_repetition", "sharegpt", "custom"),
-        help="where prompts come from",
+        help="where prompts come from (default: the file that is given, custom where it ends in .jsonl; else random)",
         scope="all",
     ),
     Setting(
@@ -143,6 +142,9 @@ SWEEP = (
 )  # fmt: skip
 OWN_SERVER = (
     Setting(name="serve_cmd", help="start the server with this command, anew for each suite", scope="all"),
+    Setting(
+        name="bench_cmd", help='a command "… bench serve …" whose options count as if they stood here first', scope="all"
+    ),
     Setting(name="show_stdout", type="bool", default=False, help="show what that server prints", scope="all"),
     Setting(
         name="ready_timeout", type="float", default=600.0, low=1.0, help="seconds that a server gets to be ready",

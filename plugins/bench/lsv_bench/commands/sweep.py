@@ -40,6 +40,9 @@ def run(arguments: list[str], context: CommandContext) -> int:
 def _sweep_server(arguments: list[str], context: CommandContext) -> int:
     own = (*serve.SETTINGS, *options.SWEEP, *options.OWN_SERVER)
     settings = context.settings(arguments, scope="client", extra=own)
+    if settings["bench_cmd"]:
+        arguments = [*_options(settings["bench_cmd"]), *arguments]
+        settings = context.settings(arguments, scope="client", extra=own)
     plan = _plan("serve", settings)
     for step in (step for part in plan for step in part):
         serve.check(_overlaid(step, settings))
@@ -53,6 +56,14 @@ def _sweep_server(arguments: list[str], context: CommandContext) -> int:
                     report.add(serve.measure(_overlaid(step, settings), model, number, step.point))
                     number += 1
     return report.show(context)
+
+
+def _options(command: str) -> list[str]:
+    """What follows ``bench serve`` in a command. Raises ``ConfigError`` for another one."""
+    words = shlex.split(command)
+    if words[1:3] != ["bench", "serve"]:
+        raise ConfigError(f'bench-cmd must be like "lsv bench serve --num-prompts 100", got {command!r}', param="bench_cmd")
+    return words[3:]
 
 
 def _sweep_engine(measured: Measured, arguments: list[str], context: CommandContext) -> int:

@@ -28,7 +28,7 @@ def make_samples(settings: Mapping[str, Any], count: int, *, number: int = 0) ->
 
     Raises ``ConfigError``.
     """
-    seed, name = settings["dataset_seed"] + number, settings["dataset_name"]
+    seed, name = settings["dataset_seed"] + number, _dataset(settings)
     if name == "random":
         return random_samples(
             count,
@@ -54,6 +54,13 @@ def make_samples(settings: Mapping[str, Any], count: int, *, number: int = 0) ->
     if name == "sharegpt":
         return sharegpt_samples(path, count, settings["sharegpt_output_len"], seed=seed)
     return custom_samples(path, count, settings["random_output_len"])
+
+
+def _dataset(settings: Mapping[str, Any]) -> str:
+    name, path = settings["dataset_name"], settings["dataset_path"]
+    if name is None and path:
+        return "custom" if path.endswith(".jsonl") else "sharegpt"
+    return name or "random"
 
 
 def read_percentiles(settings: Mapping[str, Any]) -> tuple[float, ...]:
