@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lsv_bench.commands import serve as bench
 
 from .conftest import Start
 
+GAUDI = Path(__file__).resolve().parents[2] / "plugins" / "hpu" / "README.md"
 XPU = """
     VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 VLLM_WORKER_MULTIPROC_METHOD=spawn
     python3 -m vllm.entrypoints.openai.api_server --model org/P --served-model-name N --dtype=float16 --enforce-eager
@@ -97,6 +99,14 @@ def test_the_line_for_long_contexts_on_a_gaudi(start: Start) -> None:
     assert found.config.options["hpu.prompt_seq_bucket_max"] == 32768
     assert found.config.step_timeout == 3600
     assert "VLLM_RPC_TIMEOUT has no effect: the server waits for its engine" in found.warnings
+
+
+@pytest.mark.row("F-882")
+@pytest.mark.parametrize("line", re.findall(r"^lsv (serve .*)$", GAUDI.read_text(encoding="utf-8"), re.MULTILINE))
+def test_the_lines_of_the_guide_to_gaudis(start: Start, line: str) -> None:
+    config = start(line, platform="hpu").config
+    assert (config.platform, config.block_size, config.dtype) == ("hpu", 128, "bfloat16")
+    assert f"--max-model-len {config.max_model_len}" in line
 
 
 @pytest.mark.parametrize("arguments", ["--distributed-executor-backend mp", "--distributed-executor-backend=uni"])

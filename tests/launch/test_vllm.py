@@ -43,7 +43,22 @@ def test_the_line_of_the_older_command(start: Start) -> None:
     assert start("python3 -m vllm.entrypoints.openai.api_server --model org/x").config.served_names == ("org/x",)
 
 
-@pytest.mark.row("F-251", "F-252", "F-253", "F-258", "F-259", "F-261", "F-262", "F-266", "F-267", "F-279", "F-378", "F-395", "F-998", "F-974")
+@pytest.mark.row(
+    "F-251",
+    "F-252",
+    "F-253",
+    "F-258",
+    "F-259",
+    "F-261",
+    "F-262",
+    "F-266",
+    "F-267",
+    "F-279",
+    "F-378",
+    "F-395",
+    "F-998",
+    "F-974",
+)
 @pytest.mark.parametrize(
     ("arguments", "name", "value"),
     [

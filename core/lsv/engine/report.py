@@ -34,7 +34,9 @@ def log_config(config: EngineConfig) -> None:
 def log_fit(config: EngineConfig, fit: Fit) -> None:
     """What fits, in the words that users search logs for."""
     platform = config.platform.upper()
-    log.info("Loading model weights took %.4f GB, the KV cache takes %.4f GB", fit.weight_bytes / _GB, fit.kv_bytes / _GB)
+    log.info(
+        "Loading model weights took %.4f GB, the KV cache takes %.4f GB", fit.weight_bytes / _GB, fit.kv_bytes / _GB
+    )
     log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
     log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")
     log.info(

@@ -35,6 +35,11 @@ from lsv.worker.variants import sample_in_all_ways
 
 _log = logging.getLogger(__name__)
 
+_WITHOUT_MEMORY = (
+    "; memory ran out: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs, or spread the model "
+    "over more devices by --tensor-parallel-size"
+)
+
 Fail = Callable[[ResultBuilder, Exception], None]
 """Fails the rows of a step; raises the error where that is not enough."""
 
@@ -190,7 +195,8 @@ class Worker:
         if self._communicator is not None or self._device.is_fatal(cause):
             raise cause
         plan = results.plan
-        _log.error("step %d failed, and with it %d requests", plan.step, len(plan.rows), exc_info=cause)
+        advice = _WITHOUT_MEMORY if isinstance(cause, torch.OutOfMemoryError | MemoryError) else ""
+        _log.error("step %d failed, and with it %d requests%s", plan.step, len(plan.rows), advice, exc_info=cause)
         results.fail(f"step {plan.step} failed: {type(cause).__name__}: {cause}")
 
     def _write_item(self, item: Tensor, slot: int) -> None:

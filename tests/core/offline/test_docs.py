@@ -13,7 +13,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "offline.md").read_text(encoding="u
 SCRIPTS = [script for script in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "lsv import" in script]
 
 
-@pytest.mark.row("F-356")
+@pytest.mark.row("F-320", "F-356")
 @pytest.mark.parametrize("script", SCRIPTS, ids=["llm", "prefixes", "beams", "arguments", "steps", "async"])
 def test_scripts_run(script: str):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)

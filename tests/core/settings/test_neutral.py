@@ -29,6 +29,7 @@ ACCEPTED = [
     ("distributed_executor_backend", "mp"), ("weights_load_device", "cpu"), ("tokenizer_pool_size", 0),
     ("enable_lora", False), ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
     ("compilation_config", '{"level": 3}'), ("preemption_mode", "None"), ("disable_async_output_proc", False),
+    ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0),
 ]  # fmt: skip
 REFUSED = [
     ("task", "classify", "generate or embed"), ("runner", "draft", "auto or generate"),
@@ -71,8 +72,8 @@ def by_variable(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> Setti
 
 
 @pytest.mark.row(
-    "F-003", "F-005", "F-215", "F-222", "F-229", "F-231", "F-232", "F-243", "F-246", "F-254",
-    "F-256", "F-263", "F-264", "F-265", "F-268", "F-269", "F-270", "F-274", "F-276", "F-286",
+    "F-003", "F-005", "F-215", "F-222", "F-229", "F-231", "F-232", "F-243", "F-246", "F-254", "F-255",
+    "F-256", "F-263", "F-264", "F-265", "F-268", "F-269", "F-270", "F-274", "F-276", "F-284", "F-286",
 )  # fmt: skip
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
 def test_a_neutral_value_is_accepted_everywhere(

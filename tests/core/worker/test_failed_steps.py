@@ -87,7 +87,10 @@ def test_an_error_that_shows_only_when_the_step_is_waited_for(drive: Drive, monk
     assert list(result.failed) == [0]
 
 
-def test_memory_is_given_back_after_it_ran_out(drive: Drive, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("F-986")
+def test_memory_is_given_back_after_it_ran_out(
+    drive: Drive, device: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     released: list[bool] = []
     monkeypatch.setattr(device, "release_cache", lambda: released.append(True))
     driver = drive()
@@ -96,6 +99,7 @@ def test_memory_is_given_back_after_it_ran_out(drive: Drive, device: Any, monkey
     break_next(driver.worker, monkeypatch)
     driver.run([(0, 6, 1, True)])
     assert released == [True]
+    assert "step 2 failed, and with it 1 requests; memory ran out: lower --gpu-memory-utilization" in caplog.text
 
 
 def test_a_device_that_is_lost_ends_the_worker(drive: Drive, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

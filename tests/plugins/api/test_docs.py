@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 import re
 from pathlib import Path
+
+import pytest
 
 from lsv.settings import dashed
 from lsv.settings.options import CORE

@@ -127,7 +127,9 @@ async def test_buckets(site):
     assert buckets_1_2_5(19) == (1, 2, 5, 10)
 
 
-@pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-763", "F-771", "F-772", "F-773", "F-774", "F-1000")
+@pytest.mark.row(
+    "F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-763", "F-771", "F-772", "F-773", "F-774", "F-1000"
+)
 async def test_requests_are_counted(site):
     await site.complete(max_tokens=3)
     await site.complete(prompt=[1] * 10, n=2)

@@ -62,7 +62,9 @@ def _options(command: str) -> list[str]:
     """What follows ``bench serve`` in a command. Raises ``ConfigError`` for another one."""
     words = shlex.split(command)
     if words[1:3] != ["bench", "serve"]:
-        raise ConfigError(f'bench-cmd must be like "lsv bench serve --num-prompts 100", got {command!r}', param="bench_cmd")
+        raise ConfigError(
+            f'bench-cmd must be like "lsv bench serve --num-prompts 100", got {command!r}', param="bench_cmd"
+        )
     return words[3:]
 
 
