@@ -22,9 +22,10 @@ from .conftest import Server
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PROMETHEUS = shutil.which("prometheus")
-PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+DASHBOARD = DEPLOY / "grafana" / "dashboard.json"
+PANELS: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
 WINDOW = "15s"
-"""What Grafana makes of ``$__rate_interval`` where scrapes are a second apart is shorter than this machine may pause."""
+"""For ``$__rate_interval``: what Grafana makes of a second between scrapes is shorter than a machine may pause."""
 
 Query = Callable[[str], list[float]]
 

@@ -101,7 +101,7 @@ def test_the_line_for_long_contexts_on_a_gaudi(start: Start) -> None:
     assert "VLLM_RPC_TIMEOUT has no effect: the server waits for its engine" in found.warnings
 
 
-@pytest.mark.row("F-882")
+@pytest.mark.row("F-882", "F-475", "F-476", "F-534", "F-549")
 @pytest.mark.parametrize("line", re.findall(r"^lsv (serve .*)$", GAUDI.read_text(encoding="utf-8"), re.MULTILINE))
 def test_the_lines_of_the_guide_to_gaudis(start: Start, line: str) -> None:
     config = start(line, platform="hpu").config

@@ -45,6 +45,7 @@ def why(config: EngineConfig, name: str) -> str:
     return next(reason.why for reason in config.reasons if reason.name == name)
 
 
+@pytest.mark.row("F-378", "F-446")
 def test_defaults_come_with_reasons(configure):
     config = configure()
     assert (config.platform, config.architecture, config.model_offer) == ("cpu", "LlamaForCausalLM", "llama")

@@ -22,7 +22,7 @@ def no_report(stage: str, done: int, total: int) -> None:
     pass
 
 
-@pytest.mark.row("F-874")
+@pytest.mark.row("F-874", "F-496")
 def test_progress_names_stages_and_ends_complete(checkpoints: Checkpoints, make_worker: MakeWorker) -> None:
     reports: list[tuple[str, int, int]] = []
     make_worker(checkpoints("llama"), "llama").start(lambda *report: reports.append(report))
@@ -32,6 +32,7 @@ def test_progress_names_stages_and_ends_complete(checkpoints: Checkpoints, make_
     assert reports[-1] == ("warm-up", 1, 1)
 
 
+@pytest.mark.row("F-496")
 def test_the_budget_is_asked_for_as_if_the_weights_were_there(
     checkpoints: Checkpoints, make_worker: MakeWorker, device: Any
 ) -> None:
@@ -70,6 +71,7 @@ def test_memory_is_measured_with_the_kernels_that_serve(
     assert device.seen.used >= fit.weight_bytes + (1 << 10)
 
 
+@pytest.mark.row("F-490")
 def test_warmed_up_shapes_run_compiled(drive: Callable[..., Any], device: Any) -> None:
     driver = drive()
     shape = Shape("decode", 2, 1, 3)

@@ -33,6 +33,7 @@ def limit_to(machine: Machine, cpus: int) -> None:
         path.write_text(f"{text}\n")
 
 
+@pytest.mark.row("F-451")
 @pytest.mark.parametrize(
     ("ranks", "parts"),
     [
@@ -67,7 +68,7 @@ def test_ranks_share_the_quota_of_a_container(machine: Machine) -> None:
     assert [share.cores for share in shares] == [{0, 2, 4, 6}, {1, 3, 5, 7}]
 
 
-@pytest.mark.row("F-993")
+@pytest.mark.row("F-993", "F-449")
 @pytest.mark.parametrize(
     ("text", "rank", "ranks", "cores"),
     [

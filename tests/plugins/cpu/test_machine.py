@@ -77,6 +77,7 @@ def test_a_cpu_quota_bounds_the_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     assert write(tmp_path, quota).physical_cores() == (0, 1)
 
 
+@pytest.mark.row("F-447")
 @pytest.mark.parametrize(
     ("flags", "found"),
     [

@@ -50,7 +50,7 @@ def test_budget_rules(memory: Memory, share: float | None, kv: int, why: str) ->
     assert why in budget.why
 
 
-@pytest.mark.row("F-398", "F-833")
+@pytest.mark.row("F-398", "F-833", "F-448")
 def test_kvcache_space_overrides_every_rule() -> None:
     device = open_device({"cpu.threads": 1, "cpu.kvcache_space": 0.5})
     budget = device.budget(Memory(64 * GIB, 60 * GIB, GIB), 0.9)
@@ -89,6 +89,7 @@ def test_a_share_of_the_memory_is_no_more_than_is_free() -> None:
     assert "all that is free, which is less than 0.9" in budget.why
 
 
+@pytest.mark.row("F-451")
 def test_ranks_that_share_this_machine_share_its_cores() -> None:
     before, ranks = os.sched_getaffinity(0), 2
     if len(Machine().cores()) < ranks:
@@ -131,6 +132,7 @@ def test_torch_has_the_threads_where_there_is_no_native_code() -> None:
     native.select()
 
 
+@pytest.mark.row("F-447")
 def test_an_instruction_set_the_machine_lacks_is_refused() -> None:
     lacking = [isa for isa in ("avx2", "avx512", "amx") if isa not in Machine().instruction_sets()]
     if not lacking:

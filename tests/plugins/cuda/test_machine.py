@@ -58,6 +58,7 @@ def test_gpus(driven: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (second.index, capability(second)) == (1, (7, 5))
 
 
+@pytest.mark.row("F-442")
 def test_an_old_gpu_ends_the_list(driven: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, gpus=[T4, OLD])
     assert [gpu.name for gpu in driven.gpus()] == ["Tesla T4"]
@@ -147,6 +148,7 @@ def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, AMD)
 
 
+@pytest.mark.row("F-439", "F-550")
 def test_gpus_of_amd(amd: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, cuda=None, hip="7.1", gpus=[MI300])
     (gpu,) = amd.gpus()

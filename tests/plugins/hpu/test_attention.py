@@ -69,6 +69,7 @@ def test_conforms_in_large_blocks_of_small_heads(size: int, device: Device) -> N
     check_attention(attention, device, case, layout=layout(size, torch.nan), lengths=lengths)
 
 
+@pytest.mark.row("F-542")
 @pytest.mark.parametrize("case", CASES[::4], ids=str)
 def test_conforms_without_the_fused_kernel(case: AttentionCase, device: Device) -> None:
     ops = fake_ops()

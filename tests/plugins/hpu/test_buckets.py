@@ -24,6 +24,7 @@ def make(limits: BatchLimits, **options: object) -> Buckets:
     return Buckets(choose_sizes(chosen, limits), limits)
 
 
+@pytest.mark.row("F-478", "F-479", "F-480", "F-481", "F-482", "F-548")
 @pytest.mark.parametrize(
     ("low", "step", "high", "sizes"),
     [
@@ -41,6 +42,7 @@ def test_linear(low: int, step: int, high: int, sizes: tuple[int, ...]) -> None:
     assert linear(low, step, high) == sizes
 
 
+@pytest.mark.row("F-483")
 def test_linear_sets_of_the_documentations_log() -> None:
     prompts = list(product(linear(1, 32, 4), linear(128, 128, 1024)))
     decodes = list(product(linear(1, 128, 4), linear(128, 128, 2048)))
@@ -131,6 +133,7 @@ def test_the_36_prompt_buckets() -> None:
     assert len(wanted) == 36
 
 
+@pytest.mark.row("F-485", "F-486")
 def test_padding_examples() -> None:
     """Three requests of 412 tokens: a batch of 4; one ends: 2; past a multiple of 128: the next."""
     limits = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=16, block_size=128)
@@ -142,6 +145,7 @@ def test_padding_examples() -> None:
     assert buckets.fit(Shape(DECODE, 2, 1, 8)) == Shape(DECODE, 2, 1, 128)
 
 
+@pytest.mark.row("F-487", "F-488")
 def test_more_than_the_largest_bucket_runs_as_it_is() -> None:
     policy = BucketPolicy(SMALL, HpuOptions(), lambda: 0)
     large = Shape(PROMPT, 1, 36864, 0)
@@ -166,6 +170,9 @@ def _listed(sizes: range) -> str:
     return ",".join(map(str, sizes))
 
 
+@pytest.mark.row(
+    "F-522", "F-523", "F-524", "F-525", "F-526", "F-527", "F-528", "F-529", "F-530", "F-531", "F-532", "F-533",
+)  # fmt: skip
 def test_linear_defaults() -> None:
     sizes = choose_sizes(read({"hpu.bucketing_strategy": "lin"}), BatchLimits(64, 2048, 32, 128, 1500))
     assert sizes.prompt_bs == (1, 2, 4, 8, 16, 32, 64)
@@ -175,6 +182,7 @@ def test_linear_defaults() -> None:
     assert choose_sizes(read({"hpu.bucketing_strategy": "lin"}), SMALL).decode_block == (128,)
 
 
+@pytest.mark.row("F-547", "F-548")
 def test_the_long_context_recipe() -> None:
     given = {"prompt_bs": (1, 16, 16), "prompt_seq": (24576, 2048, 32768), "decode_block": (1024, 1024, 33792)}
     options: dict[str, object] = {
@@ -228,6 +236,7 @@ def test_log_lines_have_the_documented_form() -> None:
     assert "bs:[1, 2, 256, 9], blocks:[1, 256, 10779, 15]" in exp[1]
 
 
+@pytest.mark.row("F-477", "F-485")
 @pytest.mark.parametrize("strategy", ["exp", "lin", "pad"])
 def test_every_step_of_whole_blocks_has_a_bucket(strategy: str) -> None:
     """As long as the linear sizes reach so far: prompts in what the planner allows, any decoding rows."""

@@ -53,6 +53,7 @@ def make_host(root: Path, ids: list[str], vendor: str = "0x1da3") -> Path:
     return root
 
 
+@pytest.mark.row("F-439", "F-468")
 def test_devices_are_what_the_tool_lists(tmp_path: Path) -> None:
     host = make_host(tmp_path, ["0x1020", "0x1020"])
     prober = Prober(host, lambda script: {"lines": LINES}, lambda: True)
@@ -271,6 +272,7 @@ def test_bytes_in_four_digits(count: int, text: str) -> None:
     assert written(count) == text
 
 
+@pytest.mark.row("F-473")
 def test_capabilities() -> None:
     capabilities = EmulatedHpu().capabilities(EmulatedHpu().devices()[0])
     assert capabilities.dtypes == ("bfloat16", "float32")

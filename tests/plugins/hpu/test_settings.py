@@ -34,6 +34,7 @@ def test_defaults() -> None:
     assert read(gather(declared, {}).plugin_options()) == HpuOptions()
 
 
+@pytest.mark.row("F-489", "F-512", "F-513", "F-514", "F-515", "F-542")
 @pytest.mark.parametrize(
     ("variable", "text", "name", "value"),
     [
@@ -52,11 +53,15 @@ def test_variables(monkeypatch: pytest.MonkeyPatch, variable: str, text: str, na
     assert getattr(read(gather(Declared(declare()), {}).plugin_options()), name) == value
 
 
+@pytest.mark.row("F-537")
 def test_delayed_sampling_is_scheduling_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_DELAYED_SAMPLING", "false")
     assert gather(Declared(for_scope("engine")), {})["async_scheduling"] is False
 
 
+@pytest.mark.row(
+    "F-522", "F-523", "F-524", "F-525", "F-526", "F-527", "F-528", "F-529", "F-530", "F-531", "F-532", "F-533",
+)  # fmt: skip
 def test_the_twelve_bucket_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_BUCKETING_STRATEGY", "lin")
     names = [f"{phase}_{part}" for phase in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
@@ -67,6 +72,7 @@ def test_the_twelve_bucket_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_back == {name.lower(): number for number, name in enumerate(names, start=1)}
 
 
+@pytest.mark.row("F-489")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -130,6 +136,7 @@ def test_what_changes_no_answer_is_dropped_and_told_of(
 BOTH = ("true", "false")
 
 
+@pytest.mark.row("F-516", "F-517", "F-518", "F-519", "F-535", "F-539", "F-540", "F-544")
 @pytest.mark.parametrize(
     ("variable", "values"),
     [
@@ -155,6 +162,7 @@ def test_what_is_so_whatever_is_asked_for_is_accepted(
         assert read(settings.plugin_options()) == HpuOptions()
 
 
+@pytest.mark.row("F-474", "F-538")
 def test_lazy_mode_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = gather(Declared(declare()), {"hpu.lazy_mode": Given("true", "flag --hpu-lazy-mode")})
     monkeypatch.setenv("PT_HPU_LAZY_MODE", "1")

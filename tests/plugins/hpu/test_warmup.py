@@ -47,7 +47,7 @@ def run_warmup(device: HpuDevice, limits: BatchLimits, *, eager: bool = False) -
     return shapes
 
 
-@pytest.mark.row("F-943")
+@pytest.mark.row("F-943", "F-490", "F-491", "F-492", "F-493")
 def test_order_and_lines_of_the_documentations_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lsv_hpu.warmup")
     policy = BucketPolicy(LONG, read(LOGGED), lambda: round(79.16 * 2**30))
@@ -67,6 +67,7 @@ def test_order_and_lines_of_the_documentations_log(caplog: pytest.LogCaptureFixt
     assert lines[-1] == "Warmup finished in 0 secs, allocated 0 B of device memory"
 
 
+@pytest.mark.row("F-492")
 def test_large_shapes_come_first() -> None:
     shapes = [Shape(PROMPT, 1, 1024, 0), Shape(PROMPT, 4, 256, 0), Shape(PROMPT, 2, 512, 0), Shape(PROMPT, 1, 128, 0)]
     assert [bucket(shape) for shape in largest_first(shapes)] == [(1, 1024), (2, 512), (4, 256), (1, 128)]
@@ -74,6 +75,7 @@ def test_large_shapes_come_first() -> None:
     assert [bucket(shape) for shape in largest_first(decodes)] == [(2, 256), (1, 256), (2, 128), (1, 128)]
 
 
+@pytest.mark.row("F-494", "F-515")
 def test_skipping() -> None:
     policy = BucketPolicy(LONG, read({**LOGGED, "hpu.skip_warmup": True}), lambda: 0)
     assert list(policy.warmup()) == []
@@ -118,6 +120,7 @@ def test_layers_that_are_alike_are_compiled_once_for_a_shape(eager: bool) -> Non
     device.close()
 
 
+@pytest.mark.row("F-472", "F-474")
 def test_eager_runs_op_by_op() -> None:
     device, vendor = open_device()
     run_warmup(device, LIMITS, eager=True)
@@ -125,7 +128,7 @@ def test_eager_runs_op_by_op() -> None:
     device.close()
 
 
-@pytest.mark.row("F-963")
+@pytest.mark.row("F-963", "F-495", "F-514")
 def test_full_warm_up_makes_another_shape_an_error() -> None:
     device, vendor = open_device(full_warmup=True, prompt_seq_buckets="128,256")
     policy = device.shapes(LONG)

@@ -75,6 +75,7 @@ EAGER = {"enforce_eager": True}
 LINEAR = {"hpu.bucketing_strategy": "lin", "async_scheduling": False}
 
 
+@pytest.mark.row("F-477")
 @pytest.mark.parametrize(
     ("options", "count"),
     [
@@ -143,7 +144,7 @@ def dynamo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch._dynamo.reset()
 
 
-@pytest.mark.row("F-1003")
+@pytest.mark.row("F-1003", "F-474")
 @pytest.mark.slow
 def test_torch_compiles_each_shape_once_and_whole(checkpoint: str, plain: Answers, dynamo: list[Any]) -> None:
     """Without breaks in graphs, one for all layers; once warm-up is over, compiling anything again is an error."""
@@ -163,7 +164,7 @@ def test_torch_compiles_each_shape_once_and_whole(checkpoint: str, plain: Answer
     assert sum(one != other for one, other in zip(found, plain[:40], strict=True)) <= 1
 
 
-@pytest.mark.row("F-963")
+@pytest.mark.row("F-963", "F-487", "F-488")
 def test_a_step_outside_the_buckets_is_counted_and_told(checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
     """Without chunks a prompt beyond the largest size runs as it is."""
     outside = {"hpu.prompt_seq_buckets": "16,32", "enable_chunked_prefill": False, "enable_prefix_caching": False}

@@ -125,6 +125,7 @@ def no_driver(root: Path) -> None:
     (root / "sys/devices/0000:03:00.0/driver").unlink()
 
 
+@pytest.mark.row("F-462")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -141,6 +142,7 @@ def test_a_card_that_is_closed(tmp_path: Path, change: Change, words: tuple[str,
         assert word in closed.explain()
 
 
+@pytest.mark.row("F-462")
 def test_a_card_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_card(tmp_path, 1, "0000:03:00.0", B60)
     monkeypatch.setattr(sysfs.os, "access", lambda path, mode: False)
@@ -157,6 +159,7 @@ def test_no_card_at_all(tmp_path: Path) -> None:
     assert "--emulate" in text
 
 
+@pytest.mark.row("F-456")
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -191,6 +194,7 @@ def test_the_question_to_torch_is_answered_by_every_torch() -> None:
     assert isinstance(answer["devices"], list)
 
 
+@pytest.mark.row("F-453")
 def test_every_id_belongs_to_one_model() -> None:
     ids = [number for model in MODELS for number in model.ids]
     assert len(ids) == len(set(ids))
@@ -266,7 +270,7 @@ def test_every_model_lacks_something_and_says_what_it_means() -> None:
     assert {"fp64", "bf16", "peer_access"} <= set(by_short_name("A770").lacks)
 
 
-@pytest.mark.row("F-1006")
+@pytest.mark.row("F-1006", "F-453")
 @pytest.mark.parametrize(
     ("device_id", "dtypes", "refused"),
     [

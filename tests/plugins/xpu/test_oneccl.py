@@ -38,6 +38,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.row("F-457", "F-458")
 def test_variables_are_settings_by_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CCL_TOPO_P2P_ACCESS", "0")
     monkeypatch.setenv("CCL_ZE_IPC_EXCHANGE", "pidfd")
@@ -218,6 +219,7 @@ def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None
     return errors
 
 
+@pytest.mark.row("F-457")
 def test_peer_access_that_works_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     vendors = [LyingVendor() for _ in range(2)]
     caplog.set_level("INFO")
@@ -227,6 +229,7 @@ def test_peer_access_that_works_is_taken(caplog: pytest.LogCaptureFixture) -> No
     assert "CCL_TOPO_P2P_ACCESS=1 CCL_ZE_CACHE_OPEN_IPC_HANDLES=0" in caplog.text
 
 
+@pytest.mark.row("F-457")
 def test_peer_access_that_lies_is_left_for_the_hosts_memory(caplog: pytest.LogCaptureFixture) -> None:
     vendors = [LyingVendor(), LyingVendor("1")]
     assert connect_two(vendors, "auto") == [None, None]
@@ -250,6 +253,7 @@ def test_a_driver_that_denies_peer_access_needs_no_trial_of_it(caplog: pytest.Lo
     assert "rank 1: device 1 can't reach the memory of device 0" in caplog.text
 
 
+@pytest.mark.row("F-457")
 def test_the_hosts_memory_may_be_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     vendors = [LyingVendor("1") for _ in range(2)]
     assert connect_two(vendors, "0") == [None, None]

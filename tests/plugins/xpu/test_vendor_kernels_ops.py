@@ -136,6 +136,7 @@ def check_coded(kernel: str, linear: CodedLinear, *, whole_zeros: bool = True) -
             assert error <= TOLERANCE[linear.layer.dtype], f"off by {error:.1e}"
 
 
+@pytest.mark.row("F-463")
 @pytest.mark.parametrize("kernel", INT4)
 @pytest.mark.parametrize("group", [32, 64, 128, 0])
 @DTYPES
@@ -143,6 +144,7 @@ def test_symmetric_int4(kernel: str, group: int, dtype: torch.dtype) -> None:
     check_coded(kernel, coded(Codebook(NIBBLES, group), dtype))
 
 
+@pytest.mark.row("F-463")
 @pytest.mark.parametrize("kernel", INT4)
 @pytest.mark.parametrize("whole_zeros", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
@@ -180,6 +182,7 @@ def test_online_int4(kernel: str) -> None:
     assert float((got - wanted).abs().max() / wanted.abs().max()) < 0.02
 
 
+@pytest.mark.row("F-463")
 @pytest.mark.parametrize("table", [E4M3, E5M2], ids=["e4m3", "e5m2"])
 @DTYPES
 def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:

@@ -143,7 +143,7 @@ SWEEP = (
 OWN_SERVER = (
     Setting(name="serve_cmd", help="start the server with this command, anew for each suite", scope="all"),
     Setting(
-        name="bench_cmd", help='a command "… bench serve …" whose options count as if they stood here first', scope="all"
+        name="bench_cmd", help='a command "… bench serve …" whose options count as if they stood here', scope="all"
     ),
     Setting(name="show_stdout", type="bool", default=False, help="show what that server prints", scope="all"),
     Setting(
