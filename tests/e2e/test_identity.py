@@ -110,7 +110,7 @@ def test_all_optimisations_together_match_transformers(family: str, tmp_path):
     check_against_transformers(path, answers)
 
 
-@pytest.mark.row("F-006")
+@pytest.mark.row("F-006", "F-564")
 @TWO_RANKS
 def test_two_ranks_match_transformers(tmp_path):
     path = tiny("llama", tmp_path / "llama", max_position_embeddings=512)

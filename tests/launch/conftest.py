@@ -37,6 +37,14 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
         "architectures": ["OPTForCausalLM"], "model_type": "opt", "ffn_dim": 96, "word_embed_proj_dim": 64,
         "max_position_embeddings": 2048,
     },
+    "qwen2_5_vl": {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl",
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "image_token_id": 300, "video_token_id": 301,
+        "vision_config": {
+            "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
+            "fullatt_block_indexes": [1],
+        },
+    },
     "moe-fp8": {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", **_EXPERTS, "quantization_config": _FP8,
     },

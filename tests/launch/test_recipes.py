@@ -47,6 +47,15 @@ def test_the_older_line_for_an_intel_gpu(start: Start) -> None:
     assert start(line).config.platform == "xpu"
 
 
+@pytest.mark.row("F-720")
+def test_the_line_of_a_model_that_sees(start: Start, tmp_path: Path) -> None:
+    sees = f"--max-num-batched-tokens=5120 --max-model-len=5120 --allowed-local-media-path {tmp_path}"
+    found = start(f"{XPU} {sees}", "qwen2_5_vl", platform="xpu")
+    assert (found.config.model_offer, found.config.quantization) == ("qwen2_5_vl", "fp8")
+    assert (found.config.max_num_batched_tokens, found.config.max_model_len) == (5120, 5120)
+    assert found.settings["allowed_local_media_path"] == str(tmp_path)
+
+
 @pytest.mark.row("F-461")
 def test_the_line_that_is_bound_to_cores(start: Start) -> None:
     assert start(f"numactl -C 0-17 {XPU.split('spawn')[1]}", platform="xpu").config.platform == "xpu"

@@ -89,6 +89,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.row("F-694")
 @pytest.mark.timeout(300)
 def test_its_model_and_its_weight_format(sample: Path, run: Callable, tmp_path: Path) -> None:
     """The model computes what transformers does; with the format, four linears a layer and the head hold int8."""

@@ -93,6 +93,7 @@ def test_a_page_that_can_not_start_ends_the_server(start) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.row("F-892")
 def test_a_page_of_its_own(start, api) -> None:
     page = free_port()
     command = start("webui", "--api", api.url, "--webui-port", str(page))

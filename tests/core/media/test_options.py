@@ -25,6 +25,7 @@ def test_nothing_is_reachable_by_default() -> None:
     assert (read().folder, read().domains, read().allowed("image")) == (None, (), 16)
 
 
+@pytest.mark.row("F-704")
 @pytest.mark.parametrize(
     "text", ["image=2,audio=0", '{"image": 2, "audio": 0}', "image=2, audio=0", '{"image":"2","audio":0}']
 )
@@ -70,7 +71,7 @@ def test_limits_of_media() -> None:
     assert dict(found.fetch_seconds) == {"image": 5.0, "audio": 10.0, "video": 30.0}
 
 
-@pytest.mark.row("F-221", "F-843", "F-975")
+@pytest.mark.row("F-221", "F-843", "F-975", "F-702")
 def test_flags_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_IMAGE_FETCH_TIMEOUT", "7")
     found = read(

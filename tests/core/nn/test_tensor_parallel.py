@@ -40,6 +40,7 @@ def results(tmp_path_factory):
     return folder
 
 
+@pytest.mark.row("F-564")
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_equal_one(case, results):
     family, _ = CASES[case]

@@ -20,6 +20,7 @@ def test_names_are_places():
     assert (w / "model" / "layers" / 3 / "mlp").name == "model.layers.3.mlp"
 
 
+@pytest.mark.row("F-601")
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_columns_fuse_and_cut(size):
     q, k = matrix(8, 6), matrix(4, 6, 1)
@@ -41,6 +42,7 @@ def test_parts_of_one_stored_tensor():
     assert torch.equal(column.linear.weight, torch.cat((packed[2:4], packed[6:8])))
 
 
+@pytest.mark.row("F-601")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_cut_inputs(size):
     weight = matrix(4, 6)
@@ -51,6 +53,7 @@ def test_rows_cut_inputs(size):
         assert torch.equal(row.linear.weight, weight[:, slice(*reads)])
 
 
+@pytest.mark.row("F-601")
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_vocabulary_is_padded_to_equal_shares(size):
     weight = matrix(10, 3)
@@ -68,6 +71,7 @@ def test_vocabulary_is_padded_to_equal_shares(size):
     assert not whole[10:].any()
 
 
+@pytest.mark.row("F-601")
 @pytest.mark.parametrize(
     ("heads", "size", "expected"),
     [(4, 2, [(0, 2), (2, 4)]), (2, 4, [(0, 1), (0, 1), (1, 2), (1, 2)]), (1, 2, [(0, 1)] * 2)],

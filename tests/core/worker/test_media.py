@@ -72,6 +72,7 @@ def show(driver: Any, media: Media, chunk: int, *, slot: int = 0, encode: Any = 
     return driver.generate(begin, 6, chunk, encode=encode)
 
 
+@pytest.mark.row("F-712", "F-717")
 @pytest.mark.parametrize("chunk", [100, 5, 1])
 def test_a_picture_is_worth_its_embeddings(chunk: int, drive: Callable[..., Any], encoder: Lookup) -> None:
     expected = worth([*IDS[:3], *SHOWN, *IDS[7:]], drive)

@@ -46,7 +46,7 @@ def configure(folder: Path, offer: str, **changes: Any) -> Any:
     return fake_config(model=str(folder), model_offer=offer, **{**known, **changes})
 
 
-@pytest.mark.row("F-383")
+@pytest.mark.row("F-383", "F-713", "F-719")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_largest_item_runs_and_has_as_many_embeddings_as_allowed(
     family: str, folders: Mapping[str, Path], catalog: Catalog, monkeypatch: pytest.MonkeyPatch

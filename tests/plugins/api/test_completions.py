@@ -180,6 +180,7 @@ async def test_load_in_a_header_for_balancers(site):
     assert "endpoint-load-metrics" not in (await site.complete()).headers
 
 
+@pytest.mark.row("F-738")
 async def test_forms_of_vectors(site):
     expected = (3.0, 98.0, 0.5)
     for dtype, letter in (("float32", "f"), ("float16", "e")):
@@ -194,7 +195,7 @@ async def test_forms_of_vectors(site):
     assert (await site.post("/v1/embeddings", input="ab", embed_dtype="float16")).status_code == 400
 
 
-@pytest.mark.row("F-102", "F-127")
+@pytest.mark.row("F-102", "F-127", "F-738")
 async def test_embeddings(site):
     body = (await site.post("/v1/embeddings", input=["ab", "c"], model="fake")).json()
     assert [item["embedding"] for item in body["data"]] == [[3.0, 98.0, 0.5], [2.0, 99.0, 0.5]]

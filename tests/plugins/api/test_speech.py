@@ -356,7 +356,7 @@ async def test_the_log_and_the_metrics_count_it(site: Site, caplog: pytest.LogCa
     assert f'lsv:http_requests_total{{route="{PATH}",status="200"}} 1.0' in (await site.http.get("/metrics")).text
 
 
-@pytest.mark.row("F-104")
+@pytest.mark.row("F-104", "F-711", "F-745")
 async def test_the_openai_client(site: Site) -> None:
     client = site.openai.audio
     sound = ("a.wav", b"sound")

@@ -133,6 +133,7 @@ def rows_of(platform: Platform) -> list[Row]:
     return rows
 
 
+@pytest.mark.row("F-904", "F-905", "F-911")
 def test_devices_are_measured_and_compared() -> None:
     rows = {row.metric: row for row in rows_of(ToyPlatform())}
     assert list(rows) == ["copy_gb_s", "read_gb_s", "gemm_float32_tflop_s"]
@@ -171,6 +172,7 @@ def test_of_latencies_less_is_better() -> None:
     assert verdicts == ["sound", "low", "far too low"]
 
 
+@pytest.mark.row("F-905", "F-906")
 def test_transfers_are_measured_where_memory_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
     device = ToyDevice(DeviceInfo(0, "Toy", MIB))
     assert list(measure.of_transfers(device)) == []
@@ -186,6 +188,7 @@ def test_transfers_are_measured_where_memory_is_the_devices_own(monkeypatch: pyt
     assert len(list(measure.of_transfers(device))) == 4
 
 
+@pytest.mark.row("F-904")
 def test_csv(tmp_path: Path) -> None:
     file = tmp_path / "found.csv"
     write_csv(file, [Row("copy_gb_s", "0: Toy", 12.5, 10.0), Row("read_gb_s", "0: Toy", None, note="why")])
@@ -211,6 +214,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert main.main(["doctor", "--evaluate", "--report", "x"]) == 2
 
 
+@pytest.mark.row("F-905", "F-907")
 @pytest.mark.slow
 def test_collectives_between_ranks() -> None:
     found = measure_collectives("cuda", emulate=True, options={}, plugins=("cuda",), size=2)
@@ -270,7 +274,7 @@ def test_the_user_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cleaner().text("root_path") == "root_path"
 
 
-@pytest.mark.row("F-877")
+@pytest.mark.row("F-877", "F-908")
 def test_a_report_holds_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -266,6 +266,7 @@ def ask(checkpoint: Path, config: dict[str, Any], **options: Any) -> list[tuple[
         return [output.outputs[0].token_ids for output in outputs]
 
 
+@pytest.mark.row("F-438")
 def test_a_model_is_measured_and_then_quantised(folder: Path) -> None:
     checkpoint = tiny("llama", folder / "llama")
     plain = ask(checkpoint, {**QUANTIZE, "mode": "MEASURE"})

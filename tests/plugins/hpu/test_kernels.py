@@ -172,6 +172,7 @@ class FourBits(CodedLinear):
         self.hold(to_nibbles(codes.flatten(1)), scales, low if self.codebook.offsets else None)
 
 
+@pytest.mark.row("F-438")
 @pytest.mark.parametrize(("group", "offsets"), [(32, True), (32, False), (0, True)])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_int4(dtype: torch.dtype, group: int, offsets: bool) -> None:

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.row("F-622", "F-624", "F-625", "F-637", "F-655", "F-696")
 @pytest.mark.parametrize("case", CASES)
 def test_family_equals_transformers(case, checkpoint, catalog, record_property):
     offer, family, shape = CASES[case]

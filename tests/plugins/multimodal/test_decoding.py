@@ -121,6 +121,7 @@ def tone(channels: int, seconds: float = 1.0, rate: int = 16_000, level: float =
     return np.repeat(wave[None], channels, 0).astype(np.float32)
 
 
+@pytest.mark.row("F-699")
 @pytest.mark.parametrize(
     ("kind", "codec"), [("wav", "pcm_s16le"), ("flac", "flac"), ("ogg", "libopus"), ("mp3", "mp3"), ("mp4", "aac")]
 )
@@ -249,6 +250,7 @@ def test_videos_that_are_refused(data: bytes, limits: Limits, message: str) -> N
         decode_video(data, {}, limits)
 
 
+@pytest.mark.row("F-703")
 def test_a_picture_is_its_pixels_however_it_came() -> None:
     image = Image.fromarray(NOISE)
     again = decode_image(encode(image, "WEBP", lossless=True), LIMITS).pixels

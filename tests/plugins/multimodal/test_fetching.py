@@ -369,7 +369,7 @@ async def read(url: str, folder: Path | None = None, **rest: Any) -> Encoded:
     return await Sources(options).read(Reference("image", "messages[0].content[1]", url=url, **rest))
 
 
-@pytest.mark.row("F-221")
+@pytest.mark.row("F-221", "F-701")
 @pytest.mark.parametrize(
     ("url", "data"),
     [
@@ -385,6 +385,7 @@ async def test_files_of_the_folder(folder: Path, url: str, data: bytes) -> None:
     assert (await read(url.format(folder), folder)).data == data
 
 
+@pytest.mark.row("F-701")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -432,6 +433,7 @@ async def test_urls_that_are_no_media(url: str, message: str) -> None:
         await read(url)
 
 
+@pytest.mark.row("F-698")
 async def test_data_urls_are_handed_on_as_they_are() -> None:
     assert await read("DATA:image/PNG;charset=x;BASE64,QUJD") == Encoded(b"QUJD", base64=True)
     assert await read("", base64="QUJD") == Encoded(b"QUJD", base64=True)

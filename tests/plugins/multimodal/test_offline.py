@@ -52,7 +52,7 @@ def worth(llm: LLM, before: str, shown: list[int], after: str) -> tuple[int, ...
 COLOUR = (65, 66, 67)
 
 
-@pytest.mark.row("F-035")
+@pytest.mark.row("F-035", "F-698")
 @pytest.mark.parametrize("form", ["bytes", "path", "url", "file", "pil", "array", "list", "palette"])
 def test_every_form_of_a_picture(llm: LLM, form: str, tmp_path: Path) -> None:
     data = solid(*COLOUR)
@@ -86,7 +86,7 @@ def test_two_pictures_in_order_and_options(llm: LLM) -> None:
     assert ask(llm, shifted) == ask(llm, {"prompt_token_ids": [258, 11, 21, 31, 258, 258, 41, 51, 61, 258]})
 
 
-@pytest.mark.row("F-035")
+@pytest.mark.row("F-035", "F-699", "F-700")
 def test_sounds_and_clips(llm: LLM) -> None:
     samples = np.full(8_000, 0.5, np.float32)
     for item in ((samples, 8_000), (np.stack([samples, samples]), 8_000), sound(samples[None], 8_000)):

@@ -102,7 +102,7 @@ IMAGE = (258, 259, 259, 259, 258)
 TONE = sound(np.full((1, 16_000), 0.5), 8_000)
 
 
-@pytest.mark.row("F-131", "F-159", "F-959")
+@pytest.mark.row("F-131", "F-159", "F-705", "F-959")
 async def test_two_pictures_between_texts(site: Site) -> None:
     answer = await site.chat(text("a"), picture(1, 2, 3), text("b"), picture(4, 5, 6), text("c"), max_tokens=3)
     assert answer.status_code == 200, answer.text
@@ -111,7 +111,7 @@ async def test_two_pictures_between_texts(site: Site) -> None:
     assert answer.json()["usage"]["prompt_tokens"] == 14
 
 
-@pytest.mark.row("F-130", "F-131", "F-159")
+@pytest.mark.row("F-130", "F-131", "F-159", "F-700")
 async def test_every_kind_in_any_order(site: Site) -> None:
     answer = await site.chat(
         {"type": "video_url", "video_url": {"url": link(clip([9, 9, 9, 9]), "video/mp4")}},

@@ -43,6 +43,7 @@ def shown(*colour: int, where: str = "messages[0].content[0]") -> Reference:
     return Reference("image", where, url=link(solid(*colour)))
 
 
+@pytest.mark.row("F-712")
 @MODULE
 async def test_items_keep_their_order_and_are_remembered(service: LocalMediaService) -> None:
     two = [shown(1, 2, 3), shown(4, 5, 6)]
@@ -147,6 +148,7 @@ class Waiting:
         pass
 
 
+@pytest.mark.row("F-704")
 @MODULE
 async def test_counts_are_limited_before_anything_is_read(service: LocalMediaService) -> None:
     with pytest.raises(BadRequest, match=r"may hold 3 items of kind image, got 4; .*--limit-mm-per-prompt"):

@@ -61,6 +61,7 @@ def worker(process: Worker) -> Worker:
     return process
 
 
+@pytest.mark.row("F-714")
 def test_items_are_decoded_and_prepared(worker: Worker) -> None:
     shown = worker.ask(picture(solid(65, 66, 67)), 20)
     assert (shown.modality, values(shown), shown.processed.tokens) == ("image", [65, 66, 67], (258, 259, 259, 259, 258))

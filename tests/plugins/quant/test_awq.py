@@ -139,6 +139,7 @@ def plain_in_the_middle(name: str, weight: torch.Tensor) -> tuple[Tensors, torch
     return None if "self_attn" in name or name == "lm_head" else pack(weight)
 
 
+@pytest.mark.row("F-408")
 @pytest.mark.parametrize(
     ("family", "shape"), [("llama", {}), ("qwen2", {"tie_word_embeddings": True}), ("qwen3_moe", {})]
 )

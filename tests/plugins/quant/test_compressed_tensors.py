@@ -192,6 +192,7 @@ def test_random_weights(case: str) -> None:
 W8A8 = config("int-quantized", ints(8), TOKENS)
 
 
+@pytest.mark.row("F-411")
 def test_int8_by_token_runs_in_int8() -> None:
     weights = [torch.randn(width, 96) for width in (40, 24)]
     packed = [pack_naive(weight) for weight in weights]
@@ -316,6 +317,7 @@ def test_a_checkpoint_answers_like_what_it_means(tmp_path: Path, family: str, ca
     check_answers(family, tmp_path, found, of_layers(pack))
 
 
+@pytest.mark.row("F-411")
 def test_a_checkpoint_in_int8_answers_like_the_online_format(tmp_path: Path) -> None:
     packed, plain = write_quantised("llama", tmp_path, W8A8, of_layers(pack_naive))
     assert answer(packed) == answer(plain, quantization="int8", quantization_ignore=["lm_head"])

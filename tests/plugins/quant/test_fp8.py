@@ -51,6 +51,7 @@ def codes_of(values: torch.Tensor) -> torch.Tensor:
     return codes.to(torch.uint8).view(torch.float8_e4m3fn)
 
 
+@pytest.mark.row("F-430")
 @pytest.mark.parametrize("name", ["make", "make_tensor"])
 def test_rounding_a_plain_weight(name: str) -> None:
     weight = torch.randn(20, 70)

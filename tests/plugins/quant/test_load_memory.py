@@ -85,7 +85,7 @@ def test_the_model_never_holds_more_than_one_plain_layer(name: str, tied: bool, 
     assert max(held) < sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-@pytest.mark.row("F-954", "F-979")
+@pytest.mark.row("F-954", "F-979", "F-427")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sym_int4", "nf4"])
 @pytest.mark.parametrize("tied", [False, True])

@@ -25,6 +25,7 @@ def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) 
     return resolve(gather(known, line.given), plugins)
 
 
+@pytest.mark.row("F-407")
 @pytest.mark.parametrize(
     ("method", "name", "aliases"),
     [

@@ -136,7 +136,7 @@ def check_coded(kernel: str, linear: CodedLinear, *, whole_zeros: bool = True) -
             assert error <= TOLERANCE[linear.layer.dtype], f"off by {error:.1e}"
 
 
-@pytest.mark.row("F-463")
+@pytest.mark.row("F-463", "F-437")
 @pytest.mark.parametrize("kernel", INT4)
 @pytest.mark.parametrize("group", [32, 64, 128, 0])
 @DTYPES
@@ -144,7 +144,7 @@ def test_symmetric_int4(kernel: str, group: int, dtype: torch.dtype) -> None:
     check_coded(kernel, coded(Codebook(NIBBLES, group), dtype))
 
 
-@pytest.mark.row("F-463")
+@pytest.mark.row("F-463", "F-407", "F-437")
 @pytest.mark.parametrize("kernel", INT4)
 @pytest.mark.parametrize("whole_zeros", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
@@ -166,6 +166,7 @@ def test_zeros_that_do_not_fit_a_nibble_are_not_lost(fakes: dict[str, Any]) -> N
     torch.testing.assert_close(linear(x), wanted, rtol=2**-8, atol=2**-8 * float(wanted.abs().max()))
 
 
+@pytest.mark.row("F-406")
 @pytest.mark.parametrize("kernel", INT4)
 def test_online_int4(kernel: str) -> None:
     """The reference rounds its inputs to 8 bits and the product does not: they are no nearer than that rounding."""
@@ -182,7 +183,7 @@ def test_online_int4(kernel: str) -> None:
     assert float((got - wanted).abs().max() / wanted.abs().max()) < 0.02
 
 
-@pytest.mark.row("F-463")
+@pytest.mark.row("F-463", "F-407", "F-437")
 @pytest.mark.parametrize("table", [E4M3, E5M2], ids=["e4m3", "e5m2"])
 @DTYPES
 def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:

@@ -91,6 +91,7 @@ class Reference:
         return torch.cat(list(found.pooler_output))
 
 
+@pytest.mark.row("F-648", "F-649", "F-719")
 @pytest.mark.parametrize("case", CASES)
 def test_inputs_embeddings_logits_and_tokens_equal_transformers(
     case: str, checkpoint: Callable[..., Path], catalog: Any, shower: Any, picture: Any

@@ -143,7 +143,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.row("F-970")
+@pytest.mark.row("F-970", "F-668")
 @pytest.mark.parametrize("way", WAYS)
 def test_answers_equal_transformers_whichever_way(
     way: str, folder: Path, shown: dict[int, Prompt], answers: list[list[int]], engine: Callable[..., Any]
