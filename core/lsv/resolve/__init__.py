@@ -51,11 +51,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     overrides = read_overrides(folder, settings, catalog)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
-    model = catalog.architecture(architecture)
-    if model.fallback:
-        choices.note(
-            "architecture", architecture, "no native model offers it: the generic transformers adapter runs it"
-        )
+    model = _choose_model(architecture, catalog, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
     dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
@@ -124,6 +120,15 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     refuse_pairs(config, capabilities)
     _refuse_problems(config, settings, plugins)
     return config
+
+
+def _choose_model(architecture: str, catalog: Catalog, choices: Choices) -> ModelOffer:
+    model = catalog.architecture(architecture)
+    if model.fallback:
+        choices.note(
+            "architecture", architecture, "no native model offers it: the generic transformers adapter runs it"
+        )
+    return model
 
 
 def _model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
