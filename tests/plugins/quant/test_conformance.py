@@ -152,7 +152,6 @@ def check_same(found: Scores, wanted: Scores, tolerance: float) -> None:
     np.testing.assert_allclose(found[2][:same], wanted[2][:same], atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.row("F-955")
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 @formats(*QUICK)
 def test_kernels_compute_what_the_reference_does(name: str, family: str, folder: Path) -> None:
