@@ -120,6 +120,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of the KV cache, instead of what its bytes hold."""
     max_logprobs: int = 20
     """Most log probabilities a request may ask for at each position."""
+    logits_processors: tuple[str, ...] = ()
+    """Classes of batched logits processors, ``package.module:Class``, in the order in which they go."""
     encoder_cache_tokens: int = 16384
     """Embeddings of media that are kept, in tokens."""
     seed: int = 0

@@ -28,6 +28,7 @@ from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
+from lsv.plugins.logits_processors import name_processors
 from lsv.request.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -343,7 +344,7 @@ class LLMEngine(SteppedEngine):
 
 def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
     """Keyword arguments of ``LLM`` as settings, and the plugins that they choose. Raises ``ConfigError``."""
-    named = dict(given)
+    named = {**given, "logits_processors": name_processors(given.get("logits_processors"))}
     loaded = _load_plugins(named)
     settings = read_options(named, loaded)
     settings.hand_on("cache_root")

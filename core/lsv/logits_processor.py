@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -38,6 +38,14 @@ class History(Protocol):
         ...
 
 
+class RowsFailed(Exception):
+    """Raised by ``apply`` where some of its rows failed: why, by row, and the ``logits`` of the others."""
+
+    def __init__(self, logits: Tensor, faults: Mapping[int, str]) -> None:
+        super().__init__(f"rows {sorted(faults)} failed")
+        self.logits, self.faults = logits, faults
+
+
 class LogitsProcessor(ABC, Generic[State]):
     """Offered by ``LogitsProcessorOffer``; made once in each worker, when a request first asks for it.
 
@@ -64,5 +72,5 @@ class LogitsProcessor(ABC, Generic[State]):
 
         ``logits`` float32 [rows, vocabulary] on the device, a row for each of the states and for nobody else. It may be
         changed in place, or another tensor of its shape returned; minus infinity forbids a token. A row must not depend
-        on the others. Raising fails the requests of these rows.
+        on the others. Raising fails the requests of these rows, ``RowsFailed`` those of the rows that it names.
         """

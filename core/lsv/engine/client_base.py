@@ -6,6 +6,8 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission, make_submit
 from lsv.engine.messages import Submit, Update
@@ -13,7 +15,7 @@ from lsv.engine.stream import OutputStream
 from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
 from lsv.plugins.grammars import find_backend
-from lsv.plugins.logits_processors import check_processors
+from lsv.plugins.logits_processors import check_processors, complete_processors
 from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -27,6 +29,8 @@ class ClientBase:
     tokenizer: Tokenizer
     fit: Fit | None
     """None until the engine is ready."""
+    _inline = False
+    """Whether the engine is in this process."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, *, fit: Fit | None = None, plugins: Plugins | None = None
@@ -50,6 +54,9 @@ class ClientBase:
     def _admit(self, request: RequestSpec) -> RequestSpec:
         admitted = self.admission.admit(request)
         params = admitted.sampling
+        if params is not None and (params.logits_processors or params.extra_args or self.config.logits_processors):
+            params = complete_processors(self.config, params, inline=self._inline)
+            admitted = msgspec.structs.replace(admitted, sampling=params)
         if params is not None and params.logits_processors and self._plugins is not None:
             check_processors(self._plugins.catalog, params.logits_processors)
         if params is not None and params.structured_outputs is not None and self._plugins is not None:

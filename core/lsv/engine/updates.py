@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsv.engine.messages import Update
 from lsv.errors import BadRequest, LsvError, RequestFailed
-from lsv.request.params import NO_TOKEN_LEFT
+from lsv.request.params import NO_TOKEN_LEFT, PROCESSOR_REFUSES
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
 
@@ -38,8 +38,8 @@ def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Upd
 
 
 def _as_error(why: str) -> LsvError:
-    """A row's failure; that no token may be drawn is for its client to mend."""
-    return BadRequest(why) if why == NO_TOKEN_LEFT else RequestFailed(why)
+    """A row's failure; that no token may be drawn, or arguments are unfit, is for its client to mend."""
+    return BadRequest(why) if why == NO_TOKEN_LEFT or why.startswith(PROCESSOR_REFUSES) else RequestFailed(why)
 
 
 def make_refusal(id: int, error: LsvError) -> Update:

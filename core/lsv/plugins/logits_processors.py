@@ -7,11 +7,57 @@ from typing import Any
 
 import msgspec
 
+from lsv.config import EngineConfig
 from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.offers import LogitsProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
+from lsv.request.params import CALLABLES, SamplingParams
+
+BATCHED = "batched"
+"""The processor that runs those of ``EngineConfig.logits_processors``."""
 
 _PARAM = "logits_processors"
+
+
+def complete_processors(config: EngineConfig, params: SamplingParams, *, inline: bool) -> SamplingParams:
+    """The parameters as they will run: with the processors of the engine, which are told what the request asks.
+
+    ``inline`` says whether the engine is in this process. Raises ``BadRequest`` for functions where it is not, and for
+    arguments that nobody would read.
+    """
+    if CALLABLES in params.logits_processors and not (inline and config.executor == "inline"):
+        raise BadRequest(
+            f"{_PARAM}: functions can't be sent to an engine in another process; "
+            "name a class by LLM(logits_processors=[...]) or --logits-processors instead",
+            param=_PARAM,
+        )
+    if config.logits_processors:
+        told = params.replace(logits_processors={})
+        return params.replace(logits_processors={**params.logits_processors, BATCHED: told})
+    if params.extra_args:
+        raise BadRequest(
+            "extra_args: this engine has no logits processors that could read it; it is for those of "
+            "LLM(logits_processors=[...]) and --logits-processors",
+            param="extra_args",
+        )
+    return params
+
+
+def name_processors(given: Any) -> Any:
+    """Classes of batched processors by the names that the engine finds them by. Raises ``ConfigError``."""
+    if not isinstance(given, list | tuple):
+        return given
+    return [_name_of(one) if isinstance(one, type) else one for one in given]
+
+
+def _name_of(kind: type[Any]) -> str:
+    if "<locals>" in kind.__qualname__:
+        raise ConfigError(
+            f"logits_processors: {kind.__qualname__} stands in a function: define it in a module, where the engine "
+            "can import it",
+            param=_PARAM,
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def check_processors(catalog: Catalog, asked: Mapping[str, Any]) -> None:

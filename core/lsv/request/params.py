@@ -31,6 +31,12 @@ NO_TOKEN_LEFT = (
 """Why a request fails that forbids all tokens."""
 
 
+PROCESSOR_REFUSES = "arguments refused by logits processor "
+"""How it begins, why a request fails whose arguments a logits processor of the engine does not take."""
+
+CALLABLES = "callables"
+"""The logits processor that calls the functions a request has brought along."""
+
 Side = Literal["left", "right"]
 
 
@@ -106,7 +112,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}
-    """Names of logits processors that plugins offer, and the arguments of each."""
+    """Names of logits processors that plugins offer, and the arguments of each. Offline it may be a list of functions
+    ``(output_ids, logits) -> logits`` or ``(prompt_ids, output_ids, logits) -> logits``."""
+    extra_args: dict[str, Any] | None = None
+    """What the engine's own logits processors (``--logits-processors``) are told of the request."""
     structured_outputs: StructuredOutputsParams | None = None
     """What form the answer must have."""
     guided_decoding: StructuredOutputsParams | None = None
@@ -124,6 +133,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
             _as_tuple(self, name)
         _read_structured(self)
+        _read_processors(self)
         for name, allowed in _RANGES.items():
             _check_range(name, getattr(self, name), *allowed)
         _check_rules(self)
@@ -168,6 +178,24 @@ def _as_tuple(params: SamplingParams, name: str) -> None:
     elif isinstance(value, list):
         value = tuple(value)
     msgspec.structs.force_setattr(params, name, value)
+
+
+def _read_processors(params: SamplingParams) -> None:
+    """A list of functions is the argument of the processor that calls them."""
+    given: Any = params.logits_processors
+    if not given:
+        given = {}
+    elif isinstance(given, list | tuple) and all(map(callable, given)):
+        given = {CALLABLES: tuple(given)}
+    elif not isinstance(given, Mapping):
+        raise BadRequest(
+            "logits_processors must map the names of logits processors to their arguments, or be a list of functions, "
+            f"got {given!r:.100}",
+            param="logits_processors",
+        )
+    msgspec.structs.force_setattr(params, "logits_processors", given)
+    if not isinstance(params.extra_args, dict | None):
+        raise BadRequest(f"extra_args must be a dictionary, got {params.extra_args!r:.100}", param="extra_args")
 
 
 def _read_structured(params: SamplingParams) -> None:
@@ -278,12 +306,6 @@ def _check_rules(params: SamplingParams) -> None:
         )
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise BadRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
-    if not isinstance(params.logits_processors, Mapping):
-        raise BadRequest(
-            "logits_processors must map the names of logits processors to their arguments, "
-            f"got {params.logits_processors!r:.100}",
-            param="logits_processors",
-        )
     if len(params.logit_bias) > MAX_LOGIT_BIAS:
         raise BadRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens", param="logit_bias")
     for token, bias in params.logit_bias.items():

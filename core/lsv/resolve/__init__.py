@@ -106,6 +106,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
         grammars=choose_backend(catalog, settings["guided_decoding_backend"]),
+        logits_processors=settings["logits_processors"],
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],
         step_timeout=settings["step_timeout"],

@@ -156,8 +156,8 @@ _ANSWERS = (
     *_rows("a request says what its answers may be, and what it asks for is kept exactly or refused",
            guided_decoding_disable_fallback=_SWITCH, guided_decoding_disable_any_whitespace=_SWITCH,
            guided_decoding_disable_additional_properties=_SWITCH, structured_outputs_config=_any("json")),
-    *_rows("a plugin offers them, by the hook lsv_logits_processors, and needs no option",
-           logits_processors=_Row(((),)), logits_processor_pattern=_none()),
+    *_rows("requests can't bring code: --logits-processors names what may change logits",
+           logits_processor_pattern=_none()),
     *_rows("vectors are pooled as the checkpoint says", pooler_config=_none("json"),
            override_pooler_config=_none("json")),
 )  # fmt: skip

@@ -214,6 +214,10 @@ _SCHEDULING = _grouped(
         help="what keeps answers to schemas and grammars where requests name nothing: auto, guidance, or a plugin's",
     ),
     Setting(
+        name="logits_processors", type="list", default=(),
+        help="classes of batched logits processors, as package.module:Class; requests talk to them by vllm_xargs",
+    ),
+    Setting(
         name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
         help="plan a step while the one before runs (default: where the platform gains by it)",
     ),

@@ -12,21 +12,23 @@ from torch import Tensor
 
 from lsv.config import EngineConfig
 from lsv.errors import LsvError, RequestFailed
-from lsv.logits_processor import History, LogitsProcessor
+from lsv.logits_processor import History, LogitsProcessor, RowsFailed
 from lsv.offers import LogitsProcessorOffer, Stage
 from lsv.plugins.catalog import Catalog
-from lsv.plugins.logits_processors import find_processor, read_arguments
+from lsv.plugins.logits_processors import BATCHED, find_processor, read_arguments
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Processing:
     """What one processor does for one request."""
 
     offer: LogitsProcessorOffer
     processor: LogitsProcessor[Any]
     state: Any
+    fault: str | None = None
+    """Why it failed."""
 
 
 class Processors:
@@ -36,6 +38,8 @@ class Processors:
         self._catalog = catalog
         self._surroundings = config, vocab_size, device
         self._made: dict[str, LogitsProcessor[Any]] = {}
+        if config.logits_processors:
+            self._make(catalog.find(LogitsProcessorOffer, BATCHED))  # what is wrong with them is told at the start
 
     def begin(self, asked: Mapping[str, Any], history: History) -> tuple[Processing, ...]:
         """What the processors that a request asks for will do for it, in no order.
@@ -57,10 +61,13 @@ class Processors:
     def _begin(self, name: str, arguments: Any, history: History) -> Processing:
         offer = find_processor(self._catalog, name)
         read = read_arguments(offer, arguments)
-        if name not in self._made:
-            self._made[name] = self._catalog.load(offer)(*self._surroundings)
-        processor = self._made[name]
+        processor = self._made.get(name) or self._make(offer)
         return Processing(offer, processor, processor.begin(read, history))
+
+    def _make(self, offer: LogitsProcessorOffer) -> LogitsProcessor[Any]:
+        made: LogitsProcessor[Any] = self._catalog.load(offer)(*self._surroundings)
+        self._made[offer.name] = made
+        return made
 
 
 def end_processing(processing: Iterable[Processing]) -> None:
@@ -102,6 +109,14 @@ def _apply(logits: Tensor, each: Sequence[Processing]) -> Tensor:
         if changed.shape != logits.shape:
             raise ValueError(f"it made logits {tuple(changed.shape)} of {tuple(logits.shape)}")
         return changed.to(logits)
-    except Exception:
+    except RowsFailed as failed:
+        changed = failed.logits.to(logits, copy=True)
+        for row, fault in failed.faults.items():
+            each[row].fault = f"{name}: {fault}"
+            changed[row] = torch.nan
+        return changed
+    except Exception as cause:
         log.exception("logits processor %s failed", name)
+        for one in each:
+            one.fault = f"{name}: {type(cause).__name__}: {cause}"
         return torch.full_like(logits, torch.nan)

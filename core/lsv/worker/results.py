@@ -141,7 +141,7 @@ class ResultBuilder:
         if self.coming is None:
             return
         rows, tokens = self.outputs.sampled, self.coming.read().tolist()
-        self.failed |= {rows[place]: why for place, why in why_failed(tokens).items()}
+        self.failed |= {rows[place]: why for place, why in why_failed(tokens, self._slots_of(rows)).items()}
         for row, slot, token in zip(rows, self._slots_of(rows), tokens, strict=True):
             if row not in self.failed:
                 slot.append(token)

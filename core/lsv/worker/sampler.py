@@ -31,7 +31,7 @@ NOT_FINITE = (
     "the model's output is not finite (NaN or infinity): "
     "try dtype bfloat16 or float32, and check that the checkpoint is sound"
 )
-PROCESSOR_FAILED = "a logits processor failed (the engine's log says why), or made NaN or infinity of the logits"
+PROCESSOR_FAILED = "a logits processor made NaN or infinity of the logits"
 
 _PROCESSOR_FAILED = -3
 """In the place of a token, beside those of ``lsv.nn.sampling``."""
@@ -63,7 +63,7 @@ def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -
     lengths = [len(slot.tokens) for slot in slots]
     drawn = draw_rows(logits, slots, lengths, ops)
     described, tokens = describe_rows(logits, drawn, slots, ops), drawn.tolist()
-    return Samples(tokens, described.read() if described else {}, why_failed(tokens))
+    return Samples(tokens, described.read() if described else {}, why_failed(tokens, slots))
 
 
 def draw_rows(
@@ -137,9 +137,16 @@ def _process(
     return tokens.masked_fill_(chosen == _FORBIDDEN, sampling.NO_TOKEN_LEFT).masked_fill_(failed, _PROCESSOR_FAILED)
 
 
-def why_failed(tokens: Sequence[int]) -> dict[int, str]:
+def why_failed(tokens: Sequence[int], slots: Sequence[Slot]) -> dict[int, str]:
     """By row, what is wrong where a token is negative."""
-    return {row: _REASONS[token] for row, token in enumerate(tokens) if token < 0}
+    return {row: _why(token, slots[row]) for row, token in enumerate(tokens) if token < 0}
+
+
+def _why(token: int, slot: Slot) -> str:
+    faults = [one.fault for one in slot.processing if one.fault is not None]
+    return (
+        f"logits processors failed: {'; '.join(faults)}" if token == _PROCESSOR_FAILED and faults else _REASONS[token]
+    )
 
 
 def describe_rows(logits: Tensor, tokens: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Described | None:

@@ -39,7 +39,11 @@ def test_exactly_one_kind_of_params(params):
         ("best_of", 0, "best_of must be between 1 and 128, got 0"),
         ("stop", ["x" * 1025], "stop takes strings of at most 1024 characters"),
         ("bad_words", ["x" * 9000] * 2, "bad_words takes strings of at most 16384 characters together"),
-        ("logits_processors", [print], "logits_processors must map the names of logits processors to their arguments"),
+        (
+            "logits_processors",
+            ["print"],
+            "logits_processors must map the names of logits processors to their arguments",
+        ),
     ],
 )
 def test_what_is_out_of_range_is_refused_by_name(field, wrong, message):

@@ -208,12 +208,19 @@ def test_allowed_ids_keep_to_what_constraints_leave(enter: MakeSlot) -> None:
     assert found.failed == {1: NO_TOKEN_LEFT}
 
 
-@pytest.mark.parametrize("way", ["apply", "shape", "nan"])
-def test_a_processor_that_fails_fails_its_rows(enter: MakeSlot, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("apply", "logits processors failed: break: ValueError: it was not to be"),
+        ("shape", "logits processors failed: break: ValueError: it made logits (1, 210) of (1, 211)"),
+        ("nan", PROCESSOR_FAILED),
+    ],
+)
+def test_a_processor_that_fails_fails_its_rows(enter: MakeSlot, way: str, why: str) -> None:
     logits = random_logits(3)
     slots = [enter(temperature=0.0), enter(temperature=0.0, logits_processors={"break": way}), enter(temperature=0.0)]
     found = sample_rows(logits, slots)
-    assert found.failed == {1: PROCESSOR_FAILED}
+    assert found.failed == {1: why}
     assert [found.tokens[row] for row in (0, 2)] == logits[[0, 2]].argmax(-1).tolist()
 
 

@@ -39,6 +39,7 @@ class InlineClient(ClientBase):
     """Adds requests to an engine that has been started, and turns its steps into chunks."""
 
     fit: Fit
+    _inline = True
 
     def __init__(
         self,

@@ -52,7 +52,6 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "logits_processors": _EMPTY,
     "mm_processor_kwargs": _EMPTY,
     "kv_transfer_params": _EMPTY,
-    "vllm_xargs": _EMPTY,
     "regex": _EMPTY,
     "ebnf": _EMPTY,
     "grammar": _EMPTY,

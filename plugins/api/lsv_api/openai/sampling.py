@@ -8,6 +8,7 @@ from typing import Any
 from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
+from lsv_api.http.failures import Unsupported
 from lsv_api.limits import Limits
 from lsv_api.openai.structured import structured_params
 from lsv_api.records.requests import GenerationRequest, SampledRequest
@@ -69,6 +70,7 @@ def sampling_params(
         prompt_logprobs=body.prompt_logprobs,
         logit_bias=_logit_bias(body.logit_bias or {}),
         structured_outputs=structured_params(body),
+        extra_args=_extra_args(body.vllm_xargs, served),
     )
 
 
@@ -99,6 +101,17 @@ def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
 def bounded(max_tokens: int | None) -> int | None:
     """``max_tokens`` of a body as parameters can hold it."""
     return None if max_tokens is None else min(max_tokens, MAX_TOKENS)
+
+
+def _extra_args(given: dict[str, Any] | None, served: Served) -> dict[str, Any] | None:
+    """What the engine's logits processors are told. Raises ``Unsupported`` where there are none."""
+    if given and not served.client.config.logits_processors:
+        raise Unsupported(
+            "vllm_xargs: this server has no logits processors that could read it; start it with --logits-processors, "
+            "or leave it out",
+            param="vllm_xargs",
+        )
+    return given or None
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:

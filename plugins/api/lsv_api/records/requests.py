@@ -101,6 +101,7 @@ class GenerationRequest(SampledRequest, kw_only=True):
     guided_whitespace_pattern: str | None = None
     guided_decoding_backend: str | None = None
     return_token_ids: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
     truncation_side: Literal["left", "right"] | None = None
 
 
