@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lsv.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
+    from lsv.request.repetition import RepetitionDetectionParams as RepetitionDetectionParams
     from lsv.request.structured import GuidedDecodingParams as GuidedDecodingParams
     from lsv.request.structured import StructuredOutputsParams as StructuredOutputsParams
     from lsv.text.prompts import ExplicitEncoderDecoderPrompt as ExplicitEncoderDecoderPrompt
@@ -46,6 +47,7 @@ _HOMES = {
     "PoolingParams": "lsv.request.params",
     "SamplingParams": "lsv.request.params",
     "GuidedDecodingParams": "lsv.request.structured",
+    "RepetitionDetectionParams": "lsv.request.repetition",
     "StructuredOutputsParams": "lsv.request.structured",
     "ExplicitEncoderDecoderPrompt": "lsv.text.prompts",
     "PromptInputs": "lsv.text.prompts",

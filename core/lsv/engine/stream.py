@@ -16,6 +16,10 @@ from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
 
 
+REPEATED = "repetition_detected"
+"""What stopped an answer that only repeated itself."""
+
+
 class Candidate:
     """One candidate's way from token ids to text, up to its stop string.
 
@@ -76,7 +80,7 @@ class Candidate:
         """Release the text that was held back; a stop string in it is how the answer ended."""
         text = self._show(self._detokenizer.flush()) if self._detokenizer else ""
         if not self.finished:
-            self.finish, self.stop = finish, stop
+            self.finish, self.stop = finish, REPEATED if finish is FinishReason.REPETITION else stop
             text += self._finder.flush() if self._finder else ""
         return text
 

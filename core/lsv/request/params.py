@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.repetition import RepetitionDetectionParams, read_repetition
 from lsv.request.structured import StructuredOutputsParams
 
 MAX_STOP_STRINGS = 64
@@ -116,6 +117,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ``(output_ids, logits) -> logits`` or ``(prompt_ids, output_ids, logits) -> logits``."""
     extra_args: dict[str, Any] | None = None
     """What the engine's own logits processors (``--logits-processors``) are told of the request."""
+    repetition_detection: RepetitionDetectionParams | None = None
+    """What ends an answer that only repeats itself."""
     structured_outputs: StructuredOutputsParams | None = None
     """What form the answer must have."""
     guided_decoding: StructuredOutputsParams | None = None
@@ -134,6 +137,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             _as_tuple(self, name)
         _read_structured(self)
         _read_processors(self)
+        msgspec.structs.force_setattr(self, "repetition_detection", read_repetition(self.repetition_detection))
         for name, allowed in _RANGES.items():
             _check_range(name, getattr(self, name), *allowed)
         _check_rules(self)

@@ -17,6 +17,8 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
+    """It only repeated itself, as ``repetition_detection`` describes that."""
 
 
 class Status(enum.StrEnum):

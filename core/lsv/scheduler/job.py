@@ -9,6 +9,7 @@ from lsv.kv.table import Table
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.policy import Key
+from lsv.scheduler.repetition import Repetition
 from lsv.scheduler.tenant import Tenant
 
 Place = tuple[Key, int, int]
@@ -24,8 +25,8 @@ class Job:
 
     __slots__ = (
         "active", "ended", "group", "guided", "in_flight", "known", "max_length", "max_output", "max_planned",
-        "min_output", "next_kv_check", "place", "plannable", "planned", "request", "scored", "slot", "stop_ids",
-        "table", "tenant",
+        "min_output", "next_kv_check", "place", "plannable", "planned", "repetition", "request", "scored", "slot",
+        "stop_ids", "table", "tenant",
     )  # fmt: skip
 
     def __init__(self, group: Group, request: Request, table: Table, longest: int) -> None:
@@ -72,6 +73,9 @@ class Job:
         self.max_output = self.max_length - size
         self.min_output = 0 if sampling is None else sampling.min_tokens
         self.stop_ids = frozenset(request.stop_ids)
+        asked = None if sampling is None else sampling.repetition_detection
+        self.repetition = None if asked is None else Repetition(asked)
+        """What finds out that it only repeats itself, where that ends it."""
 
     def update_plannable(self) -> None:
         """Find out how far its blocks and its end let it go."""
@@ -91,10 +95,13 @@ class Job:
         output = self.request.output
         for taken, token in enumerate(tokens, 1):
             output.append(token)
+            repeats = self.repetition is not None and self.repetition.add(token)
             if token in self.stop_ids and len(output) >= self.min_output:
                 return taken, FinishReason.STOP
             if len(output) >= self.max_output:
                 return taken, FinishReason.LENGTH
+            if repeats and len(output) >= self.min_output:
+                return taken, FinishReason.REPETITION
         return len(tokens), None
 
     def user_stop(self, token: int) -> int | None:

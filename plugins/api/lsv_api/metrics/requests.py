@@ -59,7 +59,7 @@ class RequestMetrics:
         ):  # fmt: skip
             metric.labels(model)
         self._failures.labels(model)
-        for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
+        for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION):
             self._success.labels(model, reason.value)
 
     def observe(self, record: RequestRecord) -> None:

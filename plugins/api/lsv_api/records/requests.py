@@ -102,6 +102,7 @@ class GenerationRequest(SampledRequest, kw_only=True):
     guided_decoding_backend: str | None = None
     return_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
+    repetition_detection: dict[str, Any] | None = None
     truncation_side: Literal["left", "right"] | None = None
 
 
