@@ -15,7 +15,7 @@ from lsv.text.tokenizer import TEMPLATES, Tokenizer, read_template
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
-PLAIN = ("chatml", "falcon_180b", "llava")
+PLAIN = ("chatml", "falcon", "falcon_180b", "llava")
 """Those that know no tools."""
 TOOLS = [
     {
@@ -74,6 +74,14 @@ def test_prompts_have_the_ids_that_transformers_gives_them(name, tools, length, 
         assert "get_weather" in text
 
 
+@pytest.mark.row("F-183")
+def test_llava_s_images_stand_before_the_text():
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image"}]
+    tokenizer = Tokenizer.load(DEMO, chat_template="llava")
+    text = tokenizer.render_chat([{"role": "user", "content": parts}])
+    assert text == "USER: <image>\nWhat is this?\nASSISTANT:"
+
+
 @pytest.mark.row("F-179", "F-180", "F-973")
 def test_mistral_s_ids_have_nine_characters():
     tokenizer = Tokenizer.load(DEMO, chat_template="mistral")
@@ -93,6 +101,7 @@ def test_mistral_s_ids_have_nine_characters():
     [
         ("llava", "<|im_start|>Be brief.\nUSER: Hi\nASSISTANT: Hello<|im_end|>\nUSER: Bye\nASSISTANT:"),
         ("falcon_180b", "System: Be brief.\nUser: Hi\nFalcon: Hello\nUser: Bye\nFalcon:"),
+        ("falcon", "Be brief.\nUser: Hi\nAssistant: Hello\nUser: Bye\nAssistant:"),
     ],
 )
 def test_turns_of_models_that_have_no_template(name, expected, tmp_path):
@@ -123,7 +132,7 @@ def test_a_template_of_the_tokenizer_by_name(tmp_path):
     assert own.render_chat(messages) == "plain"
     own.check_template("tool_use")
     for wrong in ("nowhere", "tool-use"):
-        with pytest.raises(ConfigError, match="lsv itself has chatml, falcon_180b, hermes"):
+        with pytest.raises(ConfigError, match="lsv itself has chatml, falcon"):
             own.check_template(read_template(wrong))
         with pytest.raises(ConfigError, match="lsv itself has"):
             Tokenizer.load(tmp_path, chat_template=wrong)
