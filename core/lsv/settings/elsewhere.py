@@ -149,7 +149,6 @@ _DRAFTS = (
 
 _ANSWERS = (
     *_rows("a parser for the model is chosen by itself or by --tool-call-parser", enable_auto_tool_choice=_SWITCH),
-    *_rows("a plugin offers parsers, by the hook lsv_tool_parsers", tool_parser_plugin=_none()),
     *_rows("clients run tools: the server only reads the calls", tool_server=_none()),
     *_rows("a parser for the model is chosen by itself or by --reasoning-parser", enable_reasoning=_SWITCH),
     *_rows("a plugin offers parsers, by the hook lsv_reasoning_parsers", reasoning_config=_none("json")),

@@ -332,6 +332,10 @@ SERVE = (
             help="how the model writes calls of tools (default: by its chat template; none is none)",
         ),
         Setting(
+            name="tool_parser_plugin",
+            help="file of Python that offers further parsers by the hook lsv_tool_parsers, for --tool-call-parser",
+        ),
+        Setting(
             name="reasoning_parser",
             help="how the model marks what it thinks before it answers (default: by its chat template; none is none)",
         ),

@@ -23,6 +23,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
     ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
     none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
+    ``tool_parser_plugin`` is a file that offers more of them;
     ``exclude_tools`` keeps tools that may not be called from the template. ``uds`` is the path of a unix socket,
     instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE``
     … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path``
@@ -45,6 +46,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     template_memory: int = 128 << 20
     confinement: Mode = "auto"
     tool_call_parser: str | None = None
+    tool_parser_plugin: str | None = None
     reasoning_parser: str | None = None
     exclude_tools: bool = False
     response_role: str = "assistant"
@@ -160,6 +162,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "template_memory": ("api.template_memory_mb", _megabytes),
     "confinement": ("confinement", str),
     "tool_call_parser": ("tool_call_parser", str),
+    "tool_parser_plugin": ("tool_parser_plugin", str),
     "reasoning_parser": ("reasoning_parser", str),
     "exclude_tools": ("exclude_tools_when_tool_choice_none", bool),
     "response_role": ("response_role", str),

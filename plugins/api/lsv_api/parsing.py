@@ -14,6 +14,7 @@ from lsv.errors import BadRequest
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import choose_parser, find_parser
 from lsv.plugins.catalog import KINDS, Catalog
+from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_api.options import ApiOptions
 
@@ -48,7 +49,7 @@ PLAIN = Parsing()
 
 def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
-    catalog = plugins.load(sorted({*client.config.plugins, "api"}) if client.config.plugins else None).catalog
+    catalog = _catalog(sorted({*client.config.plugins, "api"}) if client.config.plugins else None, options)
     template = _template(client, options)
     tools = _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client)
     thoughts = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
@@ -62,14 +63,22 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
 
 
 def check_parsers(options: ApiOptions, chosen: Sequence[str] | None = None) -> None:
-    """Raises ``ConfigError`` for names of parsers that no plugin offers."""
+    """Raises ``ConfigError`` for names of parsers that no plugin offers, and for a file that is no plugin."""
+    catalog = _catalog(chosen, options)
     named: tuple[tuple[Any, str | None], ...] = (
         (ToolParserOffer, options.tool_call_parser),
         (ReasoningParserOffer, options.reasoning_parser),
     )
     for kind, name in named:
         if name not in (None, "none"):
-            find_parser(plugins.load(chosen).catalog, kind, name)
+            find_parser(catalog, kind, name)
+
+
+def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
+    loaded = plugins.load(chosen)
+    if options.tool_parser_plugin is not None:
+        add_file(loaded, options.tool_parser_plugin)
+    return loaded.catalog
 
 
 def _choose(catalog: Catalog, kind: type[Offer], named: str | None, template: str, client: Client) -> Offer | None:

@@ -35,7 +35,6 @@ REFUSED = [
     ("task", "classify", "generate or embed"), ("runner", "draft", "auto or generate"),
     ("preemption_mode", "swap", "recompute"),
     ("cpu_offload_gb", 10, "0"), ("tokenizer_mode", "mistral", "auto or hf"), ("enable_lora", True, "false"),
-    ("tool_parser_plugin", "mine.py", "left out"),
     ("data_parallel_size", 2, "1"),
     ("spec_decoding_acceptance_method", "typical_acceptance_sampler", "rejection_sampler"),
     ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"),

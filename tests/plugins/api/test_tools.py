@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,6 +17,8 @@ from pydantic import BaseModel
 from lsv.errors import ConfigError
 from lsv.testing.fakes.client import FakeClient, FakeTokenizer
 from lsv_api.listening import check
+from lsv_api.options import ApiOptions
+from lsv_api.parsing import check_parsers
 
 USER = [{"role": "user", "content": "Weather?"}]
 WEATHER: dict[str, Any] = {
@@ -361,3 +367,51 @@ async def test_synchronous_client(site):
             )
 
     assert json.loads(await asyncio.to_thread(use)) == ARGUMENTS
+
+
+GUIDE = Path(__file__).parents[3] / "docs" / "tools.md"
+
+
+@pytest.fixture
+def shout(tmp_path: Path) -> Iterator[Path]:
+    """The file that the guide shows."""
+    (code,) = re.findall(r"```python\n(\"\"\"shout.py.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    file = tmp_path / "shout.py"
+    file.write_text(code, encoding="utf-8")
+    yield file
+    sys.modules.pop("shout", None)
+
+
+async def test_a_parser_in_a_file(start, shout):
+    answer = "Let me see.\nCALL get_weather Bern\nCALL nobody x\n"
+    site = await start(FakeClient(answer=answer), tool_parser_plugin=str(shout), tool_call_parser="shout")
+    message = (await site.chat(tools=[WEATHER])).json()["choices"][0]["message"]
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "get_weather", "arguments": '{"value": "Bern"}'}
+    ]
+    assert message["content"] == "Let me see.\nCALL nobody x\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("theirs.py", "from vllm.tool_parsers import ToolParserManager", "No module named 'vllm'; it must be a manif"),
+        ("nothing.py", "api = 1", "it offers no parser; it must be a manifest"),
+        ("older.py", "", "the manifest has no api number"),
+        (
+            "broken.py",
+            "import lsv\napi = 1\n@lsv.hookimpl\ndef lsv_tool_parsers():\n    raise KeyError(5)",
+            "KeyError: 5",
+        ),
+        ("json.py", "", "rename it"),
+        ("words.txt", "", "called \\*.py"),
+    ],
+)
+def test_a_file_that_is_no_plugin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, why: str
+) -> None:
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    with pytest.raises(ConfigError, match=why) as refused:
+        check_parsers(ApiOptions(tool_parser_plugin=str(tmp_path / name)))
+    assert refused.value.param == "tool_parser_plugin"
