@@ -178,8 +178,26 @@ class AnswerParserOffer(msgspec.Struct, frozen=True):
     """Other names for it."""
 
 
+class CallForm(msgspec.Struct, frozen=True):
+    """How calls are written whose arguments are JSON, so that a grammar can hold them to a schema."""
+
+    open: str
+    """What begins calls, and stands nowhere else in an answer."""
+    close: str = ""
+    """What ends them."""
+    arguments: str = "arguments"
+    """The key of the arguments in ``{"name": …, "arguments": …}``."""
+    listed: bool = False
+    """Whether it is a list of such objects; with a ``head``, whether it may be one."""
+    head: str = ""
+    """Where the name stands before the arguments: how, such as ``functions.{name}:{index}<sep>``, the index a number."""
+
+
 class ToolParserOffer(AnswerParserOffer, frozen=True):
     """A form of calls of tools."""
+
+    form: CallForm | None = None
+    """What grammars must know of it; None where no schema can be kept to while the model decides whether it calls."""
 
     short_ids: bool = False
     """Whether chat templates want ids of calls to be nine letters and digits."""

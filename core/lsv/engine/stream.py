@@ -15,7 +15,6 @@ from lsv.text.detokenize import Detokenizer, UnspacedDetokenizer
 from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
 
-
 REPEATED = "repetition_detected"
 """What stopped an answer that only repeated itself."""
 

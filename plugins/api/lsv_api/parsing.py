@@ -11,7 +11,7 @@ import msgspec
 from lsv import plugins
 from lsv.engine.client import Client
 from lsv.errors import BadRequest
-from lsv.offers import ReasoningParserOffer, ToolParserOffer
+from lsv.offers import CallForm, ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import choose_parser, find_parser
 from lsv.plugins.catalog import KINDS, Catalog
 from lsv.plugins.files import add_file
@@ -36,6 +36,9 @@ class Parsing(msgspec.Struct, frozen=True):
     forced: MakeParser | None = None
     """Reads an answer that must be calls: a list of JSON objects."""
 
+    form: CallForm | None = None
+    """What grammars must know of the calls."""
+
     marks: frozenset[str] = frozenset()
     """What the parsers look for."""
 
@@ -57,6 +60,7 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
         tools=None if tools is None else catalog.load(tools),
         thoughts=None if thoughts is None else catalog.load(thoughts),
         forced=_forced(catalog),
+        form=None if tools is None else tools.form,
         marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
         short_ids=tools is not None and tools.short_ids,
     )

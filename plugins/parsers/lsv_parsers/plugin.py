@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.offers import ReasoningParserOffer, ToolParserOffer
+from lsv.offers import CallForm, ReasoningParserOffer, ToolParserOffer
 
 api = 1
 
@@ -36,9 +36,10 @@ def _thinking(
 
 @hookimpl
 def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
-    yield _tools("hermes", _CALL, ("<tool_call>", "arguments"), aliases=("qwen",))
+    yield _tools("hermes", _CALL, ("<tool_call>", "arguments"), aliases=("qwen",), form=CallForm(*_CALL))
     yield _tools(
-        "mistral", ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"), ("[TOOL_CALLS]",), short_ids=True
+        "mistral", ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"), ("[TOOL_CALLS]",), short_ids=True,
+        form=CallForm("[TOOL_CALLS]", listed=True, head="{name}[ARGS]"),
     )  # fmt: skip
     yield _tools(
         "llama3_json", ("<|python_tag|>",), ("<|start_header_id|>", "parameters"), aliases=("llama4_json", "llama3")
@@ -47,21 +48,37 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
     yield _tools("pythonic", ())
     yield _tools("qwen3_coder", _CALL, ("<tool_call>", "<function="), aliases=("qwen3_xml",))
     yield _tools("deepseek_v3", _DEEPSEEK, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "```json"))
-    yield _tools("deepseek_v31", _DEEPSEEK, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"))
+    yield _tools(
+        "deepseek_v31", _DEEPSEEK, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"),
+        form=CallForm("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", head="{name}<｜tool▁sep｜>"),
+    )  # fmt: skip
     yield _tools("glm45", _CALL, ("<tool_call>", "<arg_key>", "<arg_value>"), aliases=("glm47",))
-    yield _tools("granite", ("<|tool_call|>", *_CALL), ("<|start_of_role|>", "<|tool_call|>"))
-    yield _tools("internlm", ("<|action_start|>", "<|plugin|>", "<|action_end|>"), ("<|action_start|>", "<|plugin|>"))
-    yield _tools("jamba", _CALLS, ("<tool_calls>",), architectures=("JambaForCausalLM",))
+    yield _tools(
+        "granite", ("<|tool_call|>", *_CALL), ("<|start_of_role|>", "<|tool_call|>"),
+        form=CallForm("<|tool_call|>", listed=True),
+    )  # fmt: skip
+    yield _tools(
+        "internlm", ("<|action_start|>", "<|plugin|>", "<|action_end|>"), ("<|action_start|>", "<|plugin|>"),
+        form=CallForm("<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters"),
+    )  # fmt: skip
+    yield _tools(
+        "jamba", _CALLS, ("<tool_calls>",), architectures=("JambaForCausalLM",), form=CallForm(*_CALLS, listed=True)
+    )
     yield _tools(
         "hunyuan_a13b", _CALLS, ("<tool_calls>",),
-        architectures=("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM"),
+        architectures=("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM"), form=CallForm(*_CALLS, listed=True),
     )  # fmt: skip
     yield _tools(
         "minimax", _CALLS, ("<tool_calls>",), architectures=("MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM")
     )
     yield _tools("minimax_m2", ("<minimax:tool_call>", "</minimax:tool_call>"), ("<minimax:tool_call>",))
     yield _tools("phi4_mini_json", (), ("<|tool|>",), architectures=("Phi3ForCausalLM",))
-    yield _tools("kimi_k2", _KIMI, ("<|tool_calls_section_begin|>",))
+    yield _tools(
+        "kimi_k2", _KIMI, ("<|tool_calls_section_begin|>",),
+        form=CallForm(
+            "<|tool_call_begin|>", "<|tool_call_end|>", head="functions.{name}:{index}<|tool_call_argument_begin|>"
+        ),
+    )  # fmt: skip
     yield _tools("seed_oss", ("<seed:tool_call>", "</seed:tool_call>"), ("<seed:tool_call>",))
     yield _tools("json", ())
     yield _tools("xlam", ("[TOOL_CALLS]", *_CALL))

@@ -13,6 +13,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
+from lsv_api.openai.strict import Schemas, place, strict_grammar
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 
@@ -35,6 +36,9 @@ class Tools(msgspec.Struct, frozen=True):
     forced: Mapping[str, Any] | None = None
     """The JSON schema of an answer that must be calls; None where it need not."""
 
+    strict: str | None = None
+    """The grammar of an answer that may have calls, with arguments as their schemas ask; None where nothing asks."""
+
     named: str | None = None
     """The function that the answer must call: it is that one's arguments, and nothing else."""
 
@@ -49,14 +53,29 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
         return Tools(None if options.exclude_tools else body.tools)
     first_only = body.parallel_tool_calls is False
     if choice == "required":
-        return Tools(body.tools, functions, first_only, forced_schema(functions, named), named)
+        return Tools(body.tools, functions, first_only, forced_schema(functions, named), named=named)
     if served.parsing.tools is None:
         raise Unsupported(
             "tools are not available for this model: how it writes calls is not known; start with --tool-call-parser, "
             'leave tools out, or set tool_choice to "none"',
             param="tools",
         )
-    return Tools(body.tools, functions, first_only)
+    return Tools(body.tools, functions, first_only, strict=_strict(body.tools or (), functions, served))
+
+
+def _strict(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served) -> str | None:
+    """What holds the calls of functions that are ``strict`` to their schemas. Raises ``Unsupported``."""
+    asked = {tool["function"]["name"] for tool in tools if tool["function"].get("strict") is True}
+    if not asked:
+        return None
+    if served.parsing.form is None:
+        raise Unsupported(
+            "tools: strict can't be kept with tool_choice auto, in the form in which this model writes calls; "
+            "leave strict out, or set tool_choice to required or to a function",
+            param="tools",
+        )
+    schemas = {name: schema if name in asked else {"type": "object"} for name, schema in functions.items()}
+    return strict_grammar(served.parsing.form, schemas, served.client.tokenizer, served.parsing.marks)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
@@ -73,10 +92,13 @@ def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapp
 
 
 def force_calls(params: SamplingParams, tools: Tools) -> SamplingParams:
-    """The parameters with which an answer can only be the calls that are asked for: a grammar holds it to their schema.
+    """The parameters with which an answer can only be the calls that are asked for, or can only have calls that are
+    as they should be: a grammar holds it to their schemas.
 
     Raises ``BadRequest`` where the request asks for another form, too.
     """
+    if tools.strict is not None and params.structured_outputs is None:
+        return params.replace(structured_outputs=StructuredOutputsParams(grammar=tools.strict))
     if tools.forced is None:
         return params
     if params.structured_outputs is not None:
@@ -87,7 +109,7 @@ def force_calls(params: SamplingParams, tools: Tools) -> SamplingParams:
     return params.replace(structured_outputs=StructuredOutputsParams(json=dict(tools.forced)))
 
 
-def forced_schema(functions: Mapping[str, Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+def forced_schema(functions: Schemas, name: str | None) -> dict[str, Any]:
     """The JSON schema of an answer that is calls and nothing else: the arguments of the function called ``name``, or a
     list of one or more calls of any.
     """
@@ -96,11 +118,14 @@ def forced_schema(functions: Mapping[str, Mapping[str, Any]], name: str | None) 
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, "parameters": dict(schema)},
+            "properties": {
+                "name": {"const": name},
+                "parameters": place(schema, f"#/items/anyOf/{index}/properties/parameters"),
+            },
             "required": ["name", "parameters"],
             "additionalProperties": False,
         }
-        for name, schema in functions.items()
+        for index, (name, schema) in enumerate(functions.items())
     ]
     return {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
 

@@ -1,0 +1,154 @@
+"""Grammars of answers that may have strict calls: what they let through, in every form that has one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lsv.errors import BadRequest
+from lsv.grammars.grammar import Vocabulary
+from lsv.offers import CallForm
+from lsv.request.structured import StructuredOutputsParams
+from lsv.testing.fakes.client import FakeClient
+from lsv_api.openai.strict import strict_grammar
+from lsv_api.openai.tools import forced_schema
+from lsv_guidance.backend import GuidanceBackend
+from lsv_parsers.plugin import lsv_tool_parsers
+
+POINT = {
+    "type": "object",
+    "properties": {"at": {"$ref": "#/$defs/at"}},
+    "required": ["at"],
+    "additionalProperties": False,
+    "$defs": {"at": {"type": "integer", "minimum": 0}},
+}
+FUNCTIONS: dict[str, Mapping[str, Any]] = {"point": POINT, "other": {"type": "object"}}
+FORMS = {offer.name: offer.form for offer in lsv_tool_parsers() if offer.form is not None}
+END = 256
+
+
+class Bytes:
+    """A token for each byte, and one for each special text."""
+
+    def __init__(self, *special: str) -> None:
+        self.special = {text: END + 1 + index for index, text in enumerate(special)}
+        self.special_ids = frozenset(self.special.values())
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        ids: list[int] = []
+        while text:
+            mark = next((mark for mark in self.special if text.startswith(mark)), None)
+            ids += [self.special[mark]] if mark else list(text[0].encode())
+            text = text[len(mark) if mark else 1 :]
+        return ids
+
+    def token_text(self, token: int) -> str:
+        return bytes([token]).decode()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        tokens = (*(bytes([byte]) for byte in range(256)), b"<end>", *(text.encode() for text in self.special))
+        return Vocabulary(
+            tokens=tokens, eos=(END,), special=self.special_ids | {END}, encode=lambda text: list(text.encode())
+        )
+
+
+def allows(tokenizer: Bytes, asked: StructuredOutputsParams, text: str) -> bool:
+    """Whether an answer may be this text, and nothing more."""
+    backend = GuidanceBackend(tokenizer.vocabulary)
+    matcher = backend.compile(asked).begin()
+    for token in (*tokenizer.encode(text), END):
+        if matcher.finished:
+            return token == END
+        row = memoryview(bytearray(4 * -(-len(tokenizer.vocabulary.tokens) // 32))).cast("I")
+        matcher.fill(row)
+        if not row[token // 32] >> token % 32 & 1:
+            return False
+        assert matcher.accept([token])
+    return True
+
+
+def written(form: CallForm, name: str, arguments: str) -> str:
+    """A call in its form."""
+    if form.head:
+        head = form.head.replace("{name}", name).replace("{index}", "0")
+        return f"{form.open}{head}{arguments}{form.close}"
+    call = f'{{"name": "{name}", "{form.arguments}": {arguments}}}'
+    return f"{form.open}\n[{call}, {call}]\n{form.close}" if form.listed else f"{form.open}\n{call}\n{form.close}"
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_calls_are_as_their_schemas_say_and_texts_are_free(name: str, special: bool) -> None:
+    form = FORMS[name]
+    (offer,) = (offer for offer in lsv_tool_parsers() if offer.name == name)
+    tokenizer = Bytes(*(offer.marks if special else ()), "<think>")
+    grammar = strict_grammar(form, FUNCTIONS, tokenizer, [*offer.marks, "<think>"])  # type: ignore[arg-type]
+    asked = StructuredOutputsParams(grammar=grammar)
+
+    good, wrong = written(form, "point", '{"at": 3}'), written(form, "point", '{"at": -3}')
+    for text in (
+        "",
+        "Hello.\n",
+        "<think>so</think",
+        good,
+        f"<think>Well.\n{good}\n{good} That is it.",
+        f"A {form.open[0]}",
+    ):
+        assert allows(tokenizer, asked, text), text
+    assert allows(tokenizer, asked, written(form, "other", '{"any": ["thing"]}'))
+    for text in (wrong, f"Hi {wrong}", f"{good}{wrong}", written(form, "nobody", "{}"), form.open, f"{form.open} no"):
+        assert not allows(tokenizer, asked, text), text
+    assert not allows(tokenizer, asked, written(form, "point", '{"at": 3, "x": 1}'))
+
+
+def test_mistral_s_calls_have_two_forms() -> None:
+    tokenizer = Bytes("[TOOL_CALLS]", "[ARGS]")
+    grammar = strict_grammar(FORMS["mistral"], FUNCTIONS, tokenizer, ())  # type: ignore[arg-type]
+    for arguments, fine in (('{"at": 3}', True), ('{"at": ""}', False)):
+        for call in (f"point[ARGS]{arguments}", f'[{{"name": "point", "arguments": {arguments}}}]'):
+            assert allows(tokenizer, StructuredOutputsParams(grammar=grammar), f"Hm. [TOOL_CALLS]{call}") == fine
+
+
+def test_what_a_schema_refers_to_in_itself_is_found_where_calls_are_forced() -> None:
+    asked = StructuredOutputsParams(json=json.dumps(forced_schema(FUNCTIONS, None)))
+    assert allows(Bytes(), asked, '[{"name": "point", "parameters": {"at": 3}}]')
+    assert not allows(Bytes(), asked, '[{"name": "point", "parameters": {"at": -3}}]')
+
+
+def test_what_no_grammar_can_follow_is_refused() -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {}}}}
+    grammar = strict_grammar(FORMS["hermes"], {"f": schema}, Bytes(), ())  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="not"):
+        GuidanceBackend(Bytes().vocabulary).compile(StructuredOutputsParams(grammar=grammar))
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": POINT, **more}}
+
+
+async def test_strict_functions_of_a_request(start):
+    answer = '<tool_call>\n{"name": "point", "arguments": {"at": 3}}\n</tool_call>'
+    site = await start(FakeClient(answer=answer), tool_call_parser="hermes")
+    for tools in ([tool("point")], [tool("point", strict=False)]):
+        await site.chat(tools=tools)
+        assert site.engine.requests[-1].sampling.structured_outputs is None
+    reply = await site.chat(tools=[tool("point", strict=True), tool("other")])
+    assert reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "point"
+    grammar = site.engine.requests[-1].sampling.structured_outputs.grammar
+    assert grammar.count('"minimum": 0') == 1, "only one of the two is strict"
+    await site.chat(tools=[tool("point", strict=True)], response_format={"type": "json_object"})
+    assert site.engine.requests[-1].sampling.structured_outputs.json_object
+    await site.chat(tools=[tool("point", strict=True)], tool_choice="none")
+    assert site.engine.requests[-1].sampling.structured_outputs is None
+
+
+async def test_where_strict_cannot_be_kept_it_is_refused(start):
+    site = await start(FakeClient(), tool_call_parser="qwen3_coder")
+    reply = await site.chat(tools=[tool("point", strict=True)])
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tools")
+    assert "strict can't be kept with tool_choice auto" in reply.json()["error"]["message"]
+    assert (await site.chat(tools=[tool("point", strict=True)], tool_choice="required")).status_code == 200
