@@ -190,7 +190,7 @@ class CallForm(msgspec.Struct, frozen=True):
     listed: bool = False
     """Whether it is a list of such objects; with a ``head``, whether it may be one."""
     head: str = ""
-    """Where the name stands before the arguments: how, such as ``functions.{name}:{index}<sep>``, the index a number."""
+    """How the name stands before the arguments, if it does: ``functions.{name}:{index}<sep>``, the index a number."""
 
 
 class ToolParserOffer(AnswerParserOffer, frozen=True):

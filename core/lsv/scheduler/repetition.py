@@ -11,8 +11,8 @@ class Repetition:
     """The patterns at the end of one answer.
 
     For each size it counts for how many tokens in a row each was the one that stands as many places before it. A
-    pattern of that size stands ``n`` times at the end once that count is ``n - 1`` times the size, so that a token costs
-    one comparison a size, however long the answer is.
+    pattern of that size stands ``n`` times at the end once that count is ``n - 1`` times the size. So a token costs one
+    comparison a size, however long the answer is.
     """
 
     __slots__ = ("_before", "_needed", "_runs", "_shortest")

@@ -14,7 +14,9 @@ SCRIPTS = [script for script in re.findall(r"```python\n(.*?)```", TEXT, re.DOTA
 
 
 @pytest.mark.row("F-320", "F-356")
-@pytest.mark.parametrize("script", SCRIPTS, ids=["llm", "prefixes", "beams", "arguments", "steps", "async"])
+@pytest.mark.parametrize(
+    "script", SCRIPTS, ids=["llm", "prefixes", "beams", "processors", "arguments", "steps", "async"]
+)
 def test_scripts_run(script: str):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
