@@ -91,8 +91,9 @@ FORCE = """
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Write a module that can be imported by its name while a test runs."""
+    """Write a module that can be imported by its name while a test runs, also in processes that it starts."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def module(name: str, text: str) -> None:
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")

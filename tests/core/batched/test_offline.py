@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from lsv import LLM, SamplingParams
+from lsv import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from lsv.batched.interface import BatchUpdate, LogitsProcessor
-from lsv.errors import BadRequest, ConfigError
+from lsv.errors import BadRequest, ConfigError, RequestFailed
 from lsv.plugins.logits_processors import complete_processors
 from lsv.testing.fakes.engine import engine_config
 
@@ -49,7 +50,7 @@ def ngrams(ids: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.row("F-061")
-@pytest.mark.parametrize("platform", [{}, {"platform": "cuda", "emulate": True}], ids=str)
+@pytest.mark.parametrize("platform", [{}, {"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)
 def test_processors_of_an_engine_with_steps_ahead_candidates_prefixes_and_preemption(write, platform: dict[str, Any]):
     write("made_force", FORCE)
     write("made_no_repeat", NO_REPEAT)
@@ -61,7 +62,7 @@ def test_processors_of_an_engine_with_steps_ahead_candidates_prefixes_and_preemp
     with LLM("lsv-demo", **options) as plain:
         (usual,) = answers(plain, GREEDY)
     with LLM("lsv-demo", logits_processors=names, **options) as llm:
-        assert llm.config.in_flight == (2 if platform else 1)
+        assert llm.config.in_flight == (2 if platform.get("emulate") else 1)
         first = answers(llm, *some)
         assert answers(llm, *some) == first  # from the prefix cache, and in another order
         assert answers(llm, *some[::-1]) == first[::-1]
@@ -150,6 +151,28 @@ def test_functions_fail_their_own_request_by_name(plain: LLM):
         "logits processors failed: callables: KeyError: 'no'",
         "logits processors failed: callables: ValueError: it must return logits of the shape (1024,), got None",
     ]
+
+
+async def test_an_engine_in_a_process_of_its_own(write):
+    write("made_force", FORCE)
+    args = AsyncEngineArgs(model="lsv-demo", max_model_len=256, logits_processors=["made_force:Force"])
+    async with AsyncLLMEngine.from_engine_args(args) as engine:
+
+        async def ids(params: SamplingParams) -> tuple[int, ...]:
+            outputs = [output async for output in engine.generate("Hi", params, str(id(params)))]
+            return outputs[-1].outputs[0].token_ids
+
+        asked = GREEDY.replace(max_tokens=4)
+        fine, failed, plain = await asyncio.gather(
+            *(ids(asked.replace(extra_args=one)) for one in ({"target": 9}, {"target": 13}, None)),
+            return_exceptions=True,
+        )
+        assert fine == (9,) * 4
+        assert isinstance(failed, RequestFailed)
+        assert "made_force:Force: KeyError: 'thirteen'" in failed.message
+        assert isinstance(plain, tuple)
+        with pytest.raises(BadRequest, match="functions can't be sent to an engine in another process"):
+            await ids(asked.replace(logits_processors=[echo]))
 
 
 def test_what_nobody_could_keep_is_refused(plain: LLM):

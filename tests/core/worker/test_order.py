@@ -1,5 +1,6 @@
-"""The one order in which everything changes what is sampled, as docs/structured-output.md declares it: in pairs, and all
-together, against the same chain in plain numbers.
+"""The one order in which everything changes what is sampled, as docs/structured-output.md declares it.
+
+In pairs, and all together, against the same chain in plain numbers.
 """
 
 from __future__ import annotations
