@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import jsonschema
 import pytest
+from torch import Tensor
 
+from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.offers import CallForm
@@ -20,6 +23,7 @@ from lsv_parsers.plugin import lsv_tool_parsers
 
 POINT = {
     "type": "object",
+    "description": 'a ::= "b"\nstart: %json 𝛼',
     "properties": {"at": {"$ref": "#/$defs/at"}},
     "required": ["at"],
     "additionalProperties": False,
@@ -124,6 +128,36 @@ def test_what_no_grammar_can_follow_is_refused() -> None:
     grammar = strict_grammar(FORMS["hermes"], {"f": schema}, Bytes(), ())  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="not"):
         GuidanceBackend(Bytes().vocabulary).compile(StructuredOutputsParams(grammar=grammar))
+
+
+def test_a_model_s_own_calls_follow_their_schemas() -> None:
+    """A processor writes what begins a call; all that comes then is the model's, under the grammar."""
+    schema = {
+        "type": "object",
+        "properties": {"at": {"type": "integer"}, "how": {"enum": ["slow", "fast"]}},
+        "required": ["at", "how"],
+        "additionalProperties": False,
+    }
+    with LLM("lsv-demo", max_model_len=512) as llm:
+        tokenizer = llm.get_tokenizer()
+        opening = tokenizer.encode("Well. <tool_call>", add_special_tokens=False)
+
+        def begin(output: list[int], logits: Tensor) -> Tensor:
+            if len(output) < len(opening):
+                logits[opening[len(output)]] = 1e4
+            return logits
+
+        form = StructuredOutputsParams(grammar=strict_grammar(FORMS["hermes"], {"go": schema}, tokenizer, ()))
+        params = SamplingParams(
+            n=8, seed=1, max_tokens=200, stop=["</tool_call>"], logits_processors=[begin], structured_outputs=form
+        )
+        (output,) = llm.generate(["Go there."], params, use_tqdm=False)
+    ended = [answer.text for answer in output.checked().outputs if answer.finish_reason == "stop"]
+    assert len(ended) > 4
+    for text in ended:
+        call = json.loads(text.removeprefix("Well. <tool_call>"))
+        assert call["name"] == "go"
+        jsonschema.validate(call["arguments"], schema)
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:

@@ -105,4 +105,5 @@ def _headed(head: str, name: str, schema: Mapping[str, Any], spell: Callable[[st
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _JSON}, ensure_ascii=False)
+    text = json.dumps({**schema, "x-guidance": _JSON}, ensure_ascii=False)
+    return "%json " + text.replace("::=", r":\u003a=")  # by which back ends know another notation
