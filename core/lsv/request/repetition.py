@@ -6,8 +6,8 @@ import msgspec
 
 from lsv.errors import BadRequest
 
-MAX_PATTERN = 8192
-"""Most tokens of a pattern that is looked for: each new token is compared with as many."""
+MAX_PATTERN = 2048
+"""Most tokens of a pattern that is looked for: a token may have to be compared with as many."""
 
 _FIELD = "repetition_detection"
 

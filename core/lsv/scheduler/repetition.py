@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections import deque
 
 from lsv.request.repetition import RepetitionDetectionParams
 
@@ -11,23 +11,29 @@ class Repetition:
     """The patterns at the end of one answer.
 
     For each size it counts for how many tokens in a row each was the one that stands as many places before it. A
-    pattern of that size stands ``n`` times at the end once that count is ``n - 1`` times the size. So a token costs one
-    comparison a size, however long the answer is.
+    pattern of that size stands ``n`` times at the end once that count is ``n - 1`` times the size. So a token costs no
+    more than a look at each place where it stood before, as far back as a pattern can reach.
     """
 
-    __slots__ = ("_before", "_needed", "_runs", "_shortest")
+    __slots__ = ("_asked", "_length", "_places", "_runs")
 
     def __init__(self, asked: RepetitionDetectionParams) -> None:
-        self._shortest = max(1, asked.min_pattern_size)
-        sizes = np.arange(self._shortest, asked.max_pattern_size + 1)
-        self._needed = sizes * (asked.min_count - 1)
-        self._runs = np.zeros(len(sizes), np.int64)
-        self._before = np.full(asked.max_pattern_size, -1, np.int64)
-        """The last tokens, the latest first."""
+        self._asked = asked
+        self._length = 0
+        self._places: dict[int, deque[int]] = {}
+        """Where each token stood."""
+        self._runs: dict[int, int] = {}
+        """The counts that are not zero, by size."""
 
     def add(self, token: int) -> bool:
         """Whether the answer ends with repetitions, now that it has this token, too."""
-        self._runs = (self._runs + 1) * (self._before[self._shortest - 1 :] == token)
-        self._before[1:] = self._before[:-1]
-        self._before[0] = token
-        return bool((self._runs >= self._needed).any())
+        asked, here = self._asked, self._length
+        places = self._places.setdefault(token, deque())
+        while places and here - places[0] > asked.max_pattern_size:
+            places.popleft()
+        before = self._runs
+        sizes = [here - place for place in places]
+        self._runs = runs = {size: before.get(size, 0) + 1 for size in sizes if size >= asked.min_pattern_size}
+        places.append(here)
+        self._length += 1
+        return any(run >= size * (asked.min_count - 1) for size, run in runs.items())
