@@ -85,7 +85,7 @@ def test_a_mask_meets_the_other_constraints(make_slot: MakeSlot):
     assert one(stop_ids=(1, 2), min_tokens=1) == 3
     assert one(repetition_penalty=100.0, presence_penalty=2.0) == 1
     for params in ({"allowed_token_ids": (4, 5)}, {"bad_words": ((1,), (2,), (3,))}):
-        assert why_failed([one(**params)]) == {0: NO_TOKEN_LEFT}
+        assert why_failed([one(**params)], [make_slot()]) == {0: NO_TOKEN_LEFT}
 
 
 def test_rows_fail_alone(make_slot: MakeSlot):
@@ -93,7 +93,7 @@ def test_rows_fail_alone(make_slot: MakeSlot):
     logits[1] = float("nan")
     slots = [make_slot(vocabulary=VOCABULARY) for _ in range(3)]
     drawn = draw(logits, slots, {0: mask_of([]), 1: mask_of([5]), 2: mask_of([5])})
-    assert why_failed(drawn) == {0: NO_TOKEN_LEFT, 1: NOT_FINITE}
+    assert why_failed(drawn, slots) == {0: NO_TOKEN_LEFT, 1: NOT_FINITE}
     assert drawn[2] == 5
 
 
