@@ -56,6 +56,13 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     template = _template(client, options)
     tools = _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client)
     thoughts = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
+    if tools is not None and tools.form is None:
+        log.info(
+            "%s: strict functions are held to their schemas where a call is forced, not with tool_choice auto: calls "
+            "in the form of %s have no grammar",
+            client.config.served_names[0],
+            tools.name,
+        )
     return Parsing(
         tools=None if tools is None else catalog.load(tools),
         thoughts=None if thoughts is None else catalog.load(thoughts),

@@ -64,16 +64,14 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
 
 
 def _strict(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served) -> str | None:
-    """What holds the calls of functions that are ``strict`` to their schemas. Raises ``Unsupported``."""
+    """What holds the calls of functions that are ``strict`` to their schemas.
+
+    None where nothing is strict, and where the form of the calls allows no such grammar. That is not refused: clients'
+    libraries make functions strict by themselves, and it was logged at the start.
+    """
     asked = {tool["function"]["name"] for tool in tools if tool["function"].get("strict") is True}
-    if not asked:
+    if not asked or served.parsing.form is None:
         return None
-    if served.parsing.form is None:
-        raise Unsupported(
-            "tools: strict can't be kept with tool_choice auto, in the form in which this model writes calls; "
-            "leave strict out, or set tool_choice to required or to a function",
-            param="tools",
-        )
     schemas = {name: schema if name in asked else {"type": "object"} for name, schema in functions.items()}
     return strict_grammar(served.parsing.form, schemas, served.client.tokenizer, served.parsing.marks)
 
