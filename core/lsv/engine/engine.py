@@ -256,7 +256,7 @@ class Engine(Generic[Owner]):
     def _open_grammar(self, group: RequestGroup) -> None:
         """Where answers must have a form, the group waits for its grammar. Raises what refuses it."""
         params = group.spec.sampling
-        if params is None or params.structured_outputs is None:
+        if params is None or not group.spec.guided:
             return
         if self._guide is None:
             raise BadRequest("structured_outputs: this engine has no grammars", param="structured_outputs")
@@ -278,12 +278,14 @@ class Engine(Generic[Owner]):
     def _guided(self, outcome: Outcome) -> Outcome:
         """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""
         request = outcome.request
-        if self._guide is None or not outcome.tokens or request.sampling is None:
+        if self._guide is None or not outcome.tokens or not request.spec.guided:
             return outcome
-        if request.sampling.structured_outputs is None or outcome.finish is FinishReason.STOP:
+        if outcome.finish is FinishReason.STOP:
             return outcome
         ends = self._guide.accept(request, outcome.tokens)
         if ends is None:
+            if self._guide.is_free(request):
+                self._started.release(request.id)
             return outcome
         self._started.finish(request.id, len(request.output), ends)
         fault = self._guide.fault(request)

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.grammars.grammar import Grammar, GrammarBackend, Vocabulary
+from lsv.grammars.thinking import Anything
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import find_backend
 from lsv.request.structured import StructuredOutputsParams
@@ -28,6 +29,8 @@ _PARAM = "structured_outputs"
 
 Compiled = Grammar | LsvError
 """A grammar, or why there is none."""
+Asked = StructuredOutputsParams | None
+"""What form answers must have; None for any, where only their thoughts are followed."""
 
 
 class Pending:
@@ -49,11 +52,11 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[str, GrammarBackend] = {}
-        self._known: OrderedDict[StructuredOutputsParams, Compiled | Pending] = OrderedDict()
+        self._known: OrderedDict[Asked, Compiled | Pending] = OrderedDict()
         self.vocab_size = 0
         """The width of a row of logits; known once the model is loaded."""
 
-    def find(self, asked: StructuredOutputsParams) -> Compiled | None:
+    def find(self, asked: Asked) -> Compiled | None:
         """The grammar, or why there is none; None while it is being compiled, which begins here."""
         known = self._known.get(asked)
         if known is None:
@@ -65,8 +68,9 @@ class GrammarCompiler:
         if known.future.done():
             found = known.future.result()
         elif known.began is not None and time.monotonic() - known.began > self._seconds:
+            what = "a tokenizer" if asked is None else asked.form
             found = BadRequest(
-                f"{_PARAM}: {asked.form} takes more than {self._seconds:g} s to compile: simplify it", param=_PARAM
+                f"{_PARAM}: {what} takes more than {self._seconds:g} s to compile: simplify it", param=_PARAM
             )
         else:
             return None
@@ -82,6 +86,12 @@ class GrammarCompiler:
         wait(futures, seconds, return_when="FIRST_COMPLETED")
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens, once a grammar is there."""
+        assert self._vocabulary is not None, "nothing has been compiled"
+        return self._vocabulary
+
+    @property
     def eos(self) -> tuple[int, ...]:
         """The tokens that end answers; known once a grammar is."""
         return () if self._vocabulary is None else self._vocabulary.eos
@@ -89,7 +99,7 @@ class GrammarCompiler:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, asked: StructuredOutputsParams) -> Pending:
+    def _start(self, asked: Asked) -> Pending:
         pending = Pending(Future())
 
         def work() -> None:
@@ -99,8 +109,11 @@ class GrammarCompiler:
         self._threads.submit(work)
         return pending
 
-    def _compile(self, asked: StructuredOutputsParams) -> Compiled:
+    def _compile(self, asked: Asked) -> Compiled:
         try:
+            if asked is None:
+                self._read_vocabulary()
+                return Anything()
             return self._backend(asked.backend).compile(asked)
         except LsvError as error:
             return error
@@ -110,13 +123,18 @@ class GrammarCompiler:
 
     def _backend(self, name: str | None) -> GrammarBackend:
         offer = find_backend(self._catalog, name, self._config.grammars)
+        vocabulary = self._read_vocabulary()
+        with self._lock:
+            if offer.name not in self._backends:
+                make: Callable[[Vocabulary], GrammarBackend] = self._catalog.load(offer)
+                self._backends[offer.name] = make(vocabulary)
+            return self._backends[offer.name]
+
+    def _read_vocabulary(self) -> Vocabulary:
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = read_vocabulary(Tokenizer.load(self._config.tokenizer), self.vocab_size)
-            if offer.name not in self._backends:
-                make: Callable[[Vocabulary], GrammarBackend] = self._catalog.load(offer)
-                self._backends[offer.name] = make(self._vocabulary)
-            return self._backends[offer.name]
+            return self._vocabulary
 
     def _forget_old(self) -> None:
         if len(self._known) > self._kept:

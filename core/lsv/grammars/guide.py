@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.errors import BadRequest, LsvError, from_record
-from lsv.grammars.compiler import GrammarCompiler
+from lsv.grammars.compiler import Asked, GrammarCompiler
 from lsv.grammars.grammar import Grammar, Matcher
+from lsv.grammars.thinking import ThinkingMatcher
 from lsv.request.request import FinishReason, Request
-from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.plan import AwaitMasks, Masks
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Guide:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._grammars: dict[int, Grammar] = {}
-        self._waiting: dict[int, StructuredOutputsParams] = {}
+        self._waiting: dict[int, Asked] = {}
         self._matchers: dict[int, Matcher] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
@@ -37,7 +37,7 @@ class Guide:
         """The model is loaded."""
         self._compiler.vocab_size = vocab_size
 
-    def open(self, group: int, asked: StructuredOutputsParams) -> bool:
+    def open(self, group: int, asked: Asked) -> bool:
         """A request group needs a grammar; whether there is one already. Raises what refuses it."""
         found = self._compiler.find(asked)
         if isinstance(found, LsvError):
@@ -85,6 +85,11 @@ class Guide:
             return FinishReason.ERROR
         return FinishReason.STOP if matcher.finished else None
 
+    def is_free(self, request: Request) -> bool:
+        """Whether an answer need not be followed any more: it has thought, and has no form."""
+        matcher = self._matchers.get(request.id)
+        return isinstance(matcher, ThinkingMatcher) and matcher.free
+
     def fault(self, request: Request) -> LsvError | None:
         """Why an answer can't go on, if so."""
         matcher = self._matchers.get(request.id)
@@ -113,8 +118,12 @@ class Guide:
     def _matcher(self, request: Request) -> Matcher:
         found = self._matchers.get(request.id)
         if found is None:
-            found = self._matchers[request.id] = self._grammars[request.group].begin()
+            found = self._matchers[request.id] = self._begin(request)
         return found
+
+    def _begin(self, request: Request) -> Matcher:
+        answer, thinking = self._grammars[request.group].begin(), request.spec.thinking
+        return answer if thinking is None else ThinkingMatcher(answer, self._compiler.vocabulary, thinking)
 
 
 class _Job(NamedTuple):

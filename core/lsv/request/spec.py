@@ -8,6 +8,7 @@ import msgspec
 
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
+from lsv.request.thinking import Thinking
 
 
 class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +29,10 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     pooling: PoolingParams | None = None
     """How the prompt becomes one vector."""
+
+    thinking: Thinking | None = None
+    """How answers think before they begin; given where their form holds from there on, or their thoughts have a budget.
+    """
 
     request_id: str
     """Names the request in logs and records."""
@@ -51,6 +56,11 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Headers of the distributed trace the request belongs to (W3C ``traceparent``, ``tracestate``). They travel to the
     engine for whoever exports spans there; nothing else depends on them.
     """
+
+    @property
+    def guided(self) -> bool:
+        """Whether something says from token to token what answers may go on with."""
+        return self.thinking is not None or (self.sampling is not None and self.sampling.structured_outputs is not None)
 
     @property
     def prompt(self) -> Prompt:

@@ -45,7 +45,7 @@ class Job:
         self.in_flight = 0
         """Its rows, pieces of encoding and its beginning in plans that have not settled."""
 
-        self.guided = sampling is not None and sampling.structured_outputs is not None
+        self.guided = request.spec.guided
         """Whether a grammar says what may be sampled: its rows wait until the token before is known."""
 
         # How far it has come

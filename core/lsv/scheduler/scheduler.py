@@ -153,6 +153,12 @@ class Scheduler:
         self._running.release_blocks()
         return outcome
 
+    def release(self, id: int) -> None:
+        """A sequence need not be guided any more: it may be planned ahead."""
+        job = self._jobs.get(id)
+        if job is not None:
+            job.guided = False
+
     def expire(self, now: float) -> tuple[Outcome, ...]:
         """Abort the request groups whose deadline has passed."""
         late: list[int] = []

@@ -42,8 +42,8 @@ class FakeSlot:
         assert params is not None, "a pooling request does not sample"
         early = len(self.ids) - begin.prompt < params.min_tokens
         withheld = {*begin.stop_ids} if early else set()
-        if params.structured_outputs is not None:
-            assert allowed is not None, "a row with a grammar has no mask"
+        assert allowed is not None or params.structured_outputs is None, "a row with a grammar has no mask"
+        if allowed is not None:
             withheld = {token for token in range(fake_tokens.VOCABULARY) if token not in allowed}
         token = fake_tokens.next_token(self.states[-1], withheld)
         self.ids.append(token)

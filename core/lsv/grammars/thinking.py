@@ -1,0 +1,184 @@
+"""Answers that think first: their form holds from the end of the thoughts on, which may have a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.grammars.grammar import Matcher, Vocabulary
+from lsv.request.thinking import Thinking
+
+_WORD = 32
+"""Tokens in a word of a mask."""
+_ALL = 0xFFFFFFFF
+"""A word of which all tokens may follow."""
+
+
+class Anything:
+    """The grammar of answers without a form, and its matcher."""
+
+    finished = False
+    fault: str | None = None
+
+    def begin(self) -> Anything:
+        return self
+
+    def accept(self, ids: Sequence[int]) -> bool:
+        return True
+
+    def fill(self, row: memoryview) -> None:
+        _words(row)[:] = _ALL
+
+
+class ThinkingMatcher:
+    """Follows one answer through its thoughts, then through its form, which ``answer`` follows.
+
+    Marks are found in the bytes of the tokens, as readers of the answer find them in its text. Where a form follows, no
+    answer ends inside of its thoughts.
+    """
+
+    def __init__(self, answer: Matcher, vocabulary: Vocabulary, thinking: Thinking) -> None:
+        self._answer = answer
+        self._formless = isinstance(answer, Anything)
+        self._vocabulary = vocabulary
+        self._begins = tuple(mark.encode() for mark in thinking.begins)
+        self._ends = tuple(mark.encode() for mark in thinking.ends)
+        self._openings = {begin: tuple(vocabulary.encode(begin.decode())) for begin in self._begins}
+        self._closing = vocabulary.encode(thinking.ends[0])
+        self._held = max(map(len, self._ends)) - 1
+        """Bytes of thoughts that can be the beginning of a mark."""
+        self._budget = thinking.budget
+        self._used = 0
+        self._step: Callable[[int], bool] = self._think if thinking.open else self._open
+        self._seen = b""
+        """The bytes that decide what comes next."""
+        self._taken: tuple[int, ...] = ()
+        """Tokens of a mark that opens the thoughts, as far as it has come."""
+        self._offered: frozenset[int] = frozenset()
+        """Tokens that were allowed because they begin such a mark, and for no other reason."""
+        self._fault: str | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether all that follows may be anything."""
+        return self._formless and self._step == self._follow
+
+    @property
+    def finished(self) -> bool:
+        return self._step == self._follow and self._answer.finished
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault or self._answer.fault
+
+    def accept(self, ids: Sequence[int]) -> bool:
+        return all(self._step(token) for token in ids)
+
+    def fill(self, row: memoryview) -> None:
+        if self.fault is not None:
+            _allow_only(row, ())
+        elif self._step == self._follow:
+            self._answer.fill(row)
+        elif self._step == self._open:
+            self._fill_opening(row)
+        elif self._budget is not None and self._used >= self._budget and self._closing:
+            _allow_only(row, self._closing[:1])
+        else:
+            _words(row)[:] = _ALL
+            if not self._formless:
+                _forbid(row, self._vocabulary.eos)
+
+    # Where the answer is
+
+    def _open(self, token: int) -> bool:
+        """Before anything is known: one of the marks, or the answer itself."""
+        if not self._formless and not self._taken and token not in self._offered:
+            return self._begin_answer(self._answer.accept([token]))
+        self._taken += (token,)
+        self._seen = (self._seen + self._vocabulary.tokens[token]).lstrip()
+        begun = next((begin for begin in self._begins if self._seen.startswith(begin)), None)
+        if begun is not None:
+            rest, self._seen, self._step = self._seen[len(begun) :], b"", self._think
+            return self._look(rest)
+        if not any(begin.startswith(self._seen) for begin in self._begins):
+            return self._begin_answer(self._formless or self._fail("it opens no thoughts, and is none of its form"))
+        return True
+
+    def _think(self, token: int) -> bool:
+        self._used += 1
+        if self._budget is not None and self._used > self._budget and self._closing[:1] == [token]:
+            del self._closing[0]
+        return self._look(self._vocabulary.tokens[token])
+
+    def _follow(self, token: int) -> bool:
+        return self._answer.accept([token])
+
+    def _look(self, more: bytes) -> bool:
+        """More of the thoughts, and perhaps their end."""
+        self._seen += more
+        found = [(at, -len(end)) for end in self._ends if (at := self._seen.find(end)) >= 0]
+        if not found:
+            self._seen = self._seen[max(0, len(self._seen) - self._held) :]
+            return True
+        at, size = min(found)
+        return self._begin_answer(self._take_up(self._seen[at - size :].lstrip()))
+
+    def _take_up(self, text: bytes) -> bool:
+        """The beginning of the answer, which came in one token with the end of the thoughts."""
+        if not text:
+            return True
+        try:
+            return self._answer.accept(self._vocabulary.encode(text.decode()))
+        except UnicodeDecodeError:
+            return self._formless or self._fail("a token is the end of its thoughts and half a character")
+
+    def _begin_answer(self, going: bool) -> bool:
+        self._step = self._follow
+        return going
+
+    def _fail(self, why: str) -> bool:
+        self._fault = f"the answer can't go on: {why}"
+        return False
+
+    # What may follow
+
+    def _fill_opening(self, row: memoryview) -> None:
+        follow = {
+            ids[len(self._taken)]
+            for ids in self._openings.values()
+            if len(ids) > len(self._taken) and ids[: len(self._taken)] == self._taken
+        }
+        if self._taken and not self._formless:
+            _allow_only(row, follow)
+            return
+        self._answer.fill(row)
+        if not self._formless:
+            self._offered = frozenset(token for token in follow if not _allows(row, token))
+            _allow(row, self._offered)
+
+
+def _words(row: memoryview) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(row, np.uint32)
+
+
+def _allows(row: memoryview, token: int) -> bool:
+    return bool(_words(row)[token // _WORD] >> np.uint32(token % _WORD) & 1)
+
+
+def _allow(row: memoryview, tokens: Iterable[int]) -> None:
+    words = _words(row)
+    for token in tokens:
+        words[token // _WORD] |= np.uint32(1 << token % _WORD)
+
+
+def _allow_only(row: memoryview, tokens: Iterable[int]) -> None:
+    _words(row)[:] = 0
+    _allow(row, tokens)
+
+
+def _forbid(row: memoryview, tokens: Iterable[int]) -> None:
+    words = _words(row)
+    for token in tokens:
+        words[token // _WORD] &= np.uint32(_ALL ^ 1 << token % _WORD)
