@@ -46,7 +46,7 @@ class ThinkingMatcher:
         self._begins = tuple(mark.encode() for mark in thinking.begins)
         self._ends = tuple(mark.encode() for mark in thinking.ends)
         self._openings = {begin: tuple(vocabulary.encode(begin.decode())) for begin in self._begins}
-        self._closing = vocabulary.encode(thinking.ends[0])
+        self._closing = vocabulary.encode(thinking.close or thinking.ends[0])
         self._held = max(map(len, self._ends)) - 1
         """Bytes of thoughts that can be the beginning of a mark."""
         self._budget = thinking.budget

@@ -14,7 +14,10 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of these opens the thoughts."""
 
     ends: tuple[str, ...]
-    """At the first of these, the thoughts end and the answer begins; the first one closes thoughts that take too long."""
+    """At the first of these, the thoughts end and the answer begins."""
+
+    close: str = ""
+    """What is written where the budget is used up; the first of ``ends`` if empty."""
 
     open: bool = False
     """Whether the prompt has opened the thoughts. Otherwise the answer may begin with one of ``begins``, or at once."""

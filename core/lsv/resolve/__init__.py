@@ -20,6 +20,7 @@ from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
 from lsv.resolve.overrides import read_overrides
 from lsv.settings import Settings, neutral
+from lsv.settings.structured import grammar_backend
 
 _DTYPES = {
     "half": "float16",
@@ -105,7 +106,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         kv_bytes=settings["kv_cache_memory_bytes"],
         num_blocks=settings["num_gpu_blocks_override"],
         max_logprobs=settings["max_logprobs"],
-        grammars=choose_backend(catalog, settings["guided_decoding_backend"]),
+        grammars=choose_backend(catalog, grammar_backend(settings)),
         logits_processors=settings["logits_processors"],
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],

@@ -154,7 +154,7 @@ _ANSWERS = (
     *_rows("a plugin offers parsers, by the hook lsv_reasoning_parsers", reasoning_config=_none("json")),
     *_rows("a request says what its answers may be, and what it asks for is kept exactly or refused",
            guided_decoding_disable_fallback=_SWITCH, guided_decoding_disable_any_whitespace=_SWITCH,
-           guided_decoding_disable_additional_properties=_SWITCH, structured_outputs_config=_any("json")),
+           guided_decoding_disable_additional_properties=_SWITCH),
     *_rows("requests can't bring code: --logits-processors names what may change logits",
            logits_processor_pattern=_none()),
     *_rows("vectors are pooled as the checkpoint says", pooler_config=_none("json"),

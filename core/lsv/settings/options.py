@@ -218,6 +218,10 @@ _SCHEDULING = _grouped(
         help="classes of batched logits processors, as package.module:Class; requests talk to them by vllm_xargs",
     ),
     Setting(
+        name="structured_outputs_config", type="json", default={},
+        help='JSON of backend and enable_in_reasoning, as vLLM takes them, e.g. {"backend": "guidance"}',
+    ),
+    Setting(
         name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
         help="plan a step while the one before runs (default: where the platform gains by it)",
     ),
@@ -338,6 +342,11 @@ SERVE = (
         Setting(
             name="reasoning_parser",
             help="how the model marks what it thinks before it answers (default: by its chat template; none is none)",
+        ),
+        Setting(
+            name="enable_in_reasoning", type="bool", default=False,
+            aliases=("structured_outputs_config_enable_in_reasoning",),
+            help="schemas and grammars hold from an answer's first token on, and leave it no thoughts",
         ),
         Setting(
             name="exclude_tools_when_tool_choice_none", type="bool", default=False,

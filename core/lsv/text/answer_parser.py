@@ -6,9 +6,11 @@ Parsers are offered by plugins (``lsv_tool_parsers``, ``lsv_reasoning_parsers``)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
+
+from lsv.request.thinking import Thinking
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -74,4 +76,15 @@ class AnswerParser(Protocol):
 
     def end(self) -> Sequence[Part]:
         """What was held back, at the end of the answer."""
+        ...
+
+
+@runtime_checkable
+class KnowsThoughts(Protocol):
+    """What a parser of thoughts is made by may have this, too: forms that hold after the thoughts, and budgets of
+    thoughts, need it. Without it, a form holds from the first token on.
+    """
+
+    def thoughts_after(self, prompt_end: str) -> Thinking | None:
+        """How an answer thinks behind a prompt with this end; None where it does not."""
         ...

@@ -9,6 +9,7 @@ import msgspec
 
 from lsv.errors import ConfigError
 from lsv.processes.confinement.terms import Mode
+from lsv.settings.structured import enable_in_reasoning
 from lsv.text.chat_template import ContentFormat
 from lsv.text.tokenizer import read_template
 from lsv_api.limits import Limits
@@ -23,8 +24,8 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
     ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
     none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
-    ``tool_parser_plugin`` is a file that offers more of them;
-    ``exclude_tools`` keeps tools that may not be called from the template. ``uds`` is the path of a unix socket,
+    ``tool_parser_plugin`` is a file that offers more of them; ``exclude_tools`` keeps tools that may not be called from
+    the template, and ``enable_in_reasoning`` answers with a form from thinking first. ``uds`` is the path of a unix socket,
     instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE``
     … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path``
     is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering
@@ -49,6 +50,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     tool_parser_plugin: str | None = None
     reasoning_parser: str | None = None
     exclude_tools: bool = False
+    enable_in_reasoning: bool = False
     response_role: str = "assistant"
     root_path: str = ""
     allowed_hosts: tuple[str, ...] = ()
@@ -126,6 +128,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
         }
         if not settings.get("enable_log_requests", True):
             given["log_requests"] = False
+        given["enable_in_reasoning"] = enable_in_reasoning(settings)
         return cls(**given, limits=Limits(**bounds))
 
 

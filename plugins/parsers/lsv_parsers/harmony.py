@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from lsv.request.thinking import Thinking
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
@@ -20,6 +21,8 @@ MAX_HEADER = 512
 _BEGINS = ("<|start|>", "<|channel|>")
 _MESSAGE = marks_of("<|message|>")
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_FINAL = tuple(f"<|channel|>final{form}<|message|>" for form in ("", " <|constrain|>json", "<|constrain|>json"))
+"""How the answer itself begins."""
 _FUNCTION = re.compile(r"to=functions\.([^\s<]+)")
 
 
@@ -28,9 +31,20 @@ def tools(form: AnswerForm) -> AnswerParser:
     return Reader(lambda source, parts: _Messages(source, parts, form, calls=True).read())
 
 
-def thinking(form: AnswerForm) -> AnswerParser:
+class HarmonyThinking:
     """Reads thoughts, and leaves calls as they are for the parser behind it."""
-    return Reader(lambda source, parts: _Messages(source, parts, form, calls=False).read())
+
+    def __call__(self, form: AnswerForm) -> AnswerParser:
+        return Reader(lambda source, parts: _Messages(source, parts, form, calls=False).read())
+
+    def thoughts_after(self, prompt_end: str) -> Thinking | None:
+        """All that comes before the final message counts as thoughts. None where the prompt has begun that."""
+        if prompt_end.rstrip().endswith(_FINAL):
+            return None
+        return Thinking(begins=_BEGINS, ends=_FINAL, close=f"<|end|><|start|>assistant{_FINAL[0]}", open=True)
+
+
+thinking = HarmonyThinking()
 
 
 class _Messages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lsv.request.thinking import Thinking
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
@@ -23,6 +24,13 @@ class ThinkingFormat:
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: self.read(source, parts, form))
+
+    def thoughts_after(self, prompt_end: str) -> Thinking | None:
+        """How an answer thinks behind this prompt; None where the prompt has ended the thoughts."""
+        thinks = self._expected(prompt_end)
+        if thinks is False:
+            return None
+        return Thinking(begins=self.begins, ends=self.ends, open=thinks is True or self.always)
 
     def read(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
         thinks = self._expected(form.prompt_end)

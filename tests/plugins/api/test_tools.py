@@ -197,12 +197,12 @@ async def test_calls_are_forced_in_place_of_any_other_form(site, choice):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.row("F-173", "F-177")
 async def test_a_forced_answer_is_calls(start, stream):
-    site = await start(FakeClient(answer='{"city": "Bern"}'), reasoning_parser="deepseek_r1")
+    site = await start(FakeClient(answer='Hm.</think>\n{"city": "Bern"}'), reasoning_parser="deepseek_r1")
     named = {"type": "function", "function": {"name": "get_weather"}}
     found = await made_calls(site, stream, tools=[WEATHER], tool_choice=named)
     assert found == ([("get_weather", '{"city": "Bern"}')], "stop")
     assert forced(site) == WEATHER["function"]["parameters"]
-    site.engine.answer = '[{"name": "get_weather", "parameters": {"city": "Bern"}}]'
+    site.engine.answer = '</think>[{"name": "get_weather", "parameters": {"city": "Bern"}}]'
     found = await made_calls(site, stream, tools=[WEATHER], tool_choice="required")
     assert found == ([("get_weather", '{"city": "Bern"}')], "tool_calls")
     schema = forced(site)

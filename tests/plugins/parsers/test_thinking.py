@@ -6,7 +6,7 @@ import pytest
 
 from lsv.offers import load_object
 from lsv.testing.answers.parsers import Found, check_parser
-from lsv.text.answer_parser import AnswerForm, Text
+from lsv.text.answer_parser import AnswerForm, KnowsThoughts, Text
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
 
 OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers()}
@@ -132,3 +132,19 @@ def test_a_comparison_sees_a_parser_that_looks_at_pieces():
 
     with pytest.raises(AssertionError, match="cut at"):
         check_parser(lambda form: Careless(), "a<x>b", AnswerForm())
+
+
+def test_where_thoughts_end_is_known_to_those_who_hold_forms(name, make, marks):
+    """What follows the mark is the answer, for readers and for grammars alike."""
+    assert isinstance(make, KnowsThoughts)
+    found = make.thoughts_after("<|user|>Hello<|assistant|>\n")
+    assert found.open is (name in ALWAYS | {"openai_gptoss"})
+    opened = make.thoughts_after(f"<|assistant|>{marks[0]}\n")
+    assert opened.open
+    for end in (opened.close or opened.ends[0], marks[1]):
+        assert end.endswith(opened.ends)
+        assert check_parser(make, f"{marks[0]}\nOne.\n{end}Three.", AnswerForm()) == Found(
+            thoughts="One.", text="Three."
+        )
+    closed = make.thoughts_after(f"<|assistant|>{marks[0]}\n\n{opened.ends[0]}\n\n")
+    assert closed is None

@@ -46,7 +46,8 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
     params = reading.show_marks(force_calls(sampling, tools))
     envelope = Envelope.of("chatcmpl", served, exchange)
-    request = make_request(body, [prompt], params, envelope.id, exchange)
+    thinking = reading.guide_thoughts(params, formed=exchange.api.options.enable_in_reasoning)
+    request = make_request(body, [prompt], params, envelope.id, exchange, thinking)
     request = served.admission.admit(request, field="messages", strict=True)
     writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
     if body.stream:

@@ -13,6 +13,7 @@ from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.sampling import tenancy
 from lsv_api.records.requests import SampledRequest, StreamOptions
@@ -20,12 +21,18 @@ from lsv_api.records.responses import CompletionDetails, PromptDetails, Usage
 
 
 def make_request(
-    body: SampledRequest, prompts: Sequence[Prompt], params: SamplingParams, request_id: str, exchange: Exchange
+    body: SampledRequest,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    request_id: str,
+    exchange: Exchange,
+    thinking: Thinking | None = None,
 ) -> RequestSpec:
     """What the engine is asked for the prompts of a body; ``request_id`` names it in the engine's logs."""
     return RequestSpec(
         prompts=tuple(prompts),
         sampling=params,
+        thinking=thinking,
         request_id=request_id,
         priority=body.priority or 0,
         trace=exchange.trace,

@@ -6,10 +6,23 @@ import secrets
 import string
 from collections.abc import Iterator
 
+import msgspec
+
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
-from lsv.text.answer_parser import AnswerForm, AnswerParser, CallArguments, CallBegin, Part, Text, Thought
+from lsv.request.thinking import Thinking
+from lsv.text.answer_parser import (
+    AnswerForm,
+    AnswerParser,
+    CallArguments,
+    CallBegin,
+    KnowsThoughts,
+    Part,
+    Text,
+    Thought,
+)
 from lsv_api.http.context import Served
+from lsv_api.http.failures import Unsupported
 from lsv_api.openai.tools import Tools
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import CalledFunction, Delta, FunctionDelta, MadeToolCall, ToolCallDelta
@@ -27,6 +40,8 @@ class AnswerReading:
         self._tools = tools
         self._shows_thoughts = body.include_reasoning is not False
         self._prompt_end = prompt[-_PROMPT_END:]
+        self._budget = body.thinking_token_budget
+        self._formed = False
         self._special = served.client.tokenizer.special_texts
         self._hidden: tuple[str, ...] = ()
 
@@ -51,6 +66,27 @@ class AnswerReading:
         self._hidden = tuple(sorted(self._special - self._parsing.marks))
         return params.replace(skip_special_tokens=False)
 
+    def guide_thoughts(self, params: SamplingParams, *, formed: bool) -> Thinking | None:
+        """How the answers think, where somebody must know it: a form holds after the thoughts (unless these are
+        ``formed``, too), and a budget bounds them. Raises ``Unsupported`` where a budget can't be kept.
+        """
+        make = self._parsing.thoughts
+        has_form = params.structured_outputs is not None
+        if self._budget not in (None, -1) and not isinstance(make, KnowsThoughts):
+            raise Unsupported(
+                "thinking_token_budget is not available for this model: how it marks its thoughts is not known; start "
+                "with --reasoning-parser, or leave it out",
+                param="thinking_token_budget",
+            )
+        self._formed = has_form and (formed or not isinstance(make, KnowsThoughts))
+        if self._formed or not isinstance(make, KnowsThoughts) or (self._budget in (None, -1) and not has_form):
+            return None
+        found = make.thoughts_after(self._prompt_end)
+        if found is None:
+            self._formed = has_form
+            return None
+        return msgspec.structs.replace(found, budget=None if self._budget == -1 else self._budget)
+
     def begin(self) -> AnswerReader:
         """A reader for one answer."""
         form = AnswerForm(tools=self._tools.callable, hidden=self._hidden, prompt_end=self._prompt_end)
@@ -63,9 +99,9 @@ class AnswerReading:
         )
 
     def _begin_thoughts(self, form: AnswerForm) -> AnswerParser | None:
-        """A parser of thoughts; answers that must be calls have none."""
+        """A parser of thoughts; answers that have their form from the first token on have none."""
         make = self._parsing.thoughts
-        return None if make is None or self._tools.forced is not None else make(form)
+        return None if make is None or self._formed else make(form)
 
     def _begin_calls(self, form: AnswerForm) -> AnswerParser | None:
         if self._tools.named is not None:

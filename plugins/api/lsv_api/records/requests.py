@@ -150,6 +150,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
