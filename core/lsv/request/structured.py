@@ -1,4 +1,4 @@
-"""What form an answer must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
+"""What form an answer must have: a JSON schema, a regular expression, one of some texts, a grammar, or parts of these."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.structural_tag import read_structural_tag
 
 MAX_SIZE = 256 << 10
 """Characters of what an answer must follow."""
 MAX_CHOICES = 10_000
 
-Form = Literal["json", "json_object", "regex", "choice", "grammar"]
+Form = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
 """The ways to say what an answer must be."""
 
-_FORMS: tuple[Form, ...] = ("json", "json_object", "regex", "choice", "grammar")
+_FORMS: tuple[Form, ...] = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Exactly one of ``json``, ``json_object``, ``regex``, ``choice`` and ``grammar``: what the whole answer must be.
+    """Exactly one of ``json``, ``json_object``, ``regex``, ``choice``, ``grammar`` and ``structural_tag``: what the whole
+    answer must be.
 
-    ``json`` takes a JSON schema as text, as a mapping, or as a pydantic model; it is kept as text. Checked on
+    ``json`` takes a JSON schema as text, as a mapping, or as a pydantic model; it is kept as text, as is
+    ``structural_tag``. Checked on
     construction: raises ``BadRequest`` that names the field. Whether a back end can follow it is found out in the
     engine.
     """
@@ -35,6 +38,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     """The answer is one of these texts."""
     grammar: str | None = None
     """A context-free grammar, in the notations that the back end reads (llguidance: Lark and GBNF)."""
+    structural_tag: str | None = None
+    """Text in which some marks begin parts of a form, see ``lsv.request.structural_tag``."""
     json_object: bool = False
     """The answer is any JSON object."""
     whitespace_pattern: str | None = None
@@ -43,13 +48,18 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     """The name of the back end; None or ``"auto"`` takes the engine's default."""
 
     def __post_init__(self) -> None:
-        for name, value in (("json", _as_schema(self.json)), ("choice", _as_choices(self.choice))):
+        given_as: dict[str, Any] = {
+            "json": _as_text("json", self.json),
+            "structural_tag": _as_text("structural_tag", self.structural_tag),
+            "choice": _as_choices(self.choice),
+        }
+        for name, value in given_as.items():
             msgspec.structs.force_setattr(self, name, value)
         given = [name for name in _FORMS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             found = " and ".join(given) if given else "none of them"
             raise _refuse(f"takes exactly one of {', '.join(_FORMS)}, got {found}")
-        for name in ("json", "regex", "grammar", "whitespace_pattern", "backend"):
+        for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern", "backend"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise _refuse(f"{name} must be a text, got {value!r:.100}")
@@ -60,6 +70,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
         size = len(self.text) + len(self.whitespace_pattern or "")
         if size > MAX_SIZE:
             raise _refuse(f"{self.form} has {size} characters, and at most {MAX_SIZE} are taken: simplify it")
+        if self.structural_tag is not None:
+            read_structural_tag(self.structural_tag)
 
     @property
     def form(self) -> Form:
@@ -71,22 +83,28 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
         """What the answer must follow, as one text: choices as a JSON list, any JSON object as its schema."""
         if self.choice is not None:
             return msgspec.json.encode(self.choice).decode()
-        return self.json or self.regex or self.grammar or ('{"type": "object"}' if self.json_object else "")
+        return (
+            self.json
+            or self.regex
+            or self.grammar
+            or self.structural_tag
+            or ('{"type": "object"}' if self.json_object else "")
+        )
 
 
 GuidedDecodingParams = StructuredOutputsParams
 """The older name of the same."""
 
 
-def _as_schema(value: Any) -> Any:
-    """A schema as text, whose properties keep their order."""
+def _as_text(name: str, value: Any) -> Any:
+    """A schema or a structural tag as text, whose properties keep their order."""
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
     if isinstance(value, Mapping | bool):
         try:
             return msgspec.json.encode(value).decode()
         except (TypeError, ValueError, RecursionError, OverflowError) as cause:
-            raise _refuse(f"json is no JSON schema: {cause}") from None
+            raise _refuse(f"{name} is no JSON{' schema' if name == 'json' else ''}: {cause}") from None
     return value
 
 

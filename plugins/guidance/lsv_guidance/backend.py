@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
+from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
+from lsv_guidance.structural import StructuralTagWriter
 
 WHITESPACE = r"(\x20|\r?\n[\x20\x09]{0,32})"
 """Between the parts of a JSON text: a space, or a line break with an indentation. Without a bound, a model that prefers
@@ -40,18 +43,32 @@ class GuidanceBackend:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._limits = _limits()
+        self._special = {vocabulary.tokens[token].decode(errors="replace"): token for token in vocabulary.special}
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokenizer(vocabulary)), n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.eos)
         )
 
     def compile(self, asked: StructuredOutputsParams) -> GuidanceGrammar:
         """Raises ``BadRequest`` for what llguidance does not follow exactly, or not within its limits."""
-        matcher = LLMatcher(self._tokenizer, _grammar_of(asked), log_level=0, limits=self._limits)
+        matcher = LLMatcher(self._tokenizer, self._grammar_of(asked), log_level=0, limits=self._limits)
         first = matcher.deep_copy()
         first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
         if first.is_error():
             raise _refuse(asked, _shorten(first.get_error()))
         return GuidanceGrammar(matcher)
+
+    def _grammar_of(self, asked: StructuredOutputsParams) -> str:
+        """What was asked for in llguidance's own notation."""
+        if asked.form in ("json", "json_object"):
+            return _schema(asked)
+        if asked.form == "regex":
+            return LLMatcher.grammar_from_regex(asked.text)
+        if asked.form == "choice":
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, asked.choice or ())))
+        if asked.form == "structural_tag":
+            writer = StructuralTagWriter(_nested_schema, lambda text: _lark(asked, text), self._special)
+            return LLMatcher.grammar_from_lark(writer.write(read_structural_tag(asked.text)))
+        return LLMatcher.grammar_from_lark(_lark(asked, asked.text))
 
 
 class GuidanceGrammar:
@@ -107,35 +124,31 @@ class _Tokenizer:
         return self._encode(text if isinstance(text, str) else text.decode())
 
 
-def _grammar_of(asked: StructuredOutputsParams) -> str:
-    """What was asked for in llguidance's own notation."""
-    if asked.form in ("json", "json_object"):
-        return _schema(asked)
-    if asked.form == "regex":
-        return LLMatcher.grammar_from_regex(asked.text)
-    if asked.form == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, asked.choice or ())))
-    return LLMatcher.grammar_from_lark(_lark(asked))
+# what a schema could turn on by itself (the key x-guidance) is all said here: lenient would pass over keywords
+_EXACT = {
+    "whitespace_pattern": WHITESPACE,
+    "whitespace_flexible": True,
+    "item_separator": ",",
+    "key_separator": ":",
+    "lenient": False,
+    "coerce_one_of": False,
+}
 
 
 def _schema(asked: StructuredOutputsParams) -> str:
-    # what a schema could turn on by itself (the key x-guidance) is all said here: lenient would pass over keywords
-    options = {
-        "whitespace_pattern": asked.whitespace_pattern or WHITESPACE,
-        "whitespace_flexible": True,
-        "item_separator": ",",
-        "key_separator": ":",
-        "lenient": False,
-        "coerce_one_of": False,
-    }
+    options = {**_EXACT, "whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
     try:
         return LLMatcher.grammar_from_json_schema(asked.text, overrides=options)
     except ValueError as cause:
         raise _refuse(asked, _shorten(str(cause))) from None
 
 
-def _lark(asked: StructuredOutputsParams) -> str:
-    text = asked.text
+def _nested_schema(schema: dict[str, Any]) -> str:
+    """A schema within a grammar."""
+    return "%json " + json.dumps({**schema, "x-guidance": _EXACT})
+
+
+def _lark(asked: StructuredOutputsParams, text: str) -> str:
     if "::=" not in text:
         return text
     if len(text) > MAX_CONVERTED:

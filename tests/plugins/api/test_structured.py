@@ -10,6 +10,7 @@ from lsv.request.structured import StructuredOutputsParams
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
 TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{}}}'
+OLDER = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
 NAMED = {"name": "answer", "schema": SCHEMA, "strict": True}
 
 BODIES: list[tuple[dict[str, Any], StructuredOutputsParams]] = [
@@ -26,6 +27,15 @@ BODIES: list[tuple[dict[str, Any], StructuredOutputsParams]] = [
     ),
     ({"structured_outputs": {"json": SCHEMA}}, StructuredOutputsParams(json=TEXT)),
     ({"structured_outputs": {"choice": ["a"], "regex": None}}, StructuredOutputsParams(choice=("a",))),
+    (
+        {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+        StructuredOutputsParams(structural_tag='{"format":{"type":"any_text"}}'),
+    ),
+    (
+        {"response_format": {"type": "structural_tag", **OLDER}},
+        StructuredOutputsParams(structural_tag=OLDER),
+    ),
+    ({"structured_outputs": {"structural_tag": OLDER}}, StructuredOutputsParams(structural_tag=OLDER)),
     ({"structured_outputs": {"json_object": True}}, StructuredOutputsParams(json_object=True)),
 ]
 
@@ -62,7 +72,8 @@ async def test_neutral_values_ask_for_nothing(site, body: dict[str, Any]):
 @pytest.mark.parametrize(
     ("body", "param", "why"),
     [
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "not available"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "format"),
+        ({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}, "response_format", "'token'"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"response_format": {}}, "response_format.type", "required"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
@@ -77,7 +88,8 @@ async def test_neutral_values_ask_for_nothing(site, body: dict[str, Any]):
         ({"structured_outputs": {"json": "{}", "regex": "a"}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"choice": "a"}}, "structured_outputs", "list"),
         ({"structured_outputs": {"jsn": "{}"}}, "structured_outputs", "jsn"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not available"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs", "format"),
+        ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs", "truncated"),
         ({"structured_outputs": {"json": "{}", "disable_any_whitespace": True}}, None, "disable_any_whitespace"),
     ],
     ids=lambda value: str(value)[:60],

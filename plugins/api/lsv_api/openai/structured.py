@@ -10,11 +10,13 @@ from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import GenerationRequest, ResponseFormat
 
 _GUIDED = ("json", "regex", "choice", "grammar")
+_TAG = ("structures", "triggers", "format")
+"""What a ``response_format`` that is a structural tag may hold."""
 _OPTIONS = ("whitespace_pattern", "backend")
-_FIELDS = (*_GUIDED, "json_object", *_OPTIONS)
+_FIELDS = (*_GUIDED, "json_object", "structural_tag", *_OPTIONS)
 """What ``structured_outputs`` may hold."""
-_FORMATS = ("text", "json_object", "json_schema")
-_OTHERS = ("structural_tag", "disable_any_whitespace", "disable_additional_properties", "disable_fallback")
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+_OTHERS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 """What ``structured_outputs`` of other servers may hold beside."""
 _NEUTRAL: tuple[Any, ...] = (None, False, "", [])
 
@@ -54,9 +56,10 @@ def _of_format(given: ResponseFormat | None) -> dict[str, Any]:
         return {}
     if given.type == "json_object":
         return {"json_object": True}
+    if given.type == "structural_tag":
+        return {"structural_tag": {name: value for name in _TAG if (value := getattr(given, name)) is not None}}
     if given.type != "json_schema":
-        kind = Unsupported if given.type == "structural_tag" else BadRequest
-        raise kind(
+        raise BadRequest(
             f"response_format: type {given.type[:64]!r} is not available; use one of {', '.join(_FORMATS)}",
             param="response_format.type",
         )

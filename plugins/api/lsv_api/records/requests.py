@@ -61,10 +61,15 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """What form an answer must have: ``text``, ``json_object`` or ``json_schema``."""
+    """What form an answer must have: ``text``, ``json_object``, ``json_schema``, or ``structural_tag`` with either
+    ``structures`` and ``triggers`` or ``format``.
+    """
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
 
 
 class GenerationRequest(SampledRequest, kw_only=True):
