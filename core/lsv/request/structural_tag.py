@@ -136,7 +136,7 @@ class _Older(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_structural_tag(text: str) -> Format:
-    """The tree that a structural tag is, in either notation. Raises ``BadRequest`` that names what is wrong or unknown."""
+    """The tree that a structural tag is, in either notation. Raises ``BadRequest`` that names what is wrong."""
     try:
         given = msgspec.json.decode(text)
         if isinstance(given, dict) and ("structures" in given or "triggers" in given):

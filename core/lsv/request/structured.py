@@ -1,4 +1,4 @@
-"""What form an answer must have: a JSON schema, a regular expression, one of some texts, a grammar, or parts of these."""
+"""What form an answer must have: a JSON schema, a regular expression, one of some texts, a grammar, or a mixture."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _FORMS: tuple[Form, ...] = ("json", "json_object", "regex", "choice", "grammar",
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Exactly one of ``json``, ``json_object``, ``regex``, ``choice``, ``grammar`` and ``structural_tag``: what the whole
-    answer must be.
+    """Exactly one of ``json``, ``json_object``, ``regex``, ``choice``, ``grammar`` and ``structural_tag``: what the
+    whole answer must be.
 
     ``json`` takes a JSON schema as text, as a mapping, or as a pydantic model; it is kept as text, as is
     ``structural_tag``. Checked on

@@ -1,0 +1,1 @@
+"""Grammars by xgrammar, where that package is installed."""

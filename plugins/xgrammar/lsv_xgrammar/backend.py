@@ -1,0 +1,146 @@
+"""The seam's back end over xgrammar (C++; it lets other threads go on while it compiles and fills)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import xgrammar
+
+from lsv.errors import BadRequest
+from lsv.grammars.grammar import Vocabulary
+from lsv.request.structural_tag import read_structural_tag
+from lsv.request.structured import StructuredOutputsParams
+from lsv_xgrammar.schemas import MAX_MEMBERS, NotFollowed, exact
+from lsv_xgrammar.tags import as_json
+
+MAX_SIZE = 64 << 10
+"""Characters of a form: xgrammar has no limit to what it compiles."""
+_WHITESPACE = 33
+"""Characters between the parts of a JSON text."""
+_SHOWN = 300
+"""Characters of xgrammar's message that an error shows."""
+
+
+Words = npt.NDArray[np.uint32]
+"""A mask: 32 tokens a word, the lowest bits first."""
+
+
+class XGrammarBackend:
+    """Compiles grammars for one vocabulary; see ``lsv.grammars.grammar.GrammarBackend``."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._special = [
+            text for token in vocabulary.special if (text := vocabulary.tokens[token].decode(errors="replace"))
+        ]
+        texts = [b"" if token in vocabulary.special else text for token, text in enumerate(vocabulary.tokens)]
+        # a token without text is no part of one, though xgrammar's masks have some of them
+        usable = np.array([text != b"" or token in vocabulary.eos for token, text in enumerate(texts)])
+        padded = np.pad(usable, (0, -len(usable) % 32))
+        self._usable = np.packbits(padded, bitorder="little").view(np.uint32)
+        tokens = xgrammar.TokenizerInfo(
+            texts,
+            xgrammar.VocabType.RAW,
+            vocab_size=len(texts),
+            stop_token_ids=list(vocabulary.eos),
+            add_prefix_space=False,
+        )
+        self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+
+    def compile(self, asked: StructuredOutputsParams) -> XGrammar:
+        """Raises ``BadRequest`` for what xgrammar does not follow exactly."""
+        if asked.whitespace_pattern is not None:
+            raise _refuse(asked, "whitespace_pattern is not available with the back end xgrammar")
+        if len(asked.text) > MAX_SIZE:
+            raise _refuse(asked, f"it has {len(asked.text)} characters, and the back end xgrammar takes {MAX_SIZE}")
+        try:
+            compiled = self._compile(asked)
+            xgrammar.GrammarMatcher(compiled)
+        except (NotFollowed, RecursionError) as cause:
+            raise _refuse(asked, str(cause)) from None
+        except (RuntimeError, ValueError, TypeError, UnicodeError) as cause:
+            raise _refuse(asked, _shorten(str(cause))) from None
+        return XGrammar(compiled, self._usable, self._vocabulary.eos)
+
+    def _compile(self, asked: StructuredOutputsParams) -> xgrammar.CompiledGrammar:
+        if asked.form == "json_object":
+            return self._schema('{"type": "object"}')
+        if asked.form == "json":
+            return self._schema(asked.text)
+        if asked.form == "regex":
+            return self._compiler.compile_regex(asked.text)
+        if asked.form == "choice":
+            return self._compiler.compile_grammar(_choices(asked.choice or ()))
+        if asked.form == "structural_tag":
+            root = read_structural_tag(asked.text)
+            return self._compiler.compile_structural_tag(as_json(root, self._special))
+        if "::=" in asked.text:
+            return self._compiler.compile_grammar(asked.text)
+        return self._compiler.compile_lark(asked.text)
+
+    def _schema(self, text: str) -> xgrammar.CompiledGrammar:
+        return self._compiler.compile_json_schema(exact(text), strict_mode=False, max_whitespace_cnt=_WHITESPACE)
+
+
+class XGrammar:
+    """A compiled grammar."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar, usable: Words, eos: Sequence[int]) -> None:
+        self._compiled = compiled
+        self._usable, self._eos = usable, eos
+
+    def begin(self) -> XGrammarMatcher:
+        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._usable, self._eos)
+
+
+class XGrammarMatcher:
+    """One answer's way through a grammar."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, usable: Words, eos: Sequence[int]) -> None:
+        self._matcher = matcher
+        self._usable, self._eos = usable, eos
+        self._fault: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        if self._fault is not None or not self._matcher.is_completed():
+            return False
+        words = np.zeros_like(self._usable)
+        self.fill(words.data)
+        for token in self._eos:
+            words[token // 32] &= np.uint32(0xFFFFFFFF ^ 1 << token % 32)
+        return not words.any()
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault
+
+    def accept(self, ids: Sequence[int]) -> bool:
+        if self._fault is None and not all(map(self._matcher.accept_token, ids)):
+            self._fault = "the answer can't go on: a token is not of its form"
+        return self._fault is None
+
+    def fill(self, row: memoryview) -> None:
+        words = np.frombuffer(row, np.int32)
+        words[:] = 0
+        if self._fault is None:
+            self._matcher.fill_next_token_bitmask(words[None])
+            words &= self._usable.view(np.int32)
+
+
+def _choices(texts: Sequence[str]) -> str:
+    if len(texts) > MAX_MEMBERS:
+        raise NotFollowed(f"the back end xgrammar takes at most {MAX_MEMBERS} choices, got {len(texts)}")
+    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _refuse(asked: StructuredOutputsParams, why: str) -> BadRequest:
+    return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")
+
+
+def _shorten(message: str) -> str:
+    """Without the place in xgrammar's source that it begins with."""
+    return message.strip().split(": ", 1)[-1][:_SHOWN]

@@ -1,0 +1,86 @@
+"""Every grammar back end over a table of JSON schemas: what it follows it follows exactly, the rest it refuses by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lsv.errors import BadRequest
+from lsv.grammars.grammar import Grammar, GrammarBackend
+from lsv.offers import load_object
+from lsv.request.structured import StructuredOutputsParams
+from lsv.testing.grammars.schemas import CASES, Case
+from lsv.testing.grammars.walk import BYTES, draw, follows
+
+BACKENDS = {"guidance": "lsv_guidance.backend:GuidanceBackend", "xgrammar": "lsv_xgrammar.backend:XGrammarBackend"}
+FOLLOWED = {"guidance": 150, "xgrammar": 100}
+"""How many schemas of the table each follows, at least."""
+ALL = [(f"{group}-{number}", case) for group, cases in CASES.items() for number, case in enumerate(cases)]
+
+Compile = Callable[[Any], Grammar]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def compile_schema(name: str) -> Compile:
+    if name == "xgrammar":
+        pytest.importorskip("xgrammar")
+    backend: GrammarBackend = load_object(BACKENDS[name])(BYTES)
+    return lambda schema: backend.compile(StructuredOutputsParams(json=json.dumps(schema)))
+
+
+def text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def is_valid(value: Any, schema: Any) -> bool:
+    return jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).is_valid(value)
+
+
+@pytest.mark.parametrize("case", [case for _, case in ALL], ids=[id for id, _ in ALL])
+def test_the_table_is_right(case: Case):
+    """By an implementation of the standard; schemas that are none, or lead out of themselves, have no values here."""
+    for value in case.right:
+        assert is_valid(value, case.schema), value
+    for value in case.wrong:
+        try:
+            assert not is_valid(value, case.schema), value
+        except (jsonschema.SchemaError, jsonschema.exceptions.UnknownType, TypeError, KeyError):
+            assert not case.right
+
+
+@pytest.mark.row("F-166", "F-170")
+@pytest.mark.parametrize("case", [case for _, case in ALL], ids=[id for id, _ in ALL])
+def test_a_schema_is_followed_exactly_or_refused(compile_schema: Compile, case: Case):
+    try:
+        grammar = compile_schema(case.schema)
+    except BadRequest as refused:
+        assert "can't be followed" in refused.message
+        assert len(refused.message) > 60, "it does not say why"
+        return
+    assert [value for value in case.wrong if follows(grammar, text(value))] == []
+    assert not case.right or any(follows(grammar, text(value)) for value in case.right)
+    for seed in range(4):
+        answer = draw(grammar, seed)
+        if answer is not None:
+            assert is_valid(json.loads(answer), case.schema), answer
+
+
+def test_most_of_the_table_is_followed(name: str, compile_schema: Compile):
+    followed = 0
+    for _, case in ALL:
+        try:
+            compile_schema(case.schema)
+        except BadRequest:
+            continue
+        followed += 1
+    assert FOLLOWED[name] <= followed < len(ALL)
+    assert len(ALL) > 200
