@@ -38,7 +38,7 @@ class Pending:
 
     def __init__(self, future: Future[Compiled]) -> None:
         self.began: float | None = None
-        """When a thread took it up, by ``time.monotonic``."""
+        """When its back end took it up, by ``time.monotonic``."""
         self.future = future
 
 
@@ -68,9 +68,9 @@ class GrammarCompiler:
         if known.future.done():
             found = known.future.result()
         elif known.began is not None and time.monotonic() - known.began > self._seconds:
-            what = "a tokenizer" if asked is None else asked.form
+            form = "this" if asked is None else asked.form
             found = BadRequest(
-                f"{_PARAM}: {what} takes more than {self._seconds:g} s to compile: simplify it", param=_PARAM
+                f"{_PARAM}: {form} takes more than {self._seconds:g} s to compile: simplify it", param=_PARAM
             )
         else:
             return None
@@ -103,18 +103,19 @@ class GrammarCompiler:
         pending = Pending(Future())
 
         def work() -> None:
-            pending.began = time.monotonic()
-            pending.future.set_result(self._compile(asked))
+            pending.future.set_result(self._compile(asked, pending))
 
         self._threads.submit(work)
         return pending
 
-    def _compile(self, asked: Asked) -> Compiled:
+    def _compile(self, asked: Asked, pending: Pending) -> Compiled:
         try:
             if asked is None:
                 self._read_vocabulary()
                 return Anything()
-            return self._backend(asked.backend).compile(asked)
+            backend = self._backend(asked.backend)
+            pending.began = time.monotonic()  # what it takes to make a back end is nobody's fault
+            return backend.compile(asked)
         except LsvError as error:
             return error
         except Exception as cause:

@@ -22,57 +22,57 @@ class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """A part of an answer."""
 
 
-class ConstString(_Format, tag="const_string"):
+class ConstString(_Format, frozen=True, tag="const_string"):
     value: str
 
 
-class JsonSchema(_Format, tag="json_schema"):
+class JsonSchema(_Format, frozen=True, tag="json_schema"):
     json_schema: bool | dict[str, Any]
     style: Literal["json"] = "json"
 
 
-class Regex(_Format, tag="regex"):
+class Regex(_Format, frozen=True, tag="regex"):
     pattern: str
 
 
-class Grammar(_Format, tag="grammar"):
+class Grammar(_Format, frozen=True, tag="grammar"):
     """A grammar in GBNF or in the notation that the back end reads."""
 
     grammar: str
 
 
-class AnyText(_Format, tag="any_text"):
+class AnyText(_Format, frozen=True, tag="any_text"):
     """Any text, up to the end of the tag that holds it, or of the answer."""
 
 
-class Sequence(_Format, tag="sequence"):
+class Sequence(_Format, frozen=True, tag="sequence"):
     elements: tuple[Format, ...]
 
 
-class Or(_Format, tag="or"):
+class Or(_Format, frozen=True, tag="or"):
     elements: tuple[Format, ...]
 
 
-class Optional(_Format, tag="optional"):
+class Optional(_Format, frozen=True, tag="optional"):
     content: Format
 
 
-class Star(_Format, tag="star"):
+class Star(_Format, frozen=True, tag="star"):
     content: Format
 
 
-class Plus(_Format, tag="plus"):
+class Plus(_Format, frozen=True, tag="plus"):
     content: Format
 
 
-class Repeat(_Format, tag="repeat"):
+class Repeat(_Format, frozen=True, tag="repeat"):
     min: int
     max: int
     """-1 for any number."""
     content: Format
 
 
-class Tag(_Format, tag="tag"):
+class Tag(_Format, frozen=True, tag="tag"):
     begin: str
     content: Format
     end: str | tuple[str, ...]
@@ -83,7 +83,7 @@ class Tag(_Format, tag="tag"):
         return (self.end,) if isinstance(self.end, str) else self.end
 
 
-class TriggeredTags(_Format, tag="triggered_tags"):
+class TriggeredTags(_Format, frozen=True, tag="triggered_tags"):
     """Any text; where a trigger comes, one of the tags goes on from it."""
 
     triggers: tuple[str, ...]
@@ -93,7 +93,7 @@ class TriggeredTags(_Format, tag="triggered_tags"):
     stop_after_first: bool = False
 
 
-class TagsWithSeparator(_Format, tag="tags_with_separator"):
+class TagsWithSeparator(_Format, frozen=True, tag="tags_with_separator"):
     tags: tuple[Tag, ...]
     separator: str
     at_least_one: bool = False

@@ -353,6 +353,25 @@ def test_what_takes_too_long_is_refused_and_stays_so(make_compiler, backends):
     assert compiler.find(regex("slow")) is found
 
 
+def test_the_time_it_takes_to_make_a_back_end_is_not_counted(make_compiler, monkeypatch: pytest.MonkeyPatch):
+    """It imports large libraries, or reads a large vocabulary, once."""
+    gate, making = threading.Event(), threading.Event()
+
+    def make(offer: GrammarOffer) -> object:
+        making.set()
+        gate.wait(20)
+        return lambda vocabulary: Backend()
+
+    compiler = make_compiler(seconds=0.5)
+    monkeypatch.setattr(compiler._catalog, "load", make)
+    assert compiler.find(regex("x")) is None
+    assert making.wait(20)
+    monkeypatch.setattr("lsv.grammars.compiler.time.monotonic", lambda: 1e9)
+    assert compiler.find(regex("x")) is None
+    gate.set()
+    assert isinstance(get(compiler, regex("x")), CountUp)
+
+
 def test_a_back_end_that_breaks_fails_the_request(make_compiler, backends):
     def fail(asked: StructuredOutputsParams) -> CountUp:
         raise RuntimeError("broken")

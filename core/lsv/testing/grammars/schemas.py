@@ -31,9 +31,10 @@ def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _nested(depth: int) -> tuple[Any, Any]:
-    schema, value = dict(_INT), 1
+    schema: Any = _INT
+    value: Any = 1
     for _ in range(depth):
-        schema, value = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}, [value]  # type: ignore[assignment]
+        schema, value = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}, [value]
     return schema, value
 
 
@@ -188,14 +189,16 @@ _ARRAYS = [
     Case({"items": _INT}, [[1], "a"], [["a"]]),
     Case({"minItems": 1}, [[1], "a"], [[]]),
     Case({"prefixItems": [_INT]}, [[1], "a"], [["a"]]),
-    Case({"type": "array", "items": {"type": "array", "items": _INT, "maxItems": 1}, "maxItems": 1}, [[[1]]], [[[1, 2]]]),
+    Case({"type": "array", "items": {"type": "array", "items": _INT, "maxItems": 1}, "maxItems": 1},
+         [[[1]]], [[[1, 2]]]),
 ]  # fmt: skip
 
 _OBJECTS = [
     Case(_object({"a": _INT}), [{"a": 1}, {}], [{"a": "x"}]),
     Case(_object({"a": _INT}, required=["a"]), [{"a": 1}], [{}, {"a": "x"}]),
     Case(_object({"a": _INT, "b": _STR}, required=["a", "b"]), [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}]),
-    Case(_object({"a": _INT, "b": _STR}, required=["b"], additionalProperties=False), [{"b": "x"}], [{"a": 1}, {"b": "x", "c": 1}]),
+    Case(_object({"a": _INT, "b": _STR}, required=["b"], additionalProperties=False),
+         [{"b": "x"}], [{"a": 1}, {"b": "x", "c": 1}]),
     Case(_object({"a": _INT}, additionalProperties=False), [{}, {"a": 1}], [{"b": 1}]),
     Case(_object({"a": _INT}, additionalProperties=True), [{"a": 1}, {"b": "x"}], [{"a": "x"}]),
     Case(_object({"a": _INT}, additionalProperties=_STR), [{"a": 1, "b": "x"}], [{"a": "x"}, {"b": 1}]),
@@ -204,22 +207,26 @@ _OBJECTS = [
     Case(_object({"a": True}, required=["a"]), [{"a": 1}, {"a": None}], [{}]),
     Case(_object({"a": False}), [{}], [{"a": 1}]),
     Case(_object({"a": False}, required=["a"]), [], [{}, {"a": 1}]),
-    Case(_object({'q"': _INT, "ü\n": _STR}, required=['q"', "ü\n"]), [{'q"': 1, "ü\n": "x"}], [{'q"': "x", "ü\n": "x"}]),
+    Case(_object({'q"': _INT, "ü\n": _STR}, required=['q"', "ü\n"]),
+         [{'q"': 1, "ü\n": "x"}], [{'q"': "x", "ü\n": "x"}]),
     Case(_object({"": _INT}, required=[""]), [{"": 1}], [{}]),
     Case(_object({"a": _INT}, required=["b"]), [{"b": 1}], [{}, {"a": 1}]),
     Case(_object({"a": _INT}, required=["b"], additionalProperties=False), [], [{}, {"a": 1}]),
     Case(_object({}, required=["a"], additionalProperties=_INT), [{"a": 1}], [{}, {"a": "x"}]),
     Case(_object({"a": _object({"b": _INT}, required=["b"])}, required=["a"]), [{"a": {"b": 1}}], [{"a": {}}, {}]),
-    Case(_object({"a": _INT, "ab": _STR}, additionalProperties={"type": "null"}), [{"a": 1, "ab": "x"}], [{"ab": 1}, {"abc": 1}]),
+    Case(_object({"a": _INT, "ab": _STR}, additionalProperties={"type": "null"}),
+         [{"a": 1, "ab": "x"}], [{"ab": 1}, {"abc": 1}]),
     Case(_object({"a": _INT}, minProperties=1), [{"a": 1}], [{}]),
     Case(_object({"a": _INT, "b": _INT}, maxProperties=1), [{}, {"a": 1}], [{"a": 1, "b": 2}]),
-    Case(_object({"a": _INT, "b": _INT}, required=["a", "b"], minProperties=2, maxProperties=2), [{"a": 1, "b": 2}], [{"a": 1}]),
+    Case(_object({"a": _INT, "b": _INT}, required=["a", "b"], minProperties=2, maxProperties=2),
+         [{"a": 1, "b": 2}], [{"a": 1}]),
     Case(_object({}, maxProperties=0), [{}], [{"a": 1}]),
     Case({"type": "object", "minProperties": 2}, [{"a": 1, "b": 2}], [{}, {"a": 1}]),
     Case({"type": "object", "patternProperties": {"^x": _INT}}, [{"x": 1}], [{"x": "a"}]),
     Case({"type": "object", "patternProperties": {"^x": _INT}, "additionalProperties": False}, [{"x": 1}], [{"y": 1}]),
     Case(_object({"xa": _STR}, patternProperties={"^x": _INT}), [{"xb": 1}], [{"xa": "a"}, {"xb": "a"}]),
-    Case({"type": "object", "patternProperties": {"a": _INT, "b": _STR}}, [{"a": 1, "b": "x"}], [{"a": "x"}, {"ab": 1}]),
+    Case({"type": "object", "patternProperties": {"a": _INT, "b": _STR}},
+         [{"a": 1, "b": "x"}], [{"a": "x"}, {"ab": 1}]),
     Case({"type": "object", "propertyNames": {"pattern": "^a"}}, [{"a": 1}], [{"b": 1}]),
     Case({"type": "object", "propertyNames": {"maxLength": 1}}, [{"a": 1}], [{"ab": 1}]),
     Case({"type": "object", "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1, "b": 2}], [{"a": 1}]),
@@ -269,7 +276,8 @@ _COMBINED = [
     Case({**_INT, "not": {"const": 3}}, [4], [3]),
     Case({"if": _INT, "then": {"minimum": 3}}, [3, "a"], [2]),
     Case({"if": _STR, "else": _INT}, ["a", 1], [None]),
-    Case({"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "type": "object"}, [{"a": 2}], [{"a": 1}]),
+    Case({"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "type": "object"},
+         [{"a": 2}], [{"a": 1}]),
     Case({"then": {"minimum": 3}, **_INT}, [1, 3], ["a"]),
 ]  # fmt: skip
 
@@ -301,7 +309,8 @@ _REFERENCES = [
     Case(_TREE, [{"v": 1, "next": None}, {"v": 1, "next": {"v": 2, "next": None}}], [{"v": 1}, {"v": 1, "next": {}}]),
     Case({"type": "array", "items": {"$ref": "#"}}, [[], [[]], [[[], []]]], [[1], 1]),
     Case(
-        _object({"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}}, required=["a", "b"]) | {"$defs": {"n": _LEAF}},
+        _object({"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}}, required=["a", "b"])
+        | {"$defs": {"n": _LEAF}},
         [{"a": {"n": 1}, "b": {"n": 2}}], [{"a": {"n": 1}}, {"a": {}, "b": {"n": 2}}],
     ),
     Case(_object({"$ref": _STR}, required=["$ref"]), [{"$ref": "x"}], [{}, {"$ref": 1}]),
