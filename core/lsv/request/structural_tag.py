@@ -14,8 +14,10 @@ from lsv.errors import BadRequest
 
 _NEUTRAL = {"excludes": [], "any_order": False, "max_whitespace_cnt": None, "max_tokens": None, "max_chars": None}
 """Fields of formats, with the values that ask for nothing."""
-MAX_NODES = 4096
+MAX_NODES = 1024
 """Formats in one tree."""
+MAX_TRIGGERS = 128
+"""Texts that free text is searched for, all at once."""
 
 
 class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -193,6 +195,8 @@ def _check(root: Format) -> None:
 def _check_triggers(node: TriggeredTags) -> None:
     if not node.triggers or "" in node.triggers or not node.tags:
         raise _refuse("triggers and the tags of triggers must not be empty")
+    if len(node.triggers) > MAX_TRIGGERS:
+        raise _refuse(f"there are at most {MAX_TRIGGERS} triggers, got {len(node.triggers)}")
     for tag in node.tags:
         found = [trigger for trigger in node.triggers if tag.begin.startswith(trigger)]
         if len(found) != 1:

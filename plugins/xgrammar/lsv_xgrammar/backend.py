@@ -18,7 +18,7 @@ from lsv_xgrammar.tags import as_json
 
 MAX_SIZE = 64 << 10
 """Characters of a form: xgrammar has no limit to what it compiles."""
-_WHITESPACE = 33
+_WHITESPACE = 17
 """Characters between the parts of a JSON text."""
 _SHOWN = 300
 """Characters of xgrammar's message that an error shows."""
@@ -57,13 +57,16 @@ class XGrammarBackend:
         if len(asked.text) > MAX_SIZE:
             raise _refuse(asked, f"it has {len(asked.text)} characters, and the back end xgrammar takes {MAX_SIZE}")
         try:
-            compiled = self._compile(asked)
-            xgrammar.GrammarMatcher(compiled)
+            grammar = XGrammar(self._compile(asked), self._usable, self._vocabulary.eos)
         except (NotFollowed, RecursionError) as cause:
             raise _refuse(asked, str(cause)) from None
         except (RuntimeError, ValueError, TypeError, UnicodeError) as cause:
             raise _refuse(asked, _shorten(str(cause))) from None
-        return XGrammar(compiled, self._usable, self._vocabulary.eos)
+        first = np.zeros_like(self._usable)
+        grammar.begin().fill(first.data)
+        if not first.any():
+            raise _refuse(asked, "no answer can have this form")
+        return grammar
 
     def _compile(self, asked: StructuredOutputsParams) -> xgrammar.CompiledGrammar:
         if asked.form == "json_object":

@@ -108,6 +108,7 @@ def test_structural_tags(backend: Any):
         ({"regex": "(a"}, "parenthesis"),
         ({"regex": "a" * 70_000}, "characters"),
         ({"grammar": "root ::= nothing"}, "nothing"),
+        ({"grammar": "start: start"}, "no answer"),
         ({"structural_tag": {"format": {**INT, "json_schema": {"not": {}}}}}, "not"),
         ({"structural_tag": {"format": {"type": "grammar", "grammar": 'start: "a"'}}}, "GBNF"),
     ],

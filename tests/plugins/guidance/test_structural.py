@@ -152,6 +152,7 @@ UNKNOWN: list[tuple[Any, str]] = [
     ({"format": tagged(triggers=["<", "<f"])}, "'<' and '<f'"),
     ({"format": tagged(triggers=[])}, "triggers"),
     ({"structures": [], "triggers": ["<"]}, "triggers"),
+    ({"format": tagged(triggers=["<f=", *map(str, range(200))])}, "at most 128 triggers"),
     ({"structures": [{"begin": "<", "end": ">"}], "triggers": ["<"]}, "schema"),
     ({"format": of("json_schema", json_schema={"type": "array", "uniqueItems": True})}, "uniqueItems"),
     ({"format": of("json_schema", json_schema={"x-guidance": {"lenient": True}, "not": {}})}, "not"),
