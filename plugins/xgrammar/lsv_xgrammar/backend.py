@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import xgrammar
 
 from lsv.errors import BadRequest
@@ -15,6 +14,7 @@ from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
 from lsv_xgrammar.schemas import MAX_MEMBERS, NotFollowed, exact
 from lsv_xgrammar.tags import as_json
+from lsv_xgrammar.tokens import Tokens
 
 MAX_SIZE = 64 << 10
 """Characters of a form: xgrammar has no limit to what it compiles."""
@@ -24,31 +24,23 @@ _SHOWN = 300
 """Characters of xgrammar's message that an error shows."""
 
 
-Words = npt.NDArray[np.uint32]
-"""A mask: 32 tokens a word, the lowest bits first."""
-
-
 class XGrammarBackend:
     """Compiles grammars for one vocabulary; see ``lsv.grammars.grammar.GrammarBackend``."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
         self._special = [
             text for token in vocabulary.special if (text := vocabulary.tokens[token].decode(errors="replace"))
         ]
         texts = [b"" if token in vocabulary.special else text for token, text in enumerate(vocabulary.tokens)]
-        # a token without text is no part of one, though xgrammar's masks have some of them
-        usable = np.array([text != b"" or token in vocabulary.eos for token, text in enumerate(texts)])
-        padded = np.pad(usable, (0, -len(usable) % 32))
-        self._usable = np.packbits(padded, bitorder="little").view(np.uint32)
-        tokens = xgrammar.TokenizerInfo(
+        self._tokens = Tokens(texts, vocabulary.eos)
+        info = xgrammar.TokenizerInfo(
             texts,
             xgrammar.VocabType.RAW,
             vocab_size=len(texts),
             stop_token_ids=list(vocabulary.eos),
             add_prefix_space=False,
         )
-        self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def compile(self, asked: StructuredOutputsParams) -> XGrammar:
         """Raises ``BadRequest`` for what xgrammar does not follow exactly."""
@@ -57,12 +49,12 @@ class XGrammarBackend:
         if len(asked.text) > MAX_SIZE:
             raise _refuse(asked, f"it has {len(asked.text)} characters, and the back end xgrammar takes {MAX_SIZE}")
         try:
-            grammar = XGrammar(self._compile(asked), self._usable, self._vocabulary.eos)
+            grammar = XGrammar(self._compile(asked), self._tokens)
         except (NotFollowed, RecursionError) as cause:
             raise _refuse(asked, str(cause)) from None
         except (RuntimeError, ValueError, TypeError, UnicodeError) as cause:
             raise _refuse(asked, _shorten(str(cause))) from None
-        first = np.zeros_like(self._usable)
+        first = np.zeros(self._tokens.words, np.uint32)
         grammar.begin().fill(first.data)
         if not first.any():
             raise _refuse(asked, "no answer can have this form")
@@ -91,29 +83,31 @@ class XGrammarBackend:
 class XGrammar:
     """A compiled grammar."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, usable: Words, eos: Sequence[int]) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, tokens: Tokens) -> None:
         self._compiled = compiled
-        self._usable, self._eos = usable, eos
+        self._tokens = tokens
 
     def begin(self) -> XGrammarMatcher:
-        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._usable, self._eos)
+        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._tokens)
 
 
 class XGrammarMatcher:
     """One answer's way through a grammar."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, usable: Words, eos: Sequence[int]) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, tokens: Tokens) -> None:
         self._matcher = matcher
-        self._usable, self._eos = usable, eos
+        self._tokens = tokens
+        self._last = 0
+        """The last byte of the answer."""
         self._fault: str | None = None
 
     @property
     def finished(self) -> bool:
         if self._fault is not None or not self._matcher.is_completed():
             return False
-        words = np.zeros_like(self._usable)
+        words = np.zeros(self._tokens.words, np.uint32)
         self.fill(words.data)
-        for token in self._eos:
+        for token in self._tokens.eos:
             words[token // 32] &= np.uint32(0xFFFFFFFF ^ 1 << token % 32)
         return not words.any()
 
@@ -124,6 +118,8 @@ class XGrammarMatcher:
     def accept(self, ids: Sequence[int]) -> bool:
         if self._fault is None and not all(map(self._matcher.accept_token, ids)):
             self._fault = "the answer can't go on: a token is not of its form"
+        for token in ids:
+            self._last = self._tokens.texts[token][-1] if self._tokens.texts[token] else 0
         return self._fault is None
 
     def fill(self, row: memoryview) -> None:
@@ -131,7 +127,7 @@ class XGrammarMatcher:
         words[:] = 0
         if self._fault is None:
             self._matcher.fill_next_token_bitmask(words[None])
-            words &= self._usable.view(np.int32)
+            words &= self._tokens.after(self._last).view(np.int32)
 
 
 def _choices(texts: Sequence[str]) -> str:

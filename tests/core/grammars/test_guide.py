@@ -163,6 +163,24 @@ def test_all_candidates_follow_the_grammar(compiler: FakeCompiler):
         check(tokens(news, 0, index), 30)
 
 
+def test_masks_are_filled_beside_the_step(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch):
+    """A step is on its way before its masks are there."""
+    engine, gate = make(compiler), threading.Event()
+    fill = CountUp.fill
+
+    def wait_for_the_step(matcher: CountUp, row: memoryview) -> None:
+        assert gate.wait(20), "the step was not submitted before its masks were filled"
+        gate.clear()
+        fill(matcher, row)
+
+    submit = engine._executor.submit
+    monkeypatch.setattr(CountUp, "fill", wait_for_the_step)
+    monkeypatch.setattr(engine._executor, "submit", lambda plan, *masks: (gate.set(), submit(plan, *masks)))
+    compiler.found = {"x": CountUp(9)}
+    engine.submit("a", ask(0))
+    check(tokens(run(engine), 0), 9)
+
+
 def test_who_waits_for_a_grammar_blocks_nobody(compiler: FakeCompiler):
     engine = make(compiler)
     engine.submit("a", ask(0))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 import json
+import random
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, follows
+from lsv.testing.grammars.walk import BYTES, EOS, allowed, follows
 from lsv_xgrammar.plugin import lsv_grammars
 from lsv_xgrammar.schemas import MAX_MEMBERS, NotFollowed, exact
 
@@ -55,6 +57,28 @@ def test_grammars_in_both_notations(backend: Any):
     for grammar in ('root ::= "a" b\nb ::= "x" | "y"', 'start: "a" b\nb: "x" | "y"'):
         assert follow(backend, "ax", grammar=grammar)
         assert not follow(backend, "a", grammar=grammar)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"json": {"type": "string", "maxLength": 4}}, {"json": {"type": "string"}}, {"regex": '[^"]{0,9}'}],
+    ids=str,
+)
+def test_answers_are_unicode_byte_by_byte(backend: Any, asked: dict[str, Any]):
+    """Overlong forms, surrogates and what is beyond the last character are no part of a text."""
+    grammar = backend.compile(StructuredOutputsParams(**asked))
+    for number in range(300):
+        chance, matcher, answer = random.Random(number), grammar.begin(), bytearray()
+        while (token := _pick(chance, allowed(matcher))) != EOS and len(answer) < 30:
+            answer.append(token)
+            assert matcher.accept([token])
+        codecs.getincrementaldecoder("utf-8")().decode(bytes(answer))
+
+
+def _pick(chance: random.Random, tokens: list[int]) -> int:
+    """Mostly bytes of characters beyond ASCII."""
+    beyond = [token for token in tokens if 0x80 <= token < EOS]
+    return chance.choice(beyond if beyond and chance.random() < 0.9 else tokens)
 
 
 def test_any_object(backend: Any):
