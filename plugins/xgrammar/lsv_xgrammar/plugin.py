@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.offers import GrammarOffer
+from lsv_xgrammar.availability import is_installed
 
 api = 1
 
@@ -14,5 +14,5 @@ api = 1
 @hookimpl
 def lsv_grammars() -> Iterable[GrammarOffer]:
     """Without the package nothing is offered, and whoever has the name among its aliases stands in."""
-    if importlib.util.find_spec("xgrammar") is not None:
+    if is_installed():
         yield GrammarOffer("xgrammar", "lsv_xgrammar.backend:XGrammarBackend")

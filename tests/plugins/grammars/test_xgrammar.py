@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import importlib.util
 import json
 import random
 from typing import Any
@@ -35,7 +34,7 @@ def follow(backend: Any, text: str, **asked: Any) -> bool:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_it_is_offered_where_it_is_installed(installed: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("lsv_xgrammar.availability.find_spec", lambda name: object() if installed else None)
     assert [offer.name for offer in lsv_grammars()] == (["xgrammar"] if installed else [])
 
 
