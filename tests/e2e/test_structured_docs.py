@@ -27,10 +27,10 @@ def run(server, *command: str) -> str:
     return done.stdout
 
 
-def test_the_command(server):
-    (command,) = scripts("bash")
-    answer = json.loads(run(server, "bash", "-c", command))
-    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"name", "age"}
+def test_the_commands(server):
+    schema, tag = (json.loads(run(server, "bash", "-c", command)) for command in scripts("bash"))
+    assert set(json.loads(schema["choices"][0]["message"]["content"])) == {"name", "age"}
+    assert "message" in tag["choices"][0], tag
 
 
 def test_the_scripts(server):

@@ -17,6 +17,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
+from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
@@ -34,6 +35,7 @@ ASKED = {
     "request_id": "r",
     "priority": 3,
     "salt": b"tenant",
+    "thinking": Thinking(begins=("<think>",), ends=("</think>",), open=True, budget=3),
     "tenant": "alice",
     "weight": 2.0,
     "timeout": 60.0,
@@ -63,6 +65,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
         submit(owner, message)
 
     monkeypatch.setattr(engine, "submit", over_the_wire)
+    monkeypatch.setattr(engine, "_open_grammar", lambda group: None)
     monkeypatch.setattr(engine._scheduler, "add", lambda group, now: found.append(group))
 
     def send(spec: RequestSpec) -> Request:
