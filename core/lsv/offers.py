@@ -213,7 +213,9 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     name: str
     """What requests and operators ask for it by."""
     load: str
-    """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process: no torch."""
+    """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process when somebody asks
+    for it, who waits for its imports.
+    """
     rank: int = 0
     """The one with the highest rank is the default."""
     aliases: tuple[str, ...] = ()
