@@ -103,7 +103,7 @@ def check(reply, status, param=None, code=None):
         ({"suffix": "end"}, "suffix"),
         ({"guided_json": "{}", "guided_regex": "a+"}, "guided_json"),
         ({"use_beam_search": True, "stream": True}, "use_beam_search"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format"),
         ({"temprature": 1}, "temprature"),
         ({"regex": "a+"}, "regex"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
