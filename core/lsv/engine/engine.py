@@ -278,9 +278,7 @@ class Engine(Generic[Owner]):
     def _guided(self, outcome: Outcome) -> Outcome:
         """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""
         request = outcome.request
-        if self._guide is None or not outcome.tokens or not request.spec.guided:
-            return outcome
-        if outcome.finish is FinishReason.STOP:
+        if self._guide is None or not outcome.tokens or not request.spec.guided or outcome.finish is FinishReason.STOP:
             return outcome
         ends = self._guide.accept(request, outcome.tokens)
         if ends is None:
