@@ -26,10 +26,10 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
     ``tool_parser_plugin`` is a file that offers more of them; ``exclude_tools`` keeps tools that may not be called from
     the template, and ``enable_in_reasoning`` answers with a form from thinking first. ``uds`` is the path of a unix
-    socket, instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE``
-    … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path``
-    is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering
-    503, when its engine is gone.
+    socket, instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as
+    ``ssl.CERT_NONE`` … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in
+    bytes. ``root_path`` is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the
+    server up, answering 503, when its engine is gone.
     """
 
     host: str = "127.0.0.1"
