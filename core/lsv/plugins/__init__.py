@@ -179,6 +179,10 @@ class Plugins:
         except Exception as error:
             self._note_broken(origin, error)
 
+    def is_own(self, plugin: str) -> bool:
+        """Whether a plugin comes with lsv itself."""
+        return self._loaded[plugin].distribution == _OWN
+
     def suspects(self) -> list[str]:
         return [str(broken) for broken in self._broken.values()]
 

@@ -80,6 +80,10 @@ class Hooks(Protocol):
         """Remember that a plugin failed."""
         ...
 
+    def is_own(self, plugin: str) -> bool:
+        """Whether a plugin comes with lsv itself."""
+        ...
+
     def suspects(self) -> Sequence[str]:
         """The broken plugins, one description each."""
         ...
@@ -142,6 +146,10 @@ class Catalog:
             if entry.thing is offer:
                 return entry.plugin
         raise KeyError(f"{offer!r} did not come from this catalog")
+
+    def is_own(self, offer: object) -> bool:
+        """Whether an offer comes with lsv itself, going by the distribution of its plugin."""
+        return self._hooks.is_own(self.provider(offer))
 
     def load(self, offer: Any, part: str = "load") -> Any:
         """The object an offer names, under ``part`` of it where it names several.

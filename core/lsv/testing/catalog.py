@@ -26,6 +26,9 @@ class Manifests:
     def blame(self, plugin: str, error: Exception) -> None:
         raise error
 
+    def is_own(self, plugin: str) -> bool:
+        return True
+
     def suspects(self) -> Sequence[str]:
         return ()
 

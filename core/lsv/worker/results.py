@@ -100,6 +100,8 @@ class ResultBuilder:
     """By hash, why media could not be encoded in this step."""
     masks: AwaitMasks | None = None
     """What rows with grammars may sample."""
+    suspects: str = ""
+    """What is added to the reason of rows whose numbers are not finite."""
     drawn: Tensor | None = None
     """int64: the tokens of the rows ``outputs.sampled``, on the device."""
     coming: Fetched | None = None
@@ -177,11 +179,15 @@ class ResultBuilder:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             vectors=self.vectors,
-            failed=self.failed,
+            failed=self._told() if self.failed else {},
             unencoded=self.unencoded,
             nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
             unwarmed=unwarmed,
         )
+
+    def _told(self) -> dict[int, str]:
+        """By row, why it failed, as clients hear it."""
+        return {row: why + self.suspects if why == NOT_FINITE else why for row, why in self.failed.items()}
 
     def _slots_of(self, rows: Sequence[int]) -> list[Slot]:
         return [self.slots[row] for row in rows]

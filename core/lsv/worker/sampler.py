@@ -29,7 +29,8 @@ from lsv.worker.slots import Slot
 
 NOT_FINITE = (
     "the model's output is not finite (NaN or infinity): "
-    "try dtype bfloat16 or float32, and check that the checkpoint is sound"
+    "try dtype bfloat16 or float32, or --reference-ops, which does without kernels, "
+    "and check that the checkpoint is sound"
 )
 PROCESSOR_FAILED = "a logits processor made NaN or infinity of the logits"
 

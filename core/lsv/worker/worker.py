@@ -24,6 +24,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
+from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.loaded import load
@@ -85,6 +86,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
+        self._suspects = ""
         self._media = MediaEncoder(None, torch.device("cpu"))
         self._in_flight: deque[InFlight] = deque()
         self._finished = 0.0
@@ -98,7 +100,7 @@ class Worker:
         loaded = load(config, self._catalog, device, self._communicator, report)
         declared, captures_prompts = loaded.declared, loaded.backend.captures_prompts
         limits = batch_limits(config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
-        self._sampling = declared.sampling
+        self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
         self._slots = Slots(
             capacity=limits.max_rows,
             groups=declared.groups,
@@ -156,7 +158,8 @@ class Worker:
         if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
             for earlier in self._in_flight:
                 earlier.settle()
-        results = ResultBuilder(plan, slots, select_outputs(plan.rows, slots), self._sampling, unencoded, masks)
+        outputs = select_outputs(plan.rows, slots)
+        results = ResultBuilder(plan, slots, outputs, self._sampling, unencoded, masks, self._suspects)
         unwarmed, done = False, None
         if plan.rows:
             gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media

@@ -130,6 +130,12 @@ class BareCatalog:
     def find(self, kind: type, name: str) -> Any:
         return next(offer for offer in self.offers(kind) if offer.name == name)
 
+    def provider(self, offer: Any) -> str:
+        return "bare"
+
+    def is_own(self, offer: Any) -> bool:
+        return True
+
     def load(self, offer: Any) -> Any:
         return self._made.get(offer.load) or load_object(offer.load)
 

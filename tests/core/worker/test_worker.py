@@ -10,9 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from lsv.offers import AttentionOffer
 from lsv.request.params import PoolingParams
 from lsv.scheduler.plan import Grown
 from lsv.worker.sampler import NOT_FINITE
+
+from .conftest import BareCatalog
 
 Checkpoints = Callable[..., Path]
 Drive = Callable[..., Any]
@@ -197,6 +200,19 @@ def test_a_token_outside_the_vocabulary_fails_its_row_alone(drive: Drive, checkp
     result = driver.run([(0, 0, 3, True), (1, 0, 6, True)], begin)
     assert "token 320 is not in the vocabulary" in result.failed[0]
     assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)))
+
+
+def test_numbers_that_break_name_the_kernels_that_came_from_elsewhere(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BareCatalog, "is_own", lambda self, offer: not isinstance(offer, AttentionOffer))
+    driver = drive()
+    with torch.inference_mode():
+        driver.worker._runner.model.embed.weight[5] = torch.nan
+    result = driver.run([(0, 0, 3, True)], [driver.begin(0, [9, 5, 9])])
+    assert result.failed == {0: f"{NOT_FINITE}; kernels that do not come with lsv: attention_backend by plugin bare"}
+    assert "--reference-ops" in NOT_FINITE
+    assert result.nonfinite == 1
 
 
 def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkpoints) -> None:

@@ -95,6 +95,14 @@ def bind_ops(
     return ops.bind(modules, offers, platform, catalog.load)
 
 
+def name_strangers(bound: Sequence[BoundOp], catalog: Catalog) -> str:
+    """A clause for messages about wrong results: what was bound that does not come with lsv; empty for nothing."""
+    offers = (*catalog.offers(KernelOffer), *catalog.offers(AttentionOffer))
+    makers = {offer.load: catalog.provider(offer) for offer in offers if not catalog.is_own(offer)}
+    found = [f"{op.op} by plugin {makers[op.implementation]}" for op in bound if op.implementation in makers]
+    return f"; kernels that do not come with lsv: {', '.join(found)}" if found else ""
+
+
 def _as_wanted(offer: KernelOffer, config: EngineConfig) -> KernelOffer:
     why = offer.unwanted(config) if offer.unwanted else None
     return offer if why is None else msgspec.structs.replace(offer, supports=lambda spec: why)
