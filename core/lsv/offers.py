@@ -247,6 +247,9 @@ class CheckpointOffer(msgspec.Struct, frozen=True):
     prepare: str | None = None
     """``(path) -> folder``, for a format that is not a folder with config.json and a tokenizer: makes such a folder for
     ``load``."""
+    single_files: str = ""
+    """A pattern of files that are models by themselves, such as ``*.ggml``: of a hub's repository of many, only the one
+    that was named is fetched."""
 
 
 class ModelAlias(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from lsv.plugins.grammars import choose_backend
 from lsv.resolve.attention import AskedOfAttention, choose_attention
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
+from lsv.resolve.hub import Hub
 from lsv.resolve.locate import default_model, locate_model, merge, read_config
 from lsv.resolve.overrides import read_overrides
 from lsv.settings import Settings, neutral
@@ -73,7 +74,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
         tokenizer=str(_tokenizer_folder(settings, name, folder, catalog)),
-        generation=generation_folder(settings["generation_config"], catalog),
+        generation=generation_folder(settings["generation_config"], catalog, _hub(settings, None)),
         sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,
         model_offer=model.name,
@@ -134,8 +135,18 @@ def _choose_model(architecture: str, catalog: Catalog, choices: Choices) -> Mode
 
 
 def _model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
-    options = {"revision": settings["revision"], "download_dir": settings["download_dir"]}
-    return locate_model(name, catalog, ignore=settings["ignore_patterns"], **options)
+    return locate_model(name, catalog, _hub(settings, settings["revision"]))
+
+
+def _hub(settings: Settings, revision: str | None) -> Hub:
+    """Where models are fetched from, at a revision, and what of them."""
+    return Hub(
+        revision,
+        settings["download_dir"],
+        settings["ignore_patterns"],
+        modelscope=settings["use_modelscope"],
+        pickled=settings["load_format"] == "pt",
+    )
 
 
 def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
@@ -150,7 +161,7 @@ def _tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Cat
     name, revision = settings["tokenizer"], settings["tokenizer_revision"]
     if name is None and revision in (None, settings["revision"]):
         return folder
-    return locate_model(name or model, catalog, revision=revision, download_dir=settings["download_dir"])
+    return locate_model(name or model, catalog, _hub(settings, revision))
 
 
 def _check_load_format(asked: str, catalog: Catalog) -> str:

@@ -8,14 +8,15 @@ from typing import Any
 from lsv.errors import BadRequest, ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.request.params import RECOMMENDABLE, SamplingParams
+from lsv.resolve.hub import Hub
 from lsv.resolve.locate import locate_model
 
 
-def generation_folder(asked: str, catalog: Catalog) -> str | None:
+def generation_folder(asked: str, catalog: Catalog, hub: Hub) -> str | None:
     """Where sampling parameters are recommended: None is the model's own folder, empty is nowhere."""
     if asked in ("auto", "vllm"):
         return None if asked == "auto" else ""
-    return str(locate_model(asked, catalog))
+    return str(locate_model(asked, catalog, hub))
 
 
 def sampling_overrides(given: Any) -> Mapping[str, Any]:

@@ -1,23 +1,16 @@
-"""Where a model's files are: an alias of a plugin, a folder, a file, or a repository of the Hugging Face Hub."""
+"""Where a model's files are: an alias of a plugin, a folder, a file, or a repository of a hub."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import CheckpointOffer, ModelAlias, load_object
 from lsv.plugins.catalog import Catalog
-
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "vocab.txt", "merges.txt")
-_SAVED_BY_TORCH = ("pytorch_model*.bin", "model*.bin")
-"""Weights of repositories that have no safetensors."""
-_TWICE = ("consolidated*", "original/*", "onnx/*", "openvino/*", "coreml/*")
-"""The same weights again, in forms that other programs read."""
+from lsv.resolve.hub import Hub, fetch, fetch_file, is_name
 
 
 def default_model(catalog: Catalog) -> str:
@@ -28,18 +21,12 @@ def default_model(catalog: Catalog) -> str:
     raise ConfigError("no model was named and no plugin ships a default one: use lsv serve PATH", param="model")
 
 
-def locate_model(
-    name: str,
-    catalog: Catalog,
-    *,
-    revision: str | None = None,
-    download_dir: str | None = None,
-    ignore: Sequence[str] = (),
-) -> Path:
-    """The local folder of a model. Only a Hub name (``org/name``) that is not a folder goes to the network.
+def locate_model(name: str, catalog: Catalog, hub: Hub = Hub()) -> Path:  # noqa: B008 - a frozen record
+    """The local folder of a model. Only a repository's name (``org/name``) that is not a folder goes to the network,
+    and that of a file in one (``org/name:VARIANT``, ``org/name/file``).
 
-    ``ignore`` are patterns of files that are not fetched then. Raises ``CheckpointError`` for a name that is none of
-    these, a file of an unknown format, and a model that can't be fetched.
+    Raises ``CheckpointError`` for a name that is none of these, a file of an unknown format, and a model that can't be
+    fetched.
     """
     for alias in catalog.offers(ModelAlias):
         if alias.name == name:
@@ -47,12 +34,32 @@ def locate_model(
     path = Path(name).expanduser()
     if path.exists():
         return _prepare(path.resolve(), catalog)
-    if _HUB_NAME.fullmatch(name):
-        return _download(name, revision, download_dir, ignore)
+    if is_name(name):
+        return _check_fetched(name, fetch(name, hub), catalog)
+    file = fetch_file(name, _single_files(catalog), hub)
+    if file is not None:
+        return _prepare(file, catalog)
     known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"
     raise CheckpointError(
         f"there is no folder {name}; give a folder, a Hub name like org/model, or one of: {known}", param="model"
     )
+
+
+def _single_files(catalog: Catalog) -> list[str]:
+    """Patterns of files that are models by themselves."""
+    return [offer.single_files for offer in catalog.offers(CheckpointOffer) if offer.single_files]
+
+
+def _check_fetched(name: str, folder: Path, catalog: Catalog) -> Path:
+    """A fetched folder. Raises ``CheckpointError`` where it is of a repository of single files, one to a variant."""
+    single = _single_files(catalog)
+    if single and not (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        raise CheckpointError(
+            f"the repository {name} has no config.json; where it holds files of the form {', '.join(single)}, "
+            f"name one: {name}:VARIANT (such as Q4_K_M), or {name}/FILE",
+            param="model",
+        )
+    return folder
 
 
 def _prepare(path: Path, catalog: Catalog) -> Path:
@@ -66,31 +73,6 @@ def _prepare(path: Path, catalog: Catalog) -> Path:
         f"{path} is a file of no known format; a checkpoint is a folder with config.json and *.safetensors",
         param="model",
     )
-
-
-def _download(name: str, revision: str | None, download_dir: str | None, ignore: Sequence[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    def fetch(patterns: Sequence[str]) -> Path:
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            cache_dir=download_dir,
-            allow_patterns=list(patterns),
-            ignore_patterns=[*_TWICE, *ignore],
-        )
-        return Path(folder)
-
-    try:
-        folder = fetch(_HUB_FILES)
-        return folder if any(folder.glob("*.safetensors")) else fetch((*_HUB_FILES, *_SAVED_BY_TORCH))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
-        raise CheckpointError(
-            f"{name} is not a local folder and could not be fetched from the Hub ({type(cause).__name__}); "
-            "check the name and the network, or give a local folder",
-            param="model",
-        ) from cause
 
 
 def read_config(folder: Path, overrides: Mapping[str, Any], name: str = "config.json") -> dict[str, Any]:

@@ -34,7 +34,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, which TMPDIR names",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",
-    "VLLM_USE_MODELSCOPE": "models come from the Hugging Face Hub; give the folder of one from elsewhere",
     "VLLM_TRACE_FUNCTION": "calls are not traced; --log-level debug tells more",
     "VLLM_TORCH_PROFILER_DIR": "there is no profiler",
     "VLLM_PP_LAYER_PARTITION": "layers are not spread over devices",

@@ -65,6 +65,10 @@ _MODEL = _grouped(
     ),
     Setting(name="download_dir", help="where Hub models are kept (default: the Hub's own cache)"),
     Setting(
+        name="use_modelscope", type="bool", default=False, env=("VLLM_USE_MODELSCOPE",),
+        help="fetch models from ModelScope, by its own library, instead of the Hugging Face Hub",
+    ),
+    Setting(
         name="load_format", default="auto", spellings={"hf": "auto", "fastsafetensors": "safetensors"},
         help="checkpoint format; auto recognises it, dummy is random weights",
     ),

@@ -89,5 +89,9 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
 def lsv_checkpoints() -> Iterable[CheckpointOffer]:
     yield CheckpointOffer("bitsandbytes", is_bitsandbytes, "lsv_quant.checkpoints.bitsandbytes_source:open_source")
     yield CheckpointOffer(
-        "gguf", is_gguf, "lsv_quant.gguf.source:open_source", prepare="lsv_quant.gguf.prepare:prepare"
+        "gguf",
+        is_gguf,
+        "lsv_quant.gguf.source:open_source",
+        prepare="lsv_quant.gguf.prepare:prepare",
+        single_files="*.gguf",
     )
