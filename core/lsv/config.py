@@ -77,6 +77,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that stay unquantised, see ``lsv.weights.quantizer.is_ignored``."""
     load_format: str = "auto"
     """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
+    loader: Mapping[str, Any] = {}
+    """What the format's reader is told: ``pattern`` of ``sharded_state``."""
     dtype: str
     """Of weights and activations, by torch's name."""
     kv_dtype: str = "auto"

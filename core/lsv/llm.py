@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -19,23 +19,17 @@ from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
 from lsv.engine.offline.arguments import list_params, refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
 from lsv.engine.offline.llm_engine import Output
 from lsv.engine.offline.progress import progress_bar
-from lsv.engine.offline.tokenizer_group import TokenizerGroup
 from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
-from lsv.request.outputs import (
-    CompletionOutput,
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    Logprob,
-    RequestOutput,
-)
+from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.elsewhere import NEUTRAL_OFFLINE
@@ -321,6 +315,12 @@ class LLMEngine(SteppedEngine):
 
     def get_tokenizer_group(self) -> TokenizerGroup:
         return TokenizerGroup(self.client.tokenizer)
+
+    @property
+    def model_executor(self) -> ModelExecutor:
+        from lsv.worker.load.saved import save_sharded_state
+
+        return ModelExecutor(partial(save_sharded_state, self.client.config, self._llm._plugins.catalog))
 
     def get_model_config(self) -> ModelConfig:
         return ModelConfig.of(self.client.config, self.client.fit)

@@ -15,6 +15,7 @@ from lsv.cli.context import CommandContext
 from lsv.cli.serve import choose_frontends
 from lsv.config import EngineConfig
 from lsv.resolve import locate, resolve
+from lsv.resolve.hub import Hub
 from lsv.settings import Settings
 
 _SHAPE: Mapping[str, Any] = {
@@ -82,11 +83,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (folder / "config.json").write_text(json.dumps({**_SHAPE, **CHECKPOINTS[checkpoint]}))
         fetched: list[tuple[str, str | None]] = []
 
-        def fetch(name: str, revision: str | None, *_: object) -> Path:
-            fetched.append((name, revision))
+        def fetch(name: str, hub: Hub) -> Path:
+            fetched.append((name, hub.revision))
             return folder
 
-        monkeypatch.setattr(locate, "_download", fetch)
+        monkeypatch.setattr(locate, "fetch", fetch)
         variables, arguments = read_line(line)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -116,7 +116,7 @@ def test_another_servers_backend_is_the_platforms_first(start: Start, name: str)
     [
         ("--allow-credentials --allowed-origins '*'", "allow-credentials needs allowed-origins by name"),
         ("--scheduling-policy foo", "foo"),
-        ("--load-format tensorizer", "tensorizer is not one of auto, safetensors, pt, dummy"),
+        ("--load-format tensorizer", "tensorizer is not one of auto, safetensors, pt, sharded_state, dummy"),
         ("--ssl-certfile nowhere.pem --ssl-keyfile nowhere.pem", "ssl-certfile and ssl-keyfile can't be used"),
         ("--ssl-cert-reqs 2", "ssl-cert-reqs is for HTTPS"),
         ("--root-path llm/", "root-path must look like /prefix"),

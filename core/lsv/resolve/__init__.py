@@ -10,15 +10,15 @@ from typing import Any
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import CheckpointError, ConfigError
-from lsv.offers import AttentionOffer, CheckpointOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
+from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import choose_backend
 from lsv.resolve.attention import AskedOfAttention, choose_attention
+from lsv.resolve.files import check_load_format, hub_of, loader_options, model_folder, tokenizer_folder
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
-from lsv.resolve.hub import Hub
-from lsv.resolve.locate import default_model, locate_model, merge, read_config
+from lsv.resolve.locate import default_model, merge, read_config
 from lsv.resolve.overrides import read_overrides
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
@@ -33,7 +33,6 @@ _DTYPES = {
     "fp32": "float32",
     "float32": "float32",
 }
-_LOAD_FORMATS = ("auto", "safetensors", "pt", "dummy")
 _FP8_CACHE = "fp8_e4m3"
 _LEAST_ENCODED, _MOST_ENCODED = 16384, 32768
 """Embeddings of media that are kept: those of the largest item that fits a prompt, as far as that takes no more memory
@@ -49,7 +48,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
-    folder = _model_folder(name, settings, catalog)
+    folder = model_folder(name, settings, catalog)
     overrides = read_overrides(folder, settings, catalog)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
@@ -63,18 +62,15 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         settings["attention_backend"], platform, capabilities, catalog, choices, asked
     )
     block_size = _choose_block_size(settings["block_size"], attention, choices)
-    length = _choose_length(settings, checkpoint, choices)
-    if settings["disable_sliding_window"]:
-        length, overrides = _without_window(checkpoint, length, overrides, choices)
-    for setting in neutral.dropped(settings, platform.name):
-        choices.note(setting.name, settings[setting.name], f"has no effect: {setting.instead}")
+    length, overrides = _choose_context(settings, checkpoint, overrides, choices)
+    _note_dropped(settings, platform.name, choices)
     topology = _topology(settings)
     chunked = bool(settings["enable_chunked_prefill"])
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
-        tokenizer=str(_tokenizer_folder(settings, name, folder, catalog)),
-        generation=generation_folder(settings["generation_config"], catalog, _hub(settings, None)),
+        tokenizer=str(tokenizer_folder(settings, name, folder, catalog)),
+        generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),
         sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,
         model_offer=model.name,
@@ -85,7 +81,8 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         attention_next=tuple(other.name for other in others if block_size in other.block_sizes),
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
         quantization_ignore=_choose_ignored(settings, checkpoint),
-        load_format=_check_load_format(settings["load_format"], catalog),
+        load_format=check_load_format(settings["load_format"], catalog),
+        loader=loader_options(settings, choices),
         dtype=dtype,
         kv_dtype=kv_dtype,
         kv_scales=_choose_scales(settings["quantization_param_path"], kv_dtype),
@@ -134,19 +131,19 @@ def _choose_model(architecture: str, catalog: Catalog, choices: Choices) -> Mode
     return model
 
 
-def _model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
-    return locate_model(name, catalog, _hub(settings, settings["revision"]))
+def _choose_context(
+    settings: Settings, checkpoint: Mapping[str, Any], overrides: dict[str, Any], choices: Choices
+) -> tuple[int, dict[str, Any]]:
+    """The longest context, and what is laid over the checkpoint for it."""
+    length = _choose_length(settings, checkpoint, choices)
+    if settings["disable_sliding_window"]:
+        return _without_window(checkpoint, length, overrides, choices)
+    return length, overrides
 
 
-def _hub(settings: Settings, revision: str | None) -> Hub:
-    """Where models are fetched from, at a revision, and what of them."""
-    return Hub(
-        revision,
-        settings["download_dir"],
-        settings["ignore_patterns"],
-        modelscope=settings["use_modelscope"],
-        pickled=settings["load_format"] == "pt",
-    )
+def _note_dropped(settings: Settings, platform: str, choices: Choices) -> None:
+    for setting in neutral.dropped(settings, platform):
+        choices.note(setting.name, settings[setting.name], f"has no effect: {setting.instead}")
 
 
 def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
@@ -154,21 +151,6 @@ def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
     return names[0]
-
-
-def _tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Catalog) -> Path:
-    """The model's own folder, or that of another tokenizer, or of another revision of it."""
-    name, revision = settings["tokenizer"], settings["tokenizer_revision"]
-    if name is None and revision in (None, settings["revision"]):
-        return folder
-    return locate_model(name or model, catalog, _hub(settings, revision))
-
-
-def _check_load_format(asked: str, catalog: Catalog) -> str:
-    known = (*_LOAD_FORMATS, *(offer.name for offer in catalog.offers(CheckpointOffer)))
-    if asked not in known:
-        raise ConfigError(f"load_format {asked} is not one of {', '.join(known)}", param="load_format")
-    return asked
 
 
 def _choose_block_size(asked: int | None, attention: AttentionOffer, choices: Choices) -> int:

@@ -128,8 +128,8 @@ def _library(hub: Hub) -> Fetch:
         if not hub.modelscope:
             raise
         raise ConfigError(
-            "models of ModelScope (--use-modelscope, VLLM_USE_MODELSCOPE) are fetched by its own library, which can't be "
-            f"imported ({cause}): pip install modelscope",
+            "models of ModelScope (--use-modelscope, VLLM_USE_MODELSCOPE) are fetched by its own library, which can't "
+            f"be imported ({cause}): pip install modelscope",
             param="use_modelscope",
         ) from cause
     return library.snapshot_download  # type: ignore[no-any-return]

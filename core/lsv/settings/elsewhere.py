@@ -60,7 +60,6 @@ _LOADING = (
     *_rows("weights are read tensor by tensor on the host, and quantised before the device gets them",
            weights_load_device=_any("str"), max_parallel_loading_workers=_any("int"), use_tqdm_on_load=_SWITCH,
            pt_load_map_location=_any("json"), safetensors_load_strategy=_any("str")),
-    *_rows("checkpoint formats are plugins, with options of their own", model_loader_extra_config=_Row(({},))),
     *_rows("scales of the KV cache are read from the checkpoint, or from --quantization-param-path",
            calculate_kv_scales=_OFF),
     *_rows("--dtype is the type of attention too", override_attention_dtype=_none()),

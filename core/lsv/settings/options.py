@@ -73,6 +73,10 @@ _MODEL = _grouped(
         help="checkpoint format; auto recognises it, dummy is random weights",
     ),
     Setting(
+        name="model_loader_extra_config", type="json", default={},
+        help='JSON for the format: {"pattern": "…"}, the names of the files of sharded_state',
+    ),
+    Setting(
         name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
         help="type of weights and activations; auto takes the checkpoint's or the platform's", main=True,
     ),

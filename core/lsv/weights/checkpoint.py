@@ -8,7 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,20 +78,20 @@ class _Scratch(threading.local):
 
 
 class SafetensorsSource:
-    """The safetensors files of a folder: those of ``model.safetensors.index.json``, or all there are.
+    """The safetensors files of a folder: ``files``, those of ``model.safetensors.index.json``, or all there are.
 
     Raises ``CheckpointError`` for a folder without such files and for a file that contradicts its own header.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path] = ()) -> None:
         self._files: list[tuple[Path, int]] = []
         self._entries: dict[str, _Entry] = {}
         self._infos: dict[str, TensorInfo] = {}
         self._scratch = _Scratch()
         try:
-            for path in _find_files(folder):
+            for path in files or _find_files(folder):
                 self._open(path)
-            absent = sorted(_indexed(folder).keys() - self._entries.keys())
+            absent = sorted(({} if files else _indexed(folder)).keys() - self._entries.keys())
             if absent:
                 raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {_some(absent)}")
         except BaseException:

@@ -97,7 +97,7 @@ def bind_ops(
 
 def name_strangers(bound: Sequence[BoundOp], catalog: Catalog) -> str:
     """A clause for messages about wrong results: what was bound that does not come with lsv; empty for nothing."""
-    offers = (*catalog.offers(KernelOffer), *catalog.offers(AttentionOffer))
+    offers: list[KernelOffer | AttentionOffer] = [*catalog.offers(KernelOffer), *catalog.offers(AttentionOffer)]
     makers = {offer.load: catalog.provider(offer) for offer in offers if not catalog.is_own(offer)}
     found = [f"{op.op} by plugin {makers[op.implementation]}" for op in bound if op.implementation in makers]
     return f"; kernels that do not come with lsv: {', '.join(found)}" if found else ""

@@ -20,6 +20,7 @@ from lsv.weights import kv_scales
 from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.weights.fill import Report
 from lsv.weights.pickled import PickledSource, pickled_files
+from lsv.weights.sharded import ShardedSource, is_sharded
 from lsv.weights.staging import Staging
 from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare
@@ -82,18 +83,22 @@ def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> C
             names = ", ".join(offer.name for offer in offers)
             raise ConfigError(f"more than one format recognises {config.model}: {names}; choose with --load-format")
         if not offers:
-            return _own_source(Path(config.model))
+            return _own_source(Path(config.model), declared)
         return catalog.load(offers[0])(config.model)  # type: ignore[no-any-return]
     if config.load_format == "safetensors":
         return SafetensorsSource(Path(config.model))
+    if config.load_format == "sharded_state":
+        return ShardedSource(Path(config.model), declared.slots, **config.loader)
     if config.load_format == "pt":
         return PickledSource(Path(config.model))
     offer = catalog.find(CheckpointOffer, config.load_format)
     return catalog.load(offer)(config.model)  # type: ignore[no-any-return]
 
 
-def _own_source(folder: Path) -> CheckpointSource:
-    """Safetensors where there are any, else what torch has saved."""
+def _own_source(folder: Path, declared: Declared) -> CheckpointSource:
+    """Safetensors where there are any, of the whole model or of its ranks; else what torch has saved."""
+    if is_sharded(folder):
+        return ShardedSource(folder, declared.slots)
     if not any(folder.glob("*.safetensors")) and pickled_files(folder):
         return PickledSource(folder)
     return SafetensorsSource(folder)

@@ -1,0 +1,39 @@
+"""What vLLM's users find on an engine besides its own methods: its tokenizers, and what executes the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lsv.engine.offline.arguments import refuse_adapters
+from lsv.text.tokenizer import Tokenizer
+
+
+class TokenizerGroup:
+    """The engine's only tokenizer, as a group."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, prompt: str, request_id: str | None = None, lora_request: object = None) -> list[int]:
+        """The ids of a prompt, with the special tokens that the tokenizer puts around it."""
+        refuse_adapters(lora_request)
+        return self._tokenizer.encode(prompt)
+
+    def get_lora_tokenizer(self, lora_request: object = None) -> Tokenizer:
+        """The model's own: there are no adapters."""
+        refuse_adapters(lora_request)
+        return self._tokenizer
+
+
+class ModelExecutor:
+    """What executes the model, as far as others may ask something of it."""
+
+    def __init__(self, save: Callable[..., Sequence[Path]]) -> None:
+        self._save = save
+
+    def save_sharded_state(self, *, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
+        """Write the weights of each rank; see ``lsv.worker.load.saved``. Raises ``ConfigError``."""
+        given: dict[str, Any] = {"pattern": pattern, "max_size": max_size}
+        self._save(Path(path), **{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,67 @@
+"""The files behind the options of a model: its folder, its tokenizer's, and how weights are read there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lsv.config import Choices
+from lsv.errors import ConfigError
+from lsv.offers import CheckpointOffer
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.hub import Hub
+from lsv.resolve.locate import locate_model
+from lsv.settings import Settings
+
+_LOAD_FORMATS = ("auto", "safetensors", "pt", "sharded_state", "dummy")
+_READING_FASTER = {"enable_multithread_load", "num_threads"}
+"""What other servers read weights faster by."""
+
+
+def hub_of(settings: Settings, revision: str | None) -> Hub:
+    """Where models are fetched from, at a revision, and what of them."""
+    return Hub(
+        revision,
+        settings["download_dir"],
+        settings["ignore_patterns"],
+        modelscope=settings["use_modelscope"],
+        pickled=settings["load_format"] == "pt",
+    )
+
+
+def model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
+    """The folder of the model, which may have to be fetched."""
+    return locate_model(name, catalog, hub_of(settings, settings["revision"]))
+
+
+def tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Catalog) -> Path:
+    """The model's own folder, or that of another tokenizer, or of another revision of it."""
+    name, revision = settings["tokenizer"], settings["tokenizer_revision"]
+    if name is None and revision in (None, settings["revision"]):
+        return folder
+    return locate_model(name or model, catalog, hub_of(settings, revision))
+
+
+def check_load_format(asked: str, catalog: Catalog) -> str:
+    """The format, if there is one of the name. Raises ``ConfigError``."""
+    known = (*_LOAD_FORMATS, *(offer.name for offer in catalog.offers(CheckpointOffer)))
+    if asked not in known:
+        raise ConfigError(f"load_format {asked} is not one of {', '.join(known)}", param="load_format")
+    return asked
+
+
+def loader_options(settings: Settings, choices: Choices) -> dict[str, Any]:
+    """What a format's reader is told. Raises ``ConfigError`` for what the format does not know."""
+    given = dict(settings["model_loader_extra_config"] or {})
+    for name in _READING_FASTER & given.keys():
+        choices.note("model_loader_extra_config", name, "has no effect: several threads read weights anyway")
+        del given[name]
+    known = ("pattern",) if settings["load_format"] == "sharded_state" else ()
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise ConfigError(
+            f"model_loader_extra_config has {', '.join(unknown)}, and load_format {settings['load_format']} knows "
+            f"{' and '.join(known) or 'nothing of the kind'}",
+            param="model_loader_extra_config",
+        )
+    return given
