@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -77,6 +77,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that stay unquantised, see ``lsv.weights.quantizer.is_ignored``."""
     load_format: str = "auto"
     """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
+    remote_code: Literal["auto", "require", "off"] | None = None
+    """How a process is confined that runs code of the checkpoint's tokenizer or config; None runs none."""
     loader: Mapping[str, Any] = {}
     """What the format's reader is told: ``pattern`` of ``sharded_state``."""
     dtype: str

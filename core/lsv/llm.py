@@ -85,11 +85,7 @@ class LLM:
 
         # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
-        tokenizer = (
-            NoTokenizer(config.tokenizer)
-            if skip_tokenizer_init
-            else Tokenizer.load(config.tokenizer, generation=config.generation, sampling=config.sampling)
-        )
+        tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.of(config)
         self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
 
     def _start(

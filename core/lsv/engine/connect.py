@@ -22,5 +22,5 @@ def open_client(
     Raises ``ConfigError``, and ``CheckpointError`` for a tokenizer that can't be read.
     """
     media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings)) if serves else None
-    tokenizer = Tokenizer.load(config.tokenizer, generation=config.generation, sampling=config.sampling)
+    tokenizer = Tokenizer.of(config)
     return SocketClient(config, address, tokenizer, media=media, plugins=plugins)

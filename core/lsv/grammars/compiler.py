@@ -134,7 +134,7 @@ class GrammarCompiler:
     def _read_vocabulary(self) -> Vocabulary:
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = read_vocabulary(Tokenizer.load(self._config.tokenizer), self.vocab_size)
+                self._vocabulary = read_vocabulary(Tokenizer.of(self._config), self.vocab_size)
             return self._vocabulary
 
     def _forget_old(self) -> None:

@@ -15,7 +15,8 @@ from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import choose_backend
 from lsv.resolve.attention import AskedOfAttention, choose_attention
-from lsv.resolve.files import check_load_format, hub_of, loader_options, model_folder, tokenizer_folder
+from lsv.resolve.code import note_model
+from lsv.resolve.files import check_load_format, hub_of, loader_options, model_folder, remote_code, tokenizer_folder
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, merge, read_config
@@ -49,10 +50,11 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
     folder = model_folder(name, settings, catalog)
-    overrides = read_overrides(folder, settings, catalog)
+    overrides = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
-    model = _choose_model(architecture, catalog, choices)
+    model = catalog.architecture(architecture)
+    note_model(checkpoint, architecture, model, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
     dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
@@ -82,6 +84,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
         quantization_ignore=_choose_ignored(settings, checkpoint),
         load_format=check_load_format(settings["load_format"], catalog),
+        remote_code=remote_code(settings),
         loader=loader_options(settings, choices),
         dtype=dtype,
         kv_dtype=kv_dtype,
@@ -120,15 +123,6 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     refuse_pairs(config, capabilities)
     _refuse_problems(config, settings, plugins)
     return config
-
-
-def _choose_model(architecture: str, catalog: Catalog, choices: Choices) -> ModelOffer:
-    model = catalog.architecture(architecture)
-    if model.fallback:
-        choices.note(
-            "architecture", architecture, "no native model offers it: the generic transformers adapter runs it"
-        )
-    return model
 
 
 def _choose_context(

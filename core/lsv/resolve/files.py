@@ -9,6 +9,7 @@ from lsv.config import Choices
 from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer
 from lsv.plugins.catalog import Catalog
+from lsv.processes.confinement.terms import Mode
 from lsv.resolve.hub import Hub
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
@@ -25,6 +26,7 @@ def hub_of(settings: Settings, revision: str | None) -> Hub:
         settings["download_dir"],
         settings["ignore_patterns"],
         modelscope=settings["use_modelscope"],
+        code=settings["trust_remote_code"],
         pickled=settings["load_format"] == "pt",
     )
 
@@ -32,6 +34,19 @@ def hub_of(settings: Settings, revision: str | None) -> Hub:
 def model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
     """The folder of the model, which may have to be fetched."""
     return locate_model(name, catalog, hub_of(settings, settings["revision"]))
+
+
+def remote_code(settings: Settings) -> Mode | None:
+    """How code of the checkpoint is confined; None where it is not trusted. Raises ``ConfigError`` for other code."""
+    if not settings["trust_remote_code"]:
+        return None
+    if settings["code_revision"] not in (None, settings["revision"]):
+        raise ConfigError(
+            f"code_revision {settings['code_revision']}: code is that of the model's own revision, so give --revision",
+            param="code_revision",
+        )
+    mode: Mode = settings["confinement"]
+    return mode
 
 
 def tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Catalog) -> Path:

@@ -64,11 +64,6 @@ def fetch(name: str, hub: Hub) -> Path:
     return folder if any(folder.glob("*.safetensors")) else _fetch(name, hub, (*files, *_SAVED_BY_TORCH))
 
 
-def fetch_code(name: str, hub: Hub) -> Path:
-    """The folder of a repository's Python files. Raises ``CheckpointError``."""
-    return _fetch(name, hub, ("*.py",))
-
-
 def fetch_file(name: str, formats: Sequence[str], hub: Hub) -> Path | None:
     """The only model that ``org/name:VARIANT`` or ``org/name/file`` stands for: its file, or the first of its parts.
 

@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lsv.config import Choices
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.code import made_by_code
 from lsv.resolve.locate import merge, read_config
 from lsv.settings import Settings
 
 _KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
-def read_overrides(folder: Path, settings: Settings, catalog: Catalog) -> dict[str, Any]:
-    """All changes together; ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``."""
-    overrides = merge(older_quantization(folder, catalog), settings["hf_overrides"] or {})
+def read_overrides(folder: Path, settings: Settings, catalog: Catalog, choices: Choices) -> dict[str, Any]:
+    """All changes together; ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``, and that over what the
+    checkpoint's own code makes of config.json.
+    """
+    made = made_by_code(folder, settings, choices)
+    overrides = merge(merge(older_quantization(folder, catalog), made), settings["hf_overrides"] or {})
     rope = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
     return merge(overrides, rope)
 

@@ -45,8 +45,6 @@ def _rows(instead: str, *, tolerant: bool = False, **rows: _Row) -> tuple[Settin
 _LOADING = (
     *_rows("every model that can do both serves both", task=_Row(("generate", "embed", "auto", "embedding")),
            runner=_Row(("auto", "generate", "pooling")), convert=_Row(("auto", "none", "embed"))),
-    *_rows("no checkpoint's code is ever run; plugins bring architectures",
-           trust_remote_code=_SWITCH, code_revision=_any("str")),
     *_rows("what no plugin has a model for runs by the generic adapter", model_impl=_Row(("auto", "vllm"))),
     *_rows("config.json is read in the layout of transformers", config_format=_Row(("auto", "hf"))),
     *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),

@@ -58,6 +58,11 @@ _MODEL = _grouped(
     Setting(name="tokenizer", help="folder or name of the tokenizer, if it is not the model's own"),
     Setting(name="served_model_name", type="list", help="names clients use; answers carry the first", main=True),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
+    Setting(
+        name="trust_remote_code", type="bool", default=False,
+        help="run code of the checkpoint's tokenizer and config, in a confined process; that of models is never run",
+    ),
+    Setting(name="code_revision", help="the revision of that code, which must be the model's own (--revision)"),
     Setting(name="tokenizer_revision", help="branch, tag or commit of a Hub tokenizer (default: that of the model)"),
     Setting(
         name="ignore_patterns", type="list", default=(),

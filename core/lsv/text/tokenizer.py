@@ -14,9 +14,13 @@ from typing import Any
 
 import tokenizers
 
+from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.processes.confinement.terms import Mode
+from lsv.remote_code.references import find_code
 from lsv.request.params import RECOMMENDABLE
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
+from lsv.text.code_backend import Backend, open_backend
 from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -36,7 +40,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        backend: tokenizers.Tokenizer,
+        backend: Backend,
         *,
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: Sequence[int] = (),
@@ -70,16 +74,18 @@ class Tokenizer:
         chat_template: str | None = None,
         generation: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        remote_code: Mode | None = None,
     ) -> Tokenizer:
         """Read a tokenizer's folder. ``chat_template`` (text, or the path of a file) replaces the folder's own.
 
         ``generation`` is another folder of a generation_config.json, empty for none, and ``sampling`` is laid over what
-        that recommends. Raises ``CheckpointError`` where the folder holds no usable tokenizer.
+        that recommends. ``remote_code`` says how a process is confined that runs a tokenizer's own code; None runs
+        none. Raises ``CheckpointError`` where the folder holds no usable tokenizer.
         """
         folder = Path(directory)
         settings = _read_json(folder / "tokenizer_config.json")
         special_tokens = _named_tokens(settings, _read_json(folder / "special_tokens_map.json"))
-        backend = _read_backend(folder)
+        backend, named = _open_backend(folder, settings, remote_code)
         templates = read_templates(folder, settings.get("chat_template"))
         if chat_template is not None:
             found = read_template(chat_template)
@@ -88,10 +94,20 @@ class Tokenizer:
             templates = {"default": templates.get(found, found)}
         return cls(
             backend,
-            special_tokens=special_tokens,
+            special_tokens={**named, **special_tokens},
             eos_ids=read_eos_ids(folder),
             templates=templates,
             sampling_defaults={**_read_recommended(folder if generation is None else generation), **(sampling or {})},
+        )
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Tokenizer:
+        """The tokenizer of an engine. Raises ``CheckpointError``."""
+        return cls.load(
+            config.tokenizer,
+            generation=config.generation,
+            sampling=config.sampling,
+            remote_code=config.remote_code,
         )
 
     @cached_property
@@ -298,26 +314,41 @@ def read_eos_ids(folder: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _read_backend(folder: Path) -> tokenizers.Tokenizer:
+def _open_backend(folder: Path, settings: Mapping[str, Any], mode: Mode | None) -> tuple[Backend, dict[str, str]]:
+    """What encodes and decodes, and the named tokens that only a tokenizer's code knows."""
     file = folder / "tokenizer.json"
+    code = None if file.is_file() else find_code(settings, "AutoTokenizer")
+    if code is not None and mode is not None:
+        return open_backend(folder, code, mode)
     if not file.is_file():
-        file = _convert(folder)
+        file = _convert(folder, code)
     try:
-        return tokenizers.Tokenizer.from_file(str(file))
+        return tokenizers.Tokenizer.from_file(str(file)), {}
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
         raise CheckpointError(f"{file} can't be read as a tokenizer: {cause}", param="tokenizer") from cause
 
 
-def _convert(folder: Path) -> Path:
-    if not any((folder / name).is_file() for name in _SLOW_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
-        )
+def _convert(folder: Path, code: str | None) -> Path:
+    """The fast form of a slow tokenizer. Raises ``CheckpointError``, also for one that is ``code``."""
     from lsv.text.convert import convert_in_side_process
 
-    return convert_in_side_process(folder)
+    try:
+        if any((folder / name).is_file() for name in _SLOW_FILES):
+            return convert_in_side_process(folder)
+    except CheckpointError:
+        if code is None:
+            raise
+    if code is not None:
+        raise CheckpointError(
+            f"the tokenizer of {folder} is code of its own, {code}: --trust-remote-code runs it in a confined process; "
+            "or name a folder with a tokenizer.json with --tokenizer",
+            param="tokenizer",
+        )
+    raise CheckpointError(
+        f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
+    )
 
 
 def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:

@@ -243,7 +243,10 @@ def build_on_meta(config: Mapping[str, Any], dtype: torch.dtype, architecture: s
     """The transformers model of a config.json, without weights. Raises ``Refused``."""
     kind = config.get("model_type")
     if kind not in CONFIG_MAPPING:
-        raise Refused(f"transformers knows no model_type {kind!r} (code that comes with a checkpoint is not run)")
+        raise Refused(
+            f"transformers knows no model_type {kind!r}, and a model's own code is never run; where it is built like "
+            'one that lsv models lists, name that with --hf-overrides \'{"architectures": ["LlamaForCausalLM"]}\''
+        )
     if config.get("is_encoder_decoder"):
         raise Refused("it has an encoder")
     if any(config.get(key) for key in ("vision_config", "audio_config")):

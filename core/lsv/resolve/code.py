@@ -1,0 +1,52 @@
+"""What a checkpoint's own code is for, and what serves in its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lsv.config import Choices
+from lsv.offers import ModelOffer
+from lsv.remote_code.messages import MakeConfig
+from lsv.remote_code.process import CodeProcess
+from lsv.remote_code.references import check_code, find_code
+from lsv.resolve.files import remote_code
+from lsv.resolve.locate import read_config
+from lsv.settings import Settings
+
+_BOOKKEEPING = ("_name_or_path", "auto_map", "transformers_version")
+
+
+def made_by_code(folder: Path, settings: Settings, choices: Choices) -> dict[str, Any]:
+    """The keys that a checkpoint's own class of config sets or changes, where it has one and it is trusted; null for
+    those that it has read and does not keep.
+
+    Raises ``CheckpointError`` for code that fails.
+    """
+    given = read_config(folder, {})
+    code, mode = find_code(given, "AutoConfig"), remote_code(settings)
+    if code is None:
+        return {}
+    if mode is None:
+        choices.note("config", "config.json", f"is read as it is: {code} is run with --trust-remote-code only")
+        return {}
+    choices.note("config", code, "the checkpoint's own code, run in a confined process (--trust-remote-code)")
+    process = CodeProcess(str(folder), check_code(code, folder), mode)
+    try:
+        made: dict[str, Any] = json.loads(process.ask(MakeConfig(json.dumps(given).encode())).made)
+    finally:
+        process.close()
+    names = (given.keys() | made.keys()) - set(_BOOKKEEPING)
+    return {name: made.get(name) for name in sorted(names) if made.get(name) != given.get(name)}
+
+
+def note_model(checkpoint: Mapping[str, Any], architecture: str, model: ModelOffer, choices: Choices) -> None:
+    """Say which model serves an architecture, where that is not its own or not a native one."""
+    code = find_code(checkpoint, "AutoModelForCausalLM", "AutoModel", "AutoModelForSeq2SeqLM", "AutoModelForVision2Seq")
+    served = "the generic transformers adapter runs it" if model.fallback else f"the native {model.name} runs it"
+    if code is not None:
+        choices.note("architecture", architecture, f"a model's own code ({code}) is never run: {served}")
+    elif model.fallback:
+        choices.note("architecture", architecture, f"no native model offers it: {served}")
