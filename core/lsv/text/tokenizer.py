@@ -21,6 +21,7 @@ from lsv.remote_code.references import find_code
 from lsv.request.params import RECOMMENDABLE
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend, open_backend
+from lsv.text.sentencepiece import find_model, read_tokenizer
 from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -321,6 +322,10 @@ def _open_backend(folder: Path, settings: Mapping[str, Any], mode: Mode | None) 
     if code is not None and mode is not None:
         return open_backend(folder, code, mode)
     if not file.is_file():
+        model = find_model(folder)
+        read = model and read_tokenizer(model, settings, _read_json(folder / "added_tokens.json"))
+        if read:
+            return read, {}
         file = _convert(folder, code)
     try:
         return tokenizers.Tokenizer.from_file(str(file)), {}

@@ -292,6 +292,20 @@ def test_a_slow_tokenizer_is_converted_once(tmp_path: Path, monkeypatch: pytest.
     assert Tokenizer.load(folder).encode("hello", add_special_tokens=False) == [5]
 
 
+def test_a_vocabulary_with_merges_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    words = ["h", "e", "l", "o", "Ġ", "he", "hel", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nh e\nhe l\n")
+    settings = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.encode("hello") == [6, 2, 3]
+    assert (tokenizer.decode([6, 2, 3]), tokenizer.eos_ids) == ("hello", (7,))
+
+
 def test_a_slow_tokenizer_that_cannot_be_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / "slow"

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from lsv.errors import CheckpointError
+from lsv.text.sentencepiece import Pieces, build_bpe, surround
 
 log = logging.getLogger(__name__)
 
@@ -154,41 +155,14 @@ def _byte_level(vocabulary: Vocabulary, style: Style) -> Tokenizer:
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
-    """SentencePiece's BPE: the neighbours whose piece has the highest score are merged first."""
-    unknown = next(iter(vocabulary.of(_UNKNOWN)), None)
-    merges = _merges(vocabulary)
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary.ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    )
-    front = vocabulary.get("add_space_prefix", True)
-    steps: list[Any] = [normalizers.Prepend("▁")] if front else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
-    ends: list[Any] = [decoders.Strip(" ", 1, 0)] if front else []
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
+    pieces = Pieces(vocabulary.tokens, vocabulary.scores, vocabulary.kinds)
+    tokenizer = build_bpe(pieces, front=bool(vocabulary.get("add_space_prefix", True)))
     return _finish(tokenizer, vocabulary, begin=True)
-
-
-def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    ids, scores = vocabulary.ids, vocabulary.scores
-    normal = [n for n, kind in enumerate(vocabulary.kinds) if kind == _NORMAL]
-    merges = []
-    for number in sorted(normal, key=lambda number: -scores[number]):
-        piece = vocabulary.tokens[number]
-        cuts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
-        merges += [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
-    return merges
 
 
 def _finish(tokenizer: Tokenizer, vocabulary: Vocabulary, *, begin: bool) -> Tokenizer:
     """Tokens that are never split, and those around a text."""
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in vocabulary.of(_UNKNOWN, _CONTROL)])
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in vocabulary.of(_USER)])
     first = vocabulary.named("bos") if vocabulary.get("add_bos_token", begin) else None
     last = vocabulary.named("eos") if vocabulary.get("add_eos_token", False) else None
-    if first or last:
-        around = [token for token in (first, "$A", last) if token]
-        ids = [(token, vocabulary.ids[token]) for token in (first, last) if token]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=around, pair=[*around, "$B:1"], special_tokens=ids
-        )
+    surround(tokenizer, Pieces(vocabulary.tokens, vocabulary.scores, vocabulary.kinds), first, last)
     return tokenizer
