@@ -12,7 +12,7 @@ MODEL  ?=
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: serve webui browser test test-all test-isa test-compilers test-emulated test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
+.PHONY: serve webui browser test test-all test-isa test-compilers test-emulated test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -112,6 +112,12 @@ soak: install-dev
 FUZZ_MINUTES ?= 5
 fuzz: install-fuzz
 	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.fuzz --minutes $(FUZZ_MINUTES) $(FUZZ)
+
+# The fast tests that start processes, FLAKY_RUNS times under load, and a table of those that failed in any run. FLAKY takes
+# more options: FLAKY="tests/e2e --load 8".
+FLAKY_RUNS ?= 20
+test-flaky: install-dev
+	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.flaky --runs $(FLAKY_RUNS) $(FLAKY)
 
 clean:
 	rm -rf $(VENV) $(GPU_VENV) $(WHEELS) .pytest_cache .mypy_cache .ruff_cache dist
