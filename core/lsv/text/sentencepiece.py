@@ -142,7 +142,8 @@ def _add(tokenizer: Tokenizer, settings: Mapping[str, Any], added: Mapping[str, 
 
 def _read(content: bytes) -> tuple[Pieces, dict[int, Any], dict[int, Any]]:
     """The pieces, and the numbers and texts of the trainer's and the normaliser's settings by their fields."""
-    pieces, settings = Pieces(), {_TRAINER: {}, _NORMALIZER: {}}
+    pieces = Pieces()
+    settings: dict[int, dict[int, Any]] = {_TRAINER: {}, _NORMALIZER: {}}
     for number, value in _fields(content):
         if number == _PIECES:
             piece = dict(_fields(value))
