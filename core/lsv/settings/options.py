@@ -74,7 +74,7 @@ _MODEL = _grouped(
         help="fetch models from ModelScope, by its own library, instead of the Hugging Face Hub",
     ),
     Setting(
-        name="load_format", default="auto", spellings={"hf": "auto", "fastsafetensors": "safetensors"},
+        name="load_format", default="auto", spellings={"hf": "auto", "fastsafetensors": "safetensors", "npcache": "pt"},
         help="checkpoint format; auto recognises it, dummy is random weights",
     ),
     Setting(

@@ -25,7 +25,7 @@ def test_nothing_is_reachable_by_default() -> None:
     assert (read().folder, read().domains, read().allowed("image")) == (None, (), 16)
 
 
-@pytest.mark.row("F-704")
+@pytest.mark.row("F-244", "F-704")
 @pytest.mark.parametrize(
     "text", ["image=2,audio=0", '{"image": 2, "audio": 0}', "image=2, audio=0", '{"image":"2","audio":0}']
 )

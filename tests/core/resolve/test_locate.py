@@ -17,7 +17,7 @@ from lsv.resolve.locate import locate_model
 from lsv.settings import Declared, gather, options
 
 
-@pytest.mark.row("F-009", "F-228", "F-230", "F-235")
+@pytest.mark.row("F-009", "F-228", "F-230", "F-233", "F-235")
 def test_revisions_and_patterns_reach_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     asked: list[tuple[str, dict[str, Any]]] = []

@@ -26,6 +26,7 @@ def read(config, scaling=None, theta=None):
     return read_rope(Keys(changed.get("text_config", changed)), 16, 10000.0)
 
 
+@pytest.mark.row("F-239", "F-240")
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 @pytest.mark.parametrize("nested", [False, True])
 def test_options_win(layout, nested):

@@ -12,6 +12,7 @@ from lsv.config import EngineConfig
 from lsv.errors import CheckpointError, ConfigError
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
+from lsv.resolve.locate import read_config
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
 
@@ -76,6 +77,29 @@ def test_the_type_of_the_checkpoint_is_kept_unless_it_is_float32(tmp_path: Path,
     assert dtype("--dtype", "half") == "float16"
 
 
+@pytest.mark.row("F-225", "F-226", "F-237", "F-245", "F-250")
+def test_what_is_asked_for_is_taken(configure, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    plain, asked = configure(), configure("--tokenizer", str(other), "--seed=7", "--dtype=float", "--max-logprobs=5")
+    assert (plain.model, plain.tokenizer, plain.seed, plain.max_logprobs) == (str(tmp_path), str(tmp_path), 0, 20)
+    assert (asked.tokenizer, asked.seed, asked.dtype, asked.max_logprobs) == (str(other), 7, "float32", 5)
+
+
+@pytest.mark.row("F-242")
+def test_overrides_reach_into_what_is_nested(configure, tmp_path):
+    given = {"rope_scaling": {"factor": 4.0}, "vocab_size": None, "text_config": {"hidden_size": 8}}
+    config = configure("--hf-overrides", json.dumps(given), rope_scaling={"rope_type": "linear", "factor": 2.0})
+    read = read_config(tmp_path, config.overrides)
+    assert read["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    assert (read["vocab_size"], read["text_config"]) == (None, {"hidden_size": 8})
+
+
+@pytest.mark.parametrize("name", ["npcache", "pt", "fastsafetensors"])
+def test_formats_that_are_others_by_another_name(configure, name):
+    assert configure("--load-format", name).load_format == {"fastsafetensors": "safetensors"}.get(name, "pt")
+
+
 def test_no_model_means_the_default_alias(plugins):
     declared = Declared(options.for_scope("engine", plugins.settings()))
     config = resolve(gather(declared, {}), plugins)
@@ -95,7 +119,7 @@ def test_rope_scaling_counts_in_the_length(configure, rope, length):
     assert configure(rope_scaling=rope).max_model_len == length
 
 
-@pytest.mark.row("F-389", "F-848")
+@pytest.mark.row("F-238", "F-389", "F-848")
 def test_a_longer_context_needs_an_explicit_word(configure):
     with pytest.raises(ConfigError, match="more than the checkpoint's 4096") as refusal:
         configure("--max-model-len", "8192")
@@ -103,6 +127,7 @@ def test_a_longer_context_needs_an_explicit_word(configure):
     assert configure("--max-model-len", "8192", "--allow-long-max-model-len").max_model_len == 8192
 
 
+@pytest.mark.row("F-241")
 def test_a_disabled_window_caps_the_context(configure):
     config = configure("--disable-sliding-window", architectures=["MistralForCausalLM"], sliding_window=512)
     assert config.max_model_len == 512
