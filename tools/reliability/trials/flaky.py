@@ -47,7 +47,12 @@ def main() -> int:
             failed.update(found)
             count = max(count, ran)
             took = time.monotonic() - began
-            print(f"run {number} of {options.runs}: {len(found)} of {ran} failed, {took:.0f} s", flush=True)
+            print(
+                f"run {number} of {options.runs}: {len(found)} of {ran} failed, {took:.0f} s",
+                *sorted(found),
+                sep="\n  ",
+                flush=True,
+            )
     print_failures(failed, options.runs, count)
     return 1 if failed else 0
 
