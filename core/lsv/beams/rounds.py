@@ -234,7 +234,7 @@ class BeamSearches:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         """Loaded for the first request with stop strings."""
-        return Tokenizer.load(self._config.tokenizer)
+        return Tokenizer.of(self._config)
 
 
 def _params(asked: RequestGroup) -> SamplingParams:
