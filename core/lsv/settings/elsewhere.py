@@ -12,6 +12,9 @@ from lsv.settings import Setting, SettingType
 from lsv.settings.neutral import neutral
 from lsv.settings.setting import ANYTHING
 
+ELSEWHERE = "Known from elsewhere"
+"""The heading that the help shows them under."""
+
 
 class _Row(NamedTuple):
     """The neutral values, and the type where they do not say it."""

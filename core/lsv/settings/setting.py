@@ -149,3 +149,8 @@ def _refusal(setting: Setting, source: str, expected: str, value: Any) -> Config
     return ConfigError(
         f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}{meaning}", param=setting.name
     )
+
+
+def grouped(group: str, scope: str, *settings: Setting) -> tuple[Setting, ...]:
+    """Settings that the help shows under one heading, and that the commands of one scope take."""
+    return tuple(msgspec.structs.replace(setting, group=group, scope=scope) for setting in settings)

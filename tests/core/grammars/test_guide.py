@@ -303,7 +303,7 @@ def make_compiler(backends: dict[str, Backend], monkeypatch: pytest.MonkeyPatch)
     catalog = catalog_of(Manifest)
     monkeypatch.setattr(catalog, "load", lambda offer: lambda vocabulary: backends[offer.load])
     monkeypatch.setattr("lsv.grammars.compiler.read_vocabulary", lambda tokenizer, size: None)
-    monkeypatch.setattr("lsv.grammars.compiler.Tokenizer.load", lambda path: None)
+    monkeypatch.setattr("lsv.grammars.compiler.Tokenizer.of", lambda config: None)
     return lambda **given: GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto")), **given)
 
 
