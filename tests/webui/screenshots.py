@@ -69,12 +69,21 @@ CALLED = (
 )
 """Deltas of an answer that asks for a tool."""
 
+RECKONED = (
+    {"reasoning_content": "I need to work out 3847 * 29."},
+    {"tool_calls": [{"index": 0, "id": "a", "type": "function",
+                     "function": {"name": "calculate", "arguments": '{"expression": "3847 * 29"}'}}]},
+)  # fmt: skip
+"""Deltas of an answer that calls a tool of the page."""
+
 ANSWERS: Mapping[str, Written] = {
     "How high is a rainbow?": WRITTEN,
     "What is this?": "A red circle on white, three short beeps, and a blue square that moves to the right.",
     "Why is the sky blue?": "Air scatters short waves more than long ones: blue light reaches us from everywhere.",
     "How far is the Moon?": THOUGHT,
     "How high is it over a rainbow?": CALLED,
+    "What is 3847 * 29?": RECKONED,
+    "111563": "3847 * 29 = 111563.",
 }
 
 TOPICS = (
@@ -207,8 +216,20 @@ def history(visit: Visit) -> None:
 
 def settings(visit: Visit) -> None:
     visit.page.click("#lsv-settings .toggle-button")
+    visit.page.get_by_text("Tools", exact=True).click()
     visit.page.get_by_text("Structured output").click()
     visit.page.wait_for_timeout(500)
+
+
+def tools(visit: Visit) -> None:
+    visit.page.click("#lsv-settings .toggle-button")
+    visit.page.get_by_text("Tools", exact=True).click()
+    visit.page.get_by_label("Calculator").check()
+    visit.page.get_by_label("Think first").check()
+    if visit.page.viewport_size["width"] < 768:
+        visit.page.click("#lsv-settings .toggle-button")
+    visit.ask("What is 3847 * 29?")
+    visit.page.wait_for_timeout(1000)
 
 
 def dashboard(visit: Visit) -> None:
@@ -241,7 +262,7 @@ def dead(visit: Visit) -> None:
 
 VIEWS: tuple[Callable[[Visit], None], ...] = (
     empty, text, attached, media, streaming, thinking, thought, edited, scrolled, broken, refused, history, settings,
-    dashboard_begins, dashboard, transcribe, transcribed, dead,
+    tools, dashboard_begins, dashboard, transcribe, transcribed, dead,
 )  # fmt: skip
 
 

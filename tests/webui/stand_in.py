@@ -17,7 +17,13 @@ WORDS = "Three beeps, then a voice."
 
 OPENAPI = {
     "paths": {"/v1/audio/transcriptions": {}},
-    "components": {"schemas": {"ChatRequest": {"properties": {"messages": {}, "response_format": {}}}}},
+    "components": {
+        "schemas": {
+            "ChatRequest": {
+                "properties": {name: {} for name in ("messages", "response_format", "tools", "chat_template_kwargs")}
+            }
+        }
+    },
 }
 
 SEGMENTS = ({"start": 0.0, "end": 1.5, "text": " Three beeps,"}, {"start": 1.5, "end": 2.75, "text": " then a voice."})

@@ -137,7 +137,7 @@ async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
     """This one refuses ``response_format``."""
     from lsv_webui.chat.tab import ChatTab
 
-    chat, values = Chat(), ["fake", "", "", '{"type": "object"}', *[""] * len(NUMBERS)]
+    chat, values = Chat(), ["fake", "", "", '{"type": "object"}', [], False, *[""] * len(NUMBERS)]
     chat.ask("Hello")
     window: Any = SimpleNamespace(session_hash="a")
     async for _ in ChatTab(Api(api.url)).answer(window, "", chat, *values):
@@ -260,5 +260,8 @@ async def test_tool_calls_are_put_together(stand_in) -> None:
     ]
     stand_in.answer = [{"tool_calls": [piece]} for piece in pieces]
     message = await answered(Api(stand_in.url))
-    assert message.calls == [ToolCall(name="look", arguments='{"at": 1}'), ToolCall(name="go", arguments="{}")]
+    assert message.calls == [
+        ToolCall(id="a", name="look", arguments='{"at": 1}'),
+        ToolCall(id="b", name="go", arguments="{}"),
+    ]
     assert "an empty answer" not in message.note

@@ -176,8 +176,8 @@ def test_only_the_answer_is_in_what_is_copied_and_sent_back() -> None:
     assert request_messages(chat)[1] == {"role": "assistant", "content": "  A cat."}
 
 
-def test_tool_calls_are_shown_and_not_sent_back() -> None:
-    """They would have to be followed by what the tools answered, which nobody here can."""
+def test_tool_calls_are_shown_and_not_sent_back_before_they_ran() -> None:
+    """They would have to be followed by what the tools answered."""
     calls = [ToolCall(name="look", arguments='{"at": "``` é"}'), ToolCall(name="go", arguments='{"to')]
     chat = talk("one", "", "two")
     chat.messages[1].calls = calls
@@ -193,7 +193,7 @@ def test_tool_calls_are_shown_and_not_sent_back() -> None:
 def test_settings_become_fields() -> None:
     numbers = {"temperature": "0,5", "max_tokens": "20"}
     fields = RequestFields.of(
-        ["m", None, "", '{"type": "object"}', *(numbers.get(number.field, "") for number in NUMBERS)]
+        ["m", None, "", '{"type": "object"}', None, None, *(numbers.get(number.field, "") for number in NUMBERS)]
     )
     found = fields.as_json()
     assert found.pop("response_format")["json_schema"]["schema"] == {"type": "object"}
@@ -204,4 +204,4 @@ def test_what_is_no_number_is_told() -> None:
     for text in ("warm", "1.5"):
         values = [text if number.field == "seed" else "" for number in NUMBERS]
         with pytest.raises(BadRequest, match=r"Seed under Settings must be a whole number"):
-            RequestFields.of(["m", "", "", "", *values]).as_json()
+            RequestFields.of(["m", "", "", "", [], False, *values]).as_json()

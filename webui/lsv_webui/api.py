@@ -38,14 +38,19 @@ class Abilities(NamedTuple):
 
     transcribes: bool = False
     structures: bool = False
+    calls: bool = False
+    thinks: bool = False
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Abilities:
         """What its ``/openapi.json`` offers."""
         schemas = document.get("components", {}).get("schemas", {})
+        chats = [fields for schema in schemas.values() if "messages" in (fields := set(_fields(schema)))]
         return cls(
             transcribes="/v1/audio/transcriptions" in document.get("paths", {}),
-            structures=any({"messages", "response_format"} <= set(_fields(schema)) for schema in schemas.values()),
+            structures=any("response_format" in fields for fields in chats),
+            calls=any("tools" in fields for fields in chats),
+            thinks=any("chat_template_kwargs" in fields for fields in chats),
         )
 
 

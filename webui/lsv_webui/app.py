@@ -81,7 +81,7 @@ class Page:
                 self._seen,
                 self._status,
                 self._controls.model,
-                self._controls.structured,
+                *self._controls.panels,
                 self._transcribing,
                 *self._chat.offering,
             ],
@@ -96,21 +96,22 @@ class Page:
 
         A page that was just opened has no model yet, and takes the one that was ``chosen`` last in this browser.
         """
+        unchanged = 2 + len(self._controls.panels) + len(self._chat.offering)
         try:
             pill = _health_pill(await self._api.health(key))
             models, abilities = await self._api.models(key), await self._api.abilities(key)
         except LsvError as error:
             pill = _pill("down", error.message)
-            return (pill, *seen[1:]), _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))
+            return (pill, *seen[1:]), _changed(pill, seen[0]), *[gr.skip()] * unchanged
         model = next((model for model in models if model.name == (name or chosen)), models[0])
         found = (pill, model, models, abilities)
         if found[1:] == seen[1:]:
-            return found, _changed(pill, seen[0]), *[gr.skip()] * (3 + len(self._chat.offering))
+            return found, _changed(pill, seen[0]), *[gr.skip()] * unchanged
         return (
             found,
             pill,
             gr.update(choices=[model.name for model in models], value=model.name),
-            self._controls.show_abilities(abilities),
+            *self._controls.show_abilities(abilities),
             gr.update(visible=abilities.transcribes and any(model.takes("audio") for model in models)),
             *self._chat.offer(model),
         )

@@ -21,7 +21,7 @@ MEASURABLE_SECONDS = 0.1
 
 _ENDS = {
     "length": "cut off at the length limit",
-    "tool_calls": "asks for a tool, which this page does not run",
+    "tool_calls": "asks for a tool",
     "content_filter": "withheld by a content filter",
 }
 """What is said of finish reasons other than the usual one."""
@@ -130,6 +130,7 @@ def _extend(calls: list[ToolCall], delta: Mapping[str, Any]) -> None:
     if index >= len(calls):
         calls.append(ToolCall())
     call = calls[min(index, len(calls) - 1)]
+    call.id = call.id or delta.get("id") or ""
     call.name += function.get("name") or ""
     call.arguments += function.get("arguments") or ""
 

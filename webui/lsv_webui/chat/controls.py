@@ -8,9 +8,10 @@ import gradio as gr
 
 from lsv_webui.api import Abilities
 from lsv_webui.chat.request_fields import NUMBERS, Number
+from lsv_webui.chat.tools import TOOLS
 from lsv_webui.chat.view import QUIET
 
-_REMEMBERED = 3 + len(NUMBERS)
+_DEFAULTS: tuple[Any, ...] = ("", "", "", [], False, *[""] * len(NUMBERS))
 _REMEMBER = "(...values) => [values.map(value => value ?? '')]"
 
 
@@ -20,6 +21,9 @@ class Controls:
     model: gr.Dropdown
     key: gr.Textbox
     system: gr.Textbox
+    calling: gr.Accordion
+    tools: gr.CheckboxGroup
+    thinks: gr.Checkbox
     structured: gr.Accordion
     schema: gr.Textbox
     numbers: tuple[gr.Textbox, ...]
@@ -32,6 +36,15 @@ class Controls:
         )
         with gr.Row(elem_id="lsv-sampling"):
             self.numbers = tuple(map(_number, NUMBERS))
+        self.thinks = gr.Checkbox(
+            label="Think first", info="If the model can: its thoughts are folded above the answer.", visible=False
+        )
+        with gr.Accordion("Tools", open=False, visible=False, elem_id="lsv-tools") as self.calling:
+            self.tools = gr.CheckboxGroup(
+                [(tool.label, tool.name) for tool in TOOLS],
+                label="Offered to the model",
+                info="The page runs the calls and sends their results back.",
+            )
         with gr.Accordion("Structured output", open=False, visible=False) as self.structured:
             self.schema = gr.Textbox(
                 label="JSON schema",
@@ -46,7 +59,7 @@ class Controls:
         for component in self._remembered:
             # In the browser alone, so that the last value entered is also the last one stored.
             component.change(None, self._remembered, self._kept, js=_REMEMBER, **QUIET)
-        reset.click(lambda: [""] * _REMEMBERED, None, self._remembered, **QUIET)
+        reset.click(lambda: list(_DEFAULTS), None, self._remembered, **QUIET)
 
     def render_model(self) -> None:
         self.model = gr.Dropdown(
@@ -68,15 +81,20 @@ class Controls:
 
     @property
     def _remembered(self) -> list[Any]:
-        return [self.key, self.system, self.schema, *self.numbers]
+        return [self.key, self.system, self.schema, self.tools, self.thinks, *self.numbers]
 
     def restore(self, page: gr.Blocks) -> Any:
         """Fill in the stored settings when the page opens; returns the event, so that others can follow it."""
         return page.load(_restore, self._kept, self._remembered, **QUIET)
 
-    def show_abilities(self, abilities: Abilities) -> Any:
-        """Show the panel for structured output if the server supports that."""
-        return gr.update(visible=abilities.structures)
+    @property
+    def panels(self) -> list[Any]:
+        """The components that depend on the server."""
+        return [self.thinks, self.calling, self.structured]
+
+    def show_abilities(self, abilities: Abilities) -> tuple[Any, ...]:
+        """Show the panels for thinking, tools and structured output if the server supports them."""
+        return tuple(gr.update(visible=can) for can in (abilities.thinks, abilities.calls, abilities.structures))
 
 
 def _number(number: Number) -> gr.Textbox:
@@ -84,5 +102,5 @@ def _number(number: Number) -> gr.Textbox:
 
 
 def _restore(kept: Any) -> list[Any]:
-    fits = isinstance(kept, list) and len(kept) == _REMEMBERED and all(isinstance(value, str) for value in kept)
-    return list(kept) if fits else [gr.skip()] * _REMEMBERED
+    fits = isinstance(kept, list) and [type(value) for value in kept] == [type(value) for value in _DEFAULTS]
+    return list(kept) if fits else [gr.skip()] * len(_DEFAULTS)

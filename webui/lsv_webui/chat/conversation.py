@@ -13,17 +13,19 @@ TITLE_LENGTH = 42
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    """A tool that a model wants called; ``arguments`` are JSON as it wrote it."""
+    """A tool that a model wants called; ``arguments`` are JSON as it wrote it. ``result`` is there once it has run."""
 
+    id: str = ""
     name: str = ""
     arguments: str = ""
+    result: str | None = None
 
 
 class Message(msgspec.Struct, kw_only=True):
     """One message. ``files`` are paths of uploads, ``note`` the figures of an answer, ``error`` why there is none.
 
-    ``thinking`` is what a model wrote before its answer, in ``thinking_seconds``. That and ``calls`` are shown, but
-    are no part of the answer: neither is sent back.
+    ``thinking`` is what a model wrote before its answer, in ``thinking_seconds``: shown, but not sent back. ``calls``
+    are sent back once they have run.
     """
 
     role: Literal["user", "assistant"]
@@ -41,13 +43,19 @@ class Message(msgspec.Struct, kw_only=True):
         return bool(self.text or self.files or self.thinking or self.calls or self.error)
 
     @property
+    def ran(self) -> bool:
+        """Of an answer, whether it has calls and each has its result."""
+        return bool(self.calls) and all(call.result is not None for call in self.calls)
+
+    @property
     def finished(self) -> bool:
         """Of an answer, whether nothing more will come: it has its figures or an error."""
         return bool(self.note or self.error)
 
 
 class Chat(msgspec.Struct, kw_only=True):
-    """A conversation; user and assistant take turns. It has no ``id`` before the first message.
+    """A conversation; user and assistant take turns, but for answers with calls, which another one follows. It has no
+    ``id`` before the first message.
 
     ``at`` is when it last changed, in seconds since 1970.
     """

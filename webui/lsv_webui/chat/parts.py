@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import mimetypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest
-from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.conversation import Chat, Message, ToolCall
 
 _KINDS = {"image_url": "image", "input_audio": "audio", "video_url": "video"}
 
@@ -50,7 +51,8 @@ def request_messages(chat: Chat, system: str = "") -> list[dict[str, Any]]:
     told = [{"role": "system", "content": system}] if system.strip() else []
     followed = zip(chat.messages, [*chat.messages[1:], None], strict=True)
     kept = [message for message, following in followed if _is_sent(message, following)]
-    return [*told, *(_request_message(message, last=message is kept[-1]) for message in kept)]
+    asked = next((message for message in reversed(kept) if message.role == "user"), None)
+    return [*told, *(said for message in kept for said in _request_message(message, last=message is asked))]
 
 
 def sent_kinds(messages: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -61,16 +63,30 @@ def sent_kinds(messages: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _is_sent(message: Message, following: Message | None) -> bool:
     if message.role == "assistant":
-        return bool(message.text)
-    return following is None or (following.role == "assistant" and bool(following.text))
+        return bool(message.text) or message.ran
+    return following is None or (following.role == "assistant" and (bool(following.text) or following.ran))
 
 
-def _request_message(message: Message, *, last: bool) -> dict[str, Any]:
+def _request_message(message: Message, *, last: bool) -> list[dict[str, Any]]:
+    """A message, and the results of its calls behind it."""
     files = [path for path in message.files if last or _is_there(path)]
+    if message.ran:
+        called = [_call(call) for call in message.calls]
+        results = [{"role": "tool", "tool_call_id": call.id, "content": call.result} for call in message.calls]
+        return [{"role": message.role, "content": message.text or None, "tool_calls": called}, *results]
     if not files:
-        return {"role": message.role, "content": message.text}
+        return [{"role": message.role, "content": message.text}]
     text = [{"type": "text", "text": message.text}] if message.text else []
-    return {"role": message.role, "content": [*map(content_part, files), *text]}
+    return [{"role": message.role, "content": [*map(content_part, files), *text]}]
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """A call as the API takes it back: one whose arguments are not JSON is sent without them."""
+    try:
+        arguments = call.arguments if isinstance(json.loads(call.arguments), dict) else "{}"
+    except ValueError:
+        arguments = "{}"
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 def _is_there(path: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lsv.errors import BadRequest
+from lsv_webui.api import Abilities
+from lsv_webui.chat.tools import offered
 
 
 class Number(NamedTuple):
@@ -42,13 +44,23 @@ class RequestFields(NamedTuple):
     key: str
     system: str
     schema: str
+    tools: tuple[str, ...]
+    thinks: bool
     numbers: tuple[str, ...]
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> RequestFields:
-        model, *rest = values
-        key, system, schema, *numbers = (text or "" for text in rest)
-        return cls(model, key.strip(), system, schema, tuple(numbers))
+        model, key, system, schema, tools, thinks, *numbers = values
+        texts = ((key or "").strip(), system or "", schema or "")
+        return cls(model, *texts, tuple(tools or ()), bool(thinks), tuple(text or "" for text in numbers))
+
+    def within(self, abilities: Abilities) -> RequestFields:
+        """Without what was entered for another server, whose panels are hidden here."""
+        return self._replace(
+            schema=self.schema if abilities.structures else "",
+            tools=self.tools if abilities.calls else (),
+            thinks=self.thinks and abilities.thinks,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The request fields; empty settings are left out. Raises ``BadRequest`` for a value that can't be parsed."""
@@ -58,6 +70,10 @@ class RequestFields(NamedTuple):
                 found[number.field] = number.read(text.strip())
         if self.schema.strip():
             found["response_format"] = _response_format(self.schema)
+        if self.tools:
+            found["tools"] = offered(self.tools)
+        if self.thinks:
+            found["chat_template_kwargs"] = {"enable_thinking": True}
         return found
 
 

@@ -13,7 +13,7 @@ import gradio as gr
 
 from lsv.errors import LsvError
 from lsv_webui.api import Api, Model
-from lsv_webui.chat import conversation, media
+from lsv_webui.chat import conversation, media, tools
 from lsv_webui.chat.answer import write
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.conversation import Chat, Message
@@ -217,11 +217,23 @@ class ChatTab:
             yield entries(chat), chat, chat.record(), _listed(index, chat, first=True), _writing()
             # This reads files, so it runs in a thread.
             messages = await asyncio.to_thread(request_messages, chat, fields.system)
-            if fields.schema and not (await self._api.abilities(fields.key or None)).structures:
-                fields = fields._replace(schema="")  # entered for another server; its panel is hidden here
+            if fields.schema or fields.tools or fields.thinks:
+                fields = fields.within(await self._api.abilities(fields.key or None))
             body = {**fields.as_json(), "messages": messages}
             if kinds := sent_kinds(messages):
                 media.check(await self._api.model(fields.model, fields.key or None), kinds)
+            async for drawn in self._loop(body, chat, turn, fields):
+                yield drawn
+        except LsvError as error:
+            chat.messages.append(Message(role="assistant", error=error.message))
+        finally:
+            self._end(turn, request)
+        if not turn.left:
+            yield entries(chat), chat, chat.record(), gr.skip(), gr.skip()
+
+    async def _loop(self, body: dict[str, Any], chat: Chat, turn: Turn, fields: RequestFields) -> AsyncIterator[Drawn]:
+        """Stream an answer; where it calls tools of the page, run them and stream the one that follows."""
+        for _ in range(tools.ROUNDS):
             message = Message(role="assistant")
             chat.messages.append(message)
             yield entries(chat), *(gr.skip(),) * 4
@@ -230,12 +242,10 @@ class ChatTab:
                     if not turn.left:
                         kept = chat.record() if time.time() > chat.at + KEEP_SECONDS else gr.skip()
                         yield entries(chat), gr.skip(), kept, gr.skip(), gr.skip()
-        except LsvError as error:
-            chat.messages.append(Message(role="assistant", error=error.message))
-        finally:
-            self._end(turn, request)
-        if not turn.left:
-            yield entries(chat), chat, chat.record(), gr.skip(), gr.skip()
+            if not (fields.tools and message.calls) or message.error or turn.stop.is_set():
+                return
+            tools.run(message.calls, fields.tools)
+            body["messages"] = await asyncio.to_thread(request_messages, chat, fields.system)
 
     async def rest(self, request: gr.Request) -> Any:
         """The message box once an answer has ended: ready to send, unless another is being written by now."""

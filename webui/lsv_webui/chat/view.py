@@ -55,13 +55,18 @@ def _thinking(message: Message) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> str:
-    """The call as Markdown, with its arguments laid out once they are complete."""
+    """The call as Markdown, with its arguments laid out once they are complete, and its result once it has run."""
     try:
         arguments = json.dumps(json.loads(call.arguments), indent=2, ensure_ascii=False)
     except ValueError:
         arguments = call.arguments
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", arguments)), default=0))
-    return f"Calls **`{call.name}`**\n\n{fence}json\n{arguments}\n{fence}"
+    called = f"Calls **`{call.name}`**\n\n{_fenced(arguments, 'json')}"
+    return called if call.result is None else f"{called}\n\nResult\n\n{_fenced(call.result, 'text')}"
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _state(message: Message) -> str:
