@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -19,7 +19,7 @@ from demo_training.senses.clips import clip
 from demo_training.senses.pictures import AMONG_SEVERAL, SCENES, Scenes, picture
 from demo_training.senses.sounds import sound
 from demo_training.senses.tower import Tower
-from demo_training.template import END_OF_TEXT, END_OF_TURN, MEDIA, turn_start
+from demo_training.template import END_OF_TEXT, END_OF_TURN, MEDIA, THINK, THOUGHT, turn_start
 from lsv.request.media import Modality
 from lsv_demo.senses.inputs import FRAMES, HOPS, MERGED, PATCHES, RATE, SIDE, cut
 
@@ -66,8 +66,8 @@ class Row:
         self.weights += [0.0] * count
         self.items.append((shown, item))
 
-    def ask(self, turn: Turn, shown: Shown | None, first: bool) -> None:
-        """A user's turn, with something shown before or behind its text, and its answer."""
+    def ask(self, turn: Turn, shown: Shown | None, first: bool, thought: str = "") -> None:
+        """A user's turn, with something shown before or behind its text, and its answer, with any ``thought`` first."""
         self.say(turn_start("user"), 0.0)
         if shown is not None and first:
             self.show(shown)
@@ -75,8 +75,8 @@ class Row:
         if shown is not None and not first:
             self.show(shown)
         self.say(END_OF_TURN, 0.0)
-        self.say("\n" + turn_start("assistant"), 0.0)
-        self.say(turn.answer + END_OF_TURN, 1.0)
+        self.say("\n" + turn_start("assistant") + (THINK if thought else ""), 0.0)
+        self.say((thought + THOUGHT if thought else "") + turn.answer + END_OF_TURN, 1.0)
         self.say("\n", 0.0)
 
 
@@ -86,13 +86,23 @@ def _choose(turns: Sequence[Turn], count: int, rng: Random) -> list[Turn]:
     return [turn for _, turn in sorted(zip(keys, turns, strict=True), key=lambda pair: -pair[0])[:count]]
 
 
+def opening(rng: Random) -> str:
+    """A system turn in the template's form, or nothing."""
+    messages = system_turn(rng) if rng.random() < 0.5 else []
+    return "".join(turn_start(message["role"]) + message["content"] + END_OF_TURN + "\n" for message in messages)
+
+
 def conversation(
-    tokenizer: Tokenizer, kind: Modality, texts: Iterator[Question], rng: Random, scenes: Scenes = SCENES
+    tokenizer: Tokenizer,
+    kind: Modality,
+    texts: Iterator[Question],
+    rng: Random,
+    scenes: Scenes = SCENES,
+    opening: Callable[[Random], str] = opening,
 ) -> Row:
     """One or two items of a kind, each with several questions, now and then one about something else."""
     row = Row(tokenizer)
-    for message in system_turn(rng) if rng.random() < 0.5 else []:
-        row.say(turn_start(message["role"]) + message["content"] + END_OF_TURN + "\n", 0.0)
+    row.say(opening(rng), 0.0)
     for _ in range(1 if rng.random() < 0.92 else 2):
         shown = draw(kind, "train", rng, scenes)
         turns = _choose(shown.turns, rng.choice((3, 4, 5)), rng)

@@ -126,7 +126,7 @@ def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: T
         MasterWeights(tower, course.tower_rate, course.tower_rate * 0.15),
         MasterWeights(learner.fields, 0.02, 0.004),
     )
-    shown, rehearsed = conversations(tokenizer, course), rehearsals(tokenizer, course)
+    shown, rehearsed = conversations(tokenizer, course), rehearsals(tokenizer, course.seed, course.text_tokens)
     started, mean = time.monotonic(), [0.0, 0.0, 0.0]
     for step in range(course.steps):
         language.set_attn_implementation("eager")
@@ -175,14 +175,14 @@ def conversations(tokenizer: Tokenizer, course: Course) -> Iterator[Batch]:
         yield collate(tokenizer, pack(rows, PACKED))
 
 
-def rehearsals(tokenizer: Tokenizer, course: Course) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of the text that the language model knows already."""
-    rng = Random(f"rehearsals {course.seed}")
-    rows = rows_by_length(tokenizer, course.seed + 1, late=True)
+def rehearsals(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches of ``tokens`` of the text that the language model knows already."""
+    rng = Random(f"rehearsals {seed}")
+    rows = rows_by_length(tokenizer, seed + 1, late=True)
     while True:
         length = rng.choices(list(LENGTHS), list(LENGTHS.values()))[0]
-        tokens, weights = rows[length].batch(max(1, course.text_tokens // length))
-        yield torch.from_numpy(tokens), torch.from_numpy(weights)
+        ids, weights = rows[length].batch(max(1, tokens // length))
+        yield torch.from_numpy(ids), torch.from_numpy(weights)
 
 
 def main() -> None:
