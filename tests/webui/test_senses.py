@@ -1,4 +1,4 @@
-"""The page in front of real servers: lsv-demo is shown a picture, a sound and a clip; tiny models see and listen."""
+"""The page in front of real servers: lsv-demo is shown things and follows a schema; tiny models see and listen."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from .conftest import WORDS_SO_FAR, Command, ask, attach, free_port, last_answer
 from .media_files import draw_circle, move_square, play_beeps
 
 FORMS = (("Text", "v.length > 0"), ("SRT", "v.includes(' --> ')"), ("WebVTT", "v.startsWith('WEBVTT')"))
+
+CARD = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Mira", "Tobin"]}, "town": {"enum": ["Lorn", "Pell"]}},
+    "required": ["name", "town"],
+    "additionalProperties": False,
+}
 
 pytestmark = [pytest.mark.xdist_group("webui"), pytest.mark.slow]
 
@@ -92,6 +99,17 @@ def test_the_demo_says_what_it_is_shown(
     assert "first token" in note(page)
     assert re.search(right, last_answer(page).inner_text(), re.IGNORECASE), last_answer(page).inner_text()
     see_the_dashboard_moved(page)
+
+
+def test_the_demo_follows_a_schema(demo: str, pages: Any, visit: Any) -> None:
+    page = visit(pages.url(demo))
+    page.click("#lsv-settings .toggle-button")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_text("Structured output").click()
+    page.get_by_label("JSON schema").fill(json.dumps(CARD))
+    ask(page, "Give Mira's card as JSON.")
+    note(page)
+    assert json.loads(last_answer(page).inner_text()) == {"name": "Mira", "town": "Lorn"}
 
 
 def test_a_model_that_sees_is_shown_pictures_and_offered_nothing_else(
