@@ -200,13 +200,6 @@ def test_settings_become_fields() -> None:
     assert found == {"model": "m", "temperature": 0.5, "max_tokens": 20}
 
 
-def test_thoughts_are_not_asked_for_where_a_schema_leaves_no_room() -> None:
-    numbers = [""] * len(NUMBERS)
-    plain, held = (RequestFields.of(["m", "", "", schema, [], True, *numbers]).as_json() for schema in ("", "{}"))
-    assert plain["chat_template_kwargs"] == {"enable_thinking": True}
-    assert "chat_template_kwargs" not in held
-
-
 def test_what_is_no_number_is_told() -> None:
     for text in ("warm", "1.5"):
         values = [text if number.field == "seed" else "" for number in NUMBERS]

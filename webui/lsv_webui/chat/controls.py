@@ -37,9 +37,7 @@ class Controls:
         with gr.Row(elem_id="lsv-sampling"):
             self.numbers = tuple(map(_number, NUMBERS))
         self.thinks = gr.Checkbox(
-            label="Think first",
-            info="If the model can, and without a schema. Thoughts are folded above the answer.",
-            visible=False,
+            label="Think first", info="If the model can: its thoughts are folded above the answer.", visible=False
         )
         with gr.Accordion("Tools", open=False, visible=False, elem_id="lsv-tools") as self.calling:
             self.tools = gr.CheckboxGroup(

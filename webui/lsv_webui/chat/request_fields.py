@@ -72,7 +72,7 @@ class RequestFields(NamedTuple):
             found["response_format"] = _response_format(self.schema)
         if self.tools:
             found["tools"] = offered(self.tools)
-        if self.thinks and not self.schema.strip():  # a schema holds from the first token on: no room for thoughts
+        if self.thinks:
             found["chat_template_kwargs"] = {"enable_thinking": True}
         return found
 
