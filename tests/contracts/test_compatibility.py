@@ -30,6 +30,11 @@ def test_rows_that_tests_name_exist_and_nothing_contradicts_them() -> None:
     assert "tests/launch/test_recipes.py::test_the_line_for_gaudis" in held["F-196"]
 
 
+def test_the_page_is_what_the_tests_say() -> None:
+    page = compatibility.page(compatibility.read_table(), compatibility.find_tests())
+    assert compatibility.DOCUMENT.read_text(encoding="utf-8") == page, "run python tools/compatibility.py --write"
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -130,6 +130,7 @@ def test_answers_and_scores_are_those_of_transformers(llm: LLM, model: Any, case
         check(output, model, prompt, params)
 
 
+@pytest.mark.row("F-961")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_way_of_computing_changes_an_answer(checkpoint: Path, llm: LLM, model: Any, engine: str) -> None:
     given, params = prompts(), [beams(**CASES[case]) for case in ("plain", "some", "ended")]
