@@ -22,14 +22,20 @@ _PARAM = "logits_processors"
 def complete_processors(config: EngineConfig, params: SamplingParams, *, inline: bool) -> SamplingParams:
     """The parameters as they will run: with the processors of the engine, which are told what the request asks.
 
-    ``inline`` says whether the engine is in this process. Raises ``BadRequest`` for functions where it is not, and for
-    arguments that nobody would read.
+    ``inline`` says whether the engine is in this process. Raises ``BadRequest`` for functions where it is not, for
+    arguments that nobody would read, and for beam search beside processors.
     """
     if CALLABLES in params.logits_processors and not (inline and config.executor == "inline"):
         raise BadRequest(
             f"{_PARAM}: functions can't be sent to an engine in another process; "
             "name a class by LLM(logits_processors=[...]) or --logits-processors instead",
             param=_PARAM,
+        )
+    if config.logits_processors and params.use_beam_search:
+        raise BadRequest(
+            "use_beam_search: beams go by the model's own log probabilities, and this engine has logits processors "
+            "(--logits-processors) that change what answers are drawn from: leave it out, or use one without",
+            param="use_beam_search",
         )
     if config.logits_processors:
         told = params.replace(logits_processors={})

@@ -91,6 +91,9 @@ def test_a_class_is_as_good_as_its_name():
         (found,) = answers(llm, GREEDY.replace(max_tokens=1))
     with LLM("lsv-demo", logits_processors=[f"{__name__}:Backwards", Backwards], **OPTIONS) as llm:
         (again,) = answers(llm, GREEDY.replace(max_tokens=1))
+        with pytest.raises(BadRequest, match="this engine has logits processors") as refused:
+            answers(llm, GREEDY.replace(max_tokens=1, use_beam_search=True, best_of=2))
+        assert refused.value.param == "use_beam_search"
     with LLM("lsv-demo", **OPTIONS) as llm:
         assert again == answers(llm, GREEDY.replace(max_tokens=1))[0] != found
 
