@@ -127,14 +127,24 @@ def test_structured_output_is_asked_for_where_the_server_has_it(able, pages, vis
     assert able.body["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
-def test_what_a_server_can_not_do_is_not_shown(api, pages, visit) -> None:
-    page = visit(pages.url(api.url))
+@pytest.fixture
+def other() -> Iterator[StandIn]:
+    """A server that is not lsv, and does not tell what it can do."""
+    server = StandIn({"words": ["text"]}, lsv=False)
+    yield server
+    server.stop()
+
+
+def test_what_a_server_can_not_do_is_not_shown(other, pages, visit) -> None:
+    page = visit(pages.url(other.url))
     page.wait_for_selector("#lsv-status .ready")
-    page.get_by_text("fake takes text only").wait_for()
+    page.get_by_text("words takes text only").wait_for()
     assert page.get_by_role("tab").all_inner_texts() == ["Chat", "Dashboard"]
     assert page.locator("#lsv-box :is(input[type=file], .microphone-button)").count() == 0
     page.click("#lsv-settings .toggle-button")
-    assert page.get_by_text("Structured output").count() == 0
+    page.get_by_text("System prompt").wait_for()
+    for panel in ("Structured output", "Tools", "Think first"):
+        assert page.get_by_text(panel, exact=True).count() == 0
 
 
 def test_keys_reach_what_is_there_and_nothing_else(able, pages, visit) -> None:
