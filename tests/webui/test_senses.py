@@ -1,4 +1,4 @@
-"""The page in front of real servers: lsv-demo is shown things and follows a schema; tiny models see and listen."""
+"""The page in front of real servers: lsv-demo is shown things and calls tools; tiny models see and listen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lsv_webui.chat.tools import make_weather
 
 from .conftest import WORDS_SO_FAR, Command, ask, attach, free_port, last_answer, note
 from .media_files import draw_circle, move_square, play_beeps
@@ -101,14 +103,33 @@ def test_the_demo_says_what_it_is_shown(
     see_the_dashboard_moved(page)
 
 
-def test_the_demo_follows_a_schema(demo: str, pages: Any, visit: Any) -> None:
+def test_the_demo_calls_the_tools_of_the_page_and_follows_a_schema(demo: str, pages: Any, visit: Any) -> None:
     page = visit(pages.url(demo))
     page.click("#lsv-settings .toggle-button")
     page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Think first").check()
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("Calculator").check()
+    page.get_by_label("Weather").check()
+    ask(page, "What is 3847 * 29?")
+    page.get_by_text("3847 * 29 = 111563.").wait_for()
+    assert page.locator("#lsv-chat .thought-group").count() == 2
+    page.wait_for_selector("#lsv-box .submit-button")
+    page.click("#lsv-new")
+    page.wait_for_selector(".lsv-greeting")
+    ask(page, "What is the weather in Bern?")
+    page.get_by_text("It is", exact=False).and_(page.get_by_text("in Bern,", exact=False)).last.wait_for()
+    assert make_weather("Bern").partition(",")[0] in last_answer(page).inner_text()
+    page.wait_for_selector("#lsv-box .submit-button")
+    page.click("#lsv-new")
+    page.wait_for_selector(".lsv-greeting")
+    page.get_by_label("Calculator").uncheck()
+    page.get_by_label("Weather").uncheck()
     page.get_by_text("Structured output").click()
     page.get_by_label("JSON schema").fill(json.dumps(CARD))
     ask(page, "Give Mira's card as JSON.")
     note(page)
+    page.wait_for_selector("#lsv-box .submit-button")
     assert json.loads(last_answer(page).inner_text()) == {"name": "Mira", "town": "Lorn"}
 
 

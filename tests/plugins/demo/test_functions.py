@@ -21,30 +21,11 @@ WRITTEN = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n
 
 @pytest.fixture(scope="module")
 def reference() -> AutoTokenizer:
-    """With the template that the course trains for."""
-    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
-def test_without_functions_and_thoughts_prompts_are_those_of_the_shipped_template(reference: AutoTokenizer) -> None:
-    shipped = AutoTokenizer.from_pretrained(CHECKPOINT)
-    contents = [
-        "Hi",
-        "",
-        None,
-        [{"type": "text", "text": "a "}, {"type": "image"}, {"type": "audio"}],
-        " <think> x </think>\n",
-    ]
-    for first in contents:
-        for second in contents:
-            for roles in (("system", "user"), ("user", "assistant"), ("assistant", "tool")):
-                messages = [{"role": role, "content": said} for role, said in zip(roles, (first, second), strict=True)]
-                for prompt in (False, True):
-                    options = {"tokenize": False, "add_generation_prompt": prompt}
-                    assert reference.apply_chat_template(messages, **options) == shipped.apply_chat_template(
-                        messages, **options
-                    )
+def test_the_shipped_template_is_the_one_that_was_trained(reference: AutoTokenizer) -> None:
+    assert reference.chat_template == CHAT_TEMPLATE
 
 
 @pytest.mark.parametrize(

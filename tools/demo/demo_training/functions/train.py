@@ -66,8 +66,12 @@ COURSES = (
     Course(300, early=1.0, seed=0, rows=4, text_tokens=1024, shown={"image": 7, "audio": 1, "video": 1}),
     Course(100, early=1.0, seed=1, rows=3, text_tokens=2048, shown={"image": 5, "audio": 1, "video": 1}),
     Course(220, early=0.0, seed=2, rows=3, text_tokens=1536, shown={"image": 4, "audio": 1, "video": 1}, warm=8),
+    Course(1352, early=0.1, seed=11, rows=3, text_tokens=3072, shown={"image": 6, "audio": 1, "video": 1}, rate=0.01),
+    Course(313, early=0.0, seed=12, rows=3, text_tokens=4096, shown={"image": 6, "audio": 1, "video": 1}, rate=0.006),
 )
-"""Calls are learnt in the first, at the cost of text, which has more room from the second on."""
+"""Calls are learnt in the first three, at the cost of text and of what is shown. The long fourth has room for all,
+at a rate that begins higher and falls all the way; the last has still more text.
+"""
 LENGTH = 512
 """Tokens of a row of conversations with functions."""
 
