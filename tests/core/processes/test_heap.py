@@ -66,3 +66,13 @@ def test_threads_give_back_what_they_freed():
 def test_free_pages_between_used_ones_are_given_back():
     trimmed, grown = run("trimmed")
     assert trimmed < 0.5 * grown
+
+
+def test_tuples_that_python_keeps_for_later_are_given_back():
+    program = (
+        "import gc, sys; from lsv.processes import heap; gc.disable(); heap.trim(); before = sys.getallocatedblocks();"
+        "tuples = [(n, n, n) for n in range(3000)]; del tuples;"
+        "kept = sys.getallocatedblocks() - before; heap.trim(); print(kept, sys.getallocatedblocks() - before)"
+    )
+    kept, left = map(int, subprocess.check_output([sys.executable, "-c", program], text=True).split())
+    assert kept > 1500 > left
