@@ -120,7 +120,7 @@ def answer(*asked):
     return [answers[0] for answers in draw(params)]
 
 def draw(params):
-    outputs = llm.generate(["Who are you?"] * len(params), params, use_tqdm=False)
+    outputs = llm.generate(["The capital of France is"] * len(params), params, use_tqdm=False)
     return [[list(answer.token_ids) for answer in one.outputs] for one in outputs]
 
 (plain,) = answer({})
