@@ -58,6 +58,12 @@ class Admission(msgspec.Struct, frozen=True):
         Admitting a request again changes nothing. Raises ``BadRequest``, ``ContextTooLong`` among them.
         """
         params = None if request.sampling is None else self._checked(request.sampling)
+        if params is not None and params.use_beam_search and request.thinking is not None:
+            raise BadRequest(
+                "thinking_token_budget can't be combined with use_beam_search, which goes by the model's own log "
+                "probabilities: leave it out",
+                param="thinking_token_budget",
+            )
         prompts = tuple(self._prompt(prompt, request, field) for prompt in request.prompts)
         left = [self._left(prompt, 0 if params is None else 1, field) for prompt in prompts]
         if params is None:

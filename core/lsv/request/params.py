@@ -255,8 +255,9 @@ _UNDRAWN: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
     "logits_processors": ({},),
     "structured_outputs": (None,),
+    "repetition_detection": (None,),
 }
-"""What leaves the model's own log probabilities as they are, which a beam search goes by."""
+"""What leaves answers as a beam search finds them: by the model's own log probabilities, to the end of a beam."""
 
 
 def _check_beams(params: SamplingParams) -> None:

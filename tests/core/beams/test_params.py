@@ -20,6 +20,7 @@ from lsv.request.structured import StructuredOutputsParams
         ("allowed_token_ids", [1]), ("logits_processors", {"p": None}),
         ("structured_outputs", StructuredOutputsParams(regex="a")),
         ("guided_decoding", StructuredOutputsParams(regex="a")),
+        ("repetition_detection", {"max_pattern_size": 4, "min_count": 2}),
     ],
 )  # fmt: skip
 def test_what_would_change_the_probabilities_is_refused(field: str, value: Any) -> None:

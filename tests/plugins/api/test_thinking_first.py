@@ -35,6 +35,13 @@ async def test_a_form_holds_from_the_end_of_the_thoughts_on(start, parser: str, 
     assert site.engine.requests[-1].thinking is None, "without a form nobody needs to know"
 
 
+async def test_beams_have_no_budget_of_thoughts(start):
+    site = await serve(start)
+    reply = await site.chat(use_beam_search=True, n=2, thinking_token_budget=3)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "thinking_token_budget")
+    assert (await site.chat(use_beam_search=True, n=1)).status_code == 200
+
+
 async def test_it_holds_at_once_where_the_prompt_has_ended_the_thoughts(start):
     site = await serve(start, answer='{"a": 1}', parser="deepseek_r1")
     message = (await site.chat(**FORM, **ending("<think>\n\n</think>"))).json()["choices"][0]["message"]
