@@ -17,7 +17,8 @@ from lsv.testing.tiny import tiny
 pytestmark = [pytest.mark.row("F-047"), pytest.mark.row("F-347")]
 
 BASE: Mapping[str, Any] = {
-    "platform": "cpu", "dtype": "float32", "max_model_len": 128, "max_num_seqs": 16, "num_gpu_blocks_override": 200,
+    "platform": "cpu", "emulate": False, "dtype": "float32",
+    "max_model_len": 128, "max_num_seqs": 16, "num_gpu_blocks_override": 200,
 }  # fmt: skip
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     "cached": {"enable_prefix_caching": True},
