@@ -12,7 +12,7 @@ from functools import cached_property
 
 import msgspec
 
-from lsv.beams.search import Beam, BeamSearch, join, likeliest_of
+from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.beams.watch import StopWatch
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
@@ -21,7 +21,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import Outcome
-from lsv.scheduler.plan import Logprobs
+from lsv.scheduler.plan import Logprobs, join_logprobs
 from lsv.text.tokenizer import Tokenizer
 
 
@@ -148,8 +148,8 @@ class _Group:
         return Outcome(
             request,
             beam.tokens,
-            join(beam.positions),
-            join(prompt.scores) if rank == 0 else None,
+            join_logprobs(beam.positions),
+            join_logprobs(prompt.scores) if rank == 0 else None,
             finish=beam.finish,
             stop=beam.tokens[-1] if ended else None,
             complete=beam.stopped,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 import msgspec
 
@@ -140,19 +139,6 @@ def likeliest_of(params: SamplingParams, stop_ids: Sequence[int]) -> int:
     The best ``width`` extensions, and as many that do not end the answer: those that end it may all come first.
     """
     return max(params.beam_width + max(params.beam_width, len(stop_ids)), params.logprobs or 0)
-
-
-def join(parts: Iterable[Logprobs]) -> Logprobs | None:
-    """Several runs of positions as one; None where there are none."""
-    runs = list(parts)
-    if not runs:
-        return None
-    flat = chain.from_iterable
-    return Logprobs(
-        tuple(flat(run.ids for run in runs)),
-        tuple(flat(run.values for run in runs)),
-        tuple(flat(run.ranks for run in runs)),
-    )
 
 
 def _position(extension: Extension, shown: int) -> Logprobs:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 
 from lsv.request.params import SamplingParams
-from lsv.text.detokenize import Detokenizer
+from lsv.text.detokenize import make_detokenizer
 from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
 
@@ -15,7 +15,7 @@ class StopWatch:
     """Reads a beam's tokens as its client will read the answer."""
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], tokenizer: Tokenizer) -> None:
-        self._text = Detokenizer(tokenizer, prompt, skip_special_tokens=params.skip_special_tokens)
+        self._text = make_detokenizer(tokenizer, prompt, params)
         self._finder = StopFinder(StopStrings(params.stop))
 
     def push(self, token: int, *, early: bool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lsv.engine.messages import Update
-from lsv.scheduler.plan import Logprobs
+from lsv.scheduler.plan import join_logprobs
 
 Number = TypeVar("Number", int, float)
 
@@ -56,8 +56,8 @@ def merge(updates: Sequence[Update]) -> Update:
         id=last.id,
         index=last.index,
         tokens=tuple(token for update in updates for token in update.tokens),
-        logprobs=_join([update.logprobs for update in updates]),
-        prompt_logprobs=_join([update.prompt_logprobs for update in updates]),
+        logprobs=join_logprobs(update.logprobs for update in updates),
+        prompt_logprobs=join_logprobs(update.prompt_logprobs for update in updates),
         vector=last.vector,
         cached=_first([update.cached for update in updates]),
         queued=_first([update.queued for update in updates]),
@@ -67,17 +67,6 @@ def merge(updates: Sequence[Update]) -> Update:
         stop=last.stop,
         complete=last.complete,
         error=last.error,
-    )
-
-
-def _join(parts: Iterable[Logprobs | None]) -> Logprobs | None:
-    given = [part for part in parts if part is not None]
-    if not given:
-        return None
-    return Logprobs(
-        ids=tuple(row for part in given for row in part.ids),
-        values=tuple(row for part in given for row in part.values),
-        ranks=tuple(row for part in given for row in part.ranks),
     )
 
 

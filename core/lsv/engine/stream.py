@@ -11,7 +11,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.plan import Logprobs
-from lsv.text.detokenize import Detokenizer, UnspacedDetokenizer
+from lsv.text.detokenize import make_detokenizer
 from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ class Candidate:
         self.finish: FinishReason | None = None
         self.stop: int | str | None = None
         self._params = params
-        self._detokenizer = _make_detokenizer(prompt, params, tokenizer) if params.detokenize else None
+        self._detokenizer = make_detokenizer(tokenizer, prompt, params) if params.detokenize else None
         self._finder = StopFinder(stops, include=params.include_stop_str_in_output) if stops else None
 
     @property
@@ -82,12 +82,6 @@ class Candidate:
             self.finish, self.stop = finish, REPEATED if finish is FinishReason.REPETITION else stop
             text += self._finder.flush() if self._finder else ""
         return text
-
-
-def _make_detokenizer(prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> Detokenizer:
-    if params.skip_special_tokens or params.spaces_between_special_tokens:
-        return Detokenizer(tokenizer, prompt, skip_special_tokens=params.skip_special_tokens)
-    return UnspacedDetokenizer(tokenizer, prompt)
 
 
 class OutputStream:

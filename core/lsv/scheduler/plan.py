@@ -6,7 +6,7 @@ Both are plain records, so the scheduler is tested with a fake worker and the wo
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -164,6 +164,18 @@ class Logprobs(msgspec.Struct, frozen=True):
     """The log probabilities of ``ids``."""
     ranks: tuple[tuple[int, ...], ...]
     """The ranks of ``ids`` in the whole vocabulary; 1 is the most likely token."""
+
+
+def join_logprobs(parts: Iterable[Logprobs | None]) -> Logprobs | None:
+    """Several runs of positions as one; None where there are none."""
+    runs = [part for part in parts if part is not None]
+    if not runs:
+        return None
+    return Logprobs(
+        ids=tuple(row for run in runs for row in run.ids),
+        values=tuple(row for run in runs for row in run.values),
+        ranks=tuple(row for run in runs for row in run.ranks),
+    )
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
+from lsv.request.params import SamplingParams
 from lsv.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -125,3 +126,10 @@ class UnspacedDetokenizer(Detokenizer):
             text = own
         self._follows_added = own is not None
         return text
+
+
+def make_detokenizer(tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> Detokenizer:
+    """The one that shows an answer to ``prompt`` as its parameters say."""
+    if params.skip_special_tokens or params.spaces_between_special_tokens:
+        return Detokenizer(tokenizer, prompt, skip_special_tokens=params.skip_special_tokens)
+    return UnspacedDetokenizer(tokenizer, prompt)

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from lsv.beams.search import Beam, BeamSearch, join, likeliest_of
+from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
-from lsv.scheduler.plan import Logprobs
+from lsv.scheduler.plan import Logprobs, join_logprobs
 
 VOCABULARY = 6
 EOS = 5
@@ -119,10 +119,10 @@ def test_how_many_tokens_a_round_looks_at() -> None:
 
 def test_positions_are_joined() -> None:
     parts = [position(model((1,) * count)) for count in range(3)]
-    joined = join(parts)
+    joined = join_logprobs(parts)
     assert joined is not None
     assert joined.ids == tuple(part.ids[0] for part in parts)
-    assert join(()) is None
+    assert join_logprobs(()) is None
 
 
 def test_a_beam_shows_as_many_tokens_as_are_asked_for() -> None:
