@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
 
 
@@ -65,3 +66,8 @@ class GrammarBackend(Protocol):
         and let other threads go on.
         """
         ...
+
+
+def unfollowable(asked: StructuredOutputsParams, why: str) -> BadRequest:
+    """What a back end refuses a form with."""
+    return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")

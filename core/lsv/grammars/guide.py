@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lsv.errors import BadRequest, LsvError, from_record
+from lsv.grammars import masks
 from lsv.grammars.compiler import Asked, GrammarCompiler
 from lsv.grammars.grammar import Grammar, Matcher
 from lsv.grammars.thinking import ThinkingMatcher
@@ -18,9 +18,6 @@ from lsv.request.request import FinishReason, Request
 from lsv.scheduler.plan import AwaitMasks, Masks
 
 log = logging.getLogger(__name__)
-
-_WORD = 32
-"""Tokens in a word of a mask."""
 
 
 class Guide:
@@ -140,21 +137,20 @@ def _ignored(request: Request, eos: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fill(jobs: Sequence[_Job], vocab_size: int) -> Masks:
-    words = np.zeros((len(jobs), -(-vocab_size // _WORD)), np.uint32)
+    words = np.zeros((len(jobs), masks.words_of(vocab_size)), np.uint32)
     for mask, job in zip(words, jobs, strict=True):
         try:
             job.matcher.fill(mask.data)
         except Exception:  # its row fails, and no other
             log.exception("a grammar could not say what may follow")
             mask[:] = 0
-        if job.ignored:
-            mask[:] = _without(mask, job.ignored)
+        _forbid_unless_last(mask, job.ignored)
     return Masks(tuple(job.row for job in jobs), words.tobytes())
 
 
-def _without(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> npt.NDArray[np.uint32]:
-    """The mask without these tokens, if it allows any others."""
+def _forbid_unless_last(mask: masks.Mask, tokens: Iterable[int]) -> None:
+    """Forbid these tokens if any others may follow."""
     left = mask.copy()
-    for token in tokens:
-        left[token // _WORD] &= np.uint32(~(1 << token % _WORD) & 0xFFFFFFFF)
-    return left if left.any() else mask
+    masks.forbid(left, tokens)
+    if left.any():
+        mask[:] = left

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from lsv.grammars import masks
 from lsv.grammars.grammar import Matcher, Vocabulary
 from lsv.request.thinking import Thinking
-
-_WORD = 32
-"""Tokens in a word of a mask."""
-_ALL = 0xFFFFFFFF
-"""A word of which all tokens may follow."""
 
 
 class Anything:
@@ -29,7 +22,7 @@ class Anything:
         return True
 
     def fill(self, row: memoryview) -> None:
-        _words(row)[:] = _ALL
+        masks.view(row)[:] = masks.ALL
 
 
 class ThinkingMatcher:
@@ -77,18 +70,19 @@ class ThinkingMatcher:
         return all(self._step(token) for token in ids)
 
     def fill(self, row: memoryview) -> None:
+        mask = masks.view(row)
         if self.fault is not None:
-            _allow_only(row, ())
+            masks.allow_only(mask, ())
         elif self._step == self._follow:
             self._answer.fill(row)
         elif self._step == self._open:
             self._fill_opening(row)
         elif self._budget is not None and self._used >= self._budget and self._closing:
-            _allow_only(row, self._closing[:1])
+            masks.allow_only(mask, self._closing[:1])
         else:
-            _words(row)[:] = _ALL
+            mask[:] = masks.ALL
             if not self._formless:
-                _forbid(row, self._vocabulary.eos)
+                masks.forbid(mask, self._vocabulary.eos)
 
     # Where the answer is
 
@@ -150,35 +144,11 @@ class ThinkingMatcher:
             for ids in self._openings.values()
             if len(ids) > len(self._taken) and ids[: len(self._taken)] == self._taken
         }
+        mask = masks.view(row)
         if self._taken and not self._formless:
-            _allow_only(row, follow)
+            masks.allow_only(mask, follow)
             return
         self._answer.fill(row)
         if not self._formless:
-            self._offered = frozenset(token for token in follow if not _allows(row, token))
-            _allow(row, self._offered)
-
-
-def _words(row: memoryview) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(row, np.uint32)
-
-
-def _allows(row: memoryview, token: int) -> bool:
-    return bool(_words(row)[token // _WORD] >> np.uint32(token % _WORD) & 1)
-
-
-def _allow(row: memoryview, tokens: Iterable[int]) -> None:
-    words = _words(row)
-    for token in tokens:
-        words[token // _WORD] |= np.uint32(1 << token % _WORD)
-
-
-def _allow_only(row: memoryview, tokens: Iterable[int]) -> None:
-    _words(row)[:] = 0
-    _allow(row, tokens)
-
-
-def _forbid(row: memoryview, tokens: Iterable[int]) -> None:
-    words = _words(row)
-    for token in tokens:
-        words[token // _WORD] &= np.uint32(_ALL ^ 1 << token % _WORD)
+            self._offered = frozenset(token for token in follow if not masks.allows(mask, token))
+            masks.allow(mask, self._offered)

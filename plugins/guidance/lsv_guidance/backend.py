@@ -9,8 +9,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
-from lsv.errors import BadRequest
-from lsv.grammars.grammar import Vocabulary
+from lsv.grammars.grammar import Vocabulary, unfollowable
 from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
 from lsv_guidance.structural import StructuralTagWriter
@@ -54,7 +53,7 @@ class GuidanceBackend:
         first = matcher.deep_copy()
         first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
         if first.is_error():
-            raise _refuse(asked, _shorten(first.get_error()))
+            raise unfollowable(asked, _shorten(first.get_error()))
         return GuidanceGrammar(matcher)
 
     def _grammar_of(self, asked: StructuredOutputsParams) -> str:
@@ -140,7 +139,7 @@ def _schema(asked: StructuredOutputsParams) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(asked.text, overrides=options)
     except ValueError as cause:
-        raise _refuse(asked, _shorten(str(cause))) from None
+        raise unfollowable(asked, _shorten(str(cause))) from None
 
 
 def _nested_schema(schema: dict[str, Any]) -> str:
@@ -152,16 +151,12 @@ def _lark(asked: StructuredOutputsParams, text: str) -> str:
     if "::=" not in text:
         return text
     if len(text) > MAX_CONVERTED:
-        raise _refuse(asked, f"a GBNF grammar has at most {MAX_CONVERTED} characters, this one {len(text)}")
+        raise unfollowable(asked, f"a GBNF grammar has at most {MAX_CONVERTED} characters, this one {len(text)}")
     try:
         found: str = any_to_lark(text)
     except Exception as cause:
-        raise _refuse(asked, f"it is not GBNF: {cause}") from None
+        raise unfollowable(asked, f"it is not GBNF: {cause}") from None
     return found
-
-
-def _refuse(asked: StructuredOutputsParams, why: str) -> BadRequest:
-    return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")
 
 
 def _shorten(message: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import xgrammar
 
-from lsv.errors import BadRequest
-from lsv.grammars.grammar import Vocabulary
+from lsv.grammars import masks
+from lsv.grammars.grammar import Vocabulary, unfollowable
 from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
 from lsv_xgrammar.schemas import MAX_MEMBERS, NotFollowed, exact
@@ -45,19 +45,21 @@ class XGrammarBackend:
     def compile(self, asked: StructuredOutputsParams) -> XGrammar:
         """Raises ``BadRequest`` for what xgrammar does not follow exactly."""
         if asked.whitespace_pattern is not None:
-            raise _refuse(asked, "whitespace_pattern is not available with the back end xgrammar")
+            raise unfollowable(asked, "whitespace_pattern is not available with the back end xgrammar")
         if len(asked.text) > MAX_SIZE:
-            raise _refuse(asked, f"it has {len(asked.text)} characters, and the back end xgrammar takes {MAX_SIZE}")
+            raise unfollowable(
+                asked, f"it has {len(asked.text)} characters, and the back end xgrammar takes {MAX_SIZE}"
+            )
         try:
             grammar = XGrammar(self._compile(asked), self._tokens)
         except (NotFollowed, RecursionError) as cause:
-            raise _refuse(asked, str(cause)) from None
+            raise unfollowable(asked, str(cause)) from None
         except (RuntimeError, ValueError, TypeError, UnicodeError) as cause:
-            raise _refuse(asked, _shorten(str(cause))) from None
+            raise unfollowable(asked, _shorten(str(cause))) from None
         first = np.zeros(self._tokens.words, np.uint32)
         grammar.begin().fill(first.data)
         if not first.any():
-            raise _refuse(asked, "no answer can have this form")
+            raise unfollowable(asked, "no answer can have this form")
         return grammar
 
     def _compile(self, asked: StructuredOutputsParams) -> xgrammar.CompiledGrammar:
@@ -105,11 +107,10 @@ class XGrammarMatcher:
     def finished(self) -> bool:
         if self._fault is not None or not self._matcher.is_completed():
             return False
-        words = np.zeros(self._tokens.words, np.uint32)
-        self.fill(words.data)
-        for token in self._tokens.eos:
-            words[token // 32] &= np.uint32(0xFFFFFFFF ^ 1 << token % 32)
-        return not words.any()
+        mask = np.zeros(self._tokens.words, np.uint32)
+        self.fill(mask.data)
+        masks.forbid(mask, self._tokens.eos)
+        return not mask.any()
 
     @property
     def fault(self) -> str | None:
@@ -134,10 +135,6 @@ def _choices(texts: Sequence[str]) -> str:
     if len(texts) > MAX_MEMBERS:
         raise NotFollowed(f"the back end xgrammar takes at most {MAX_MEMBERS} choices, got {len(texts)}")
     return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
-
-
-def _refuse(asked: StructuredOutputsParams, why: str) -> BadRequest:
-    return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")
 
 
 def _shorten(message: str) -> str:

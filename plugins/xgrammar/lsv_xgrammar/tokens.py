@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.uint32]
-"""A mask: 32 tokens a word, the lowest bits first."""
+from lsv.grammars.masks import WORD, Mask
 
 _SECOND = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
 """First bytes of characters after which not all second ones may come, with those that may (Unicode, table 3-7)."""
@@ -38,10 +37,10 @@ class Tokens:
         """How many words a mask has."""
         return len(self._after[0])
 
-    def after(self, last: int) -> Words:
+    def after(self, last: int) -> Mask:
         """Those that may come after this byte."""
         return self._after.get(last, self._after[0])
 
 
-def _pack(bits: npt.NDArray[np.bool_]) -> Words:
-    return np.packbits(np.pad(bits, (0, -len(bits) % 32)), bitorder="little").view(np.uint32)
+def _pack(bits: npt.NDArray[np.bool_]) -> Mask:
+    return np.packbits(np.pad(bits, (0, -len(bits) % WORD)), bitorder="little").view(np.uint32)
