@@ -100,7 +100,7 @@ def theirs(parameters, max_len):
 def test_frequencies_equal_transformers(rule, max_len, style):
     rope = read_rope(Keys(config(RULES[rule], style)), DIM, 10000.0)
     ours, magnitude = frequencies(rope, max_len)
-    expected, expected_magnitude = theirs(RULES[rule], max_len)
+    expected, expected_magnitude = theirs(RULES[rule], max_len if rule != "dynamic" else LENGTH)
     torch.testing.assert_close(ours, expected, rtol=2e-6, atol=0)
     assert magnitude == pytest.approx(expected_magnitude)
 
@@ -119,6 +119,17 @@ def test_rotation_equals_transformers(rule):
     found = rope(heads, positions)
     torch.testing.assert_close(found[..., : rope.rope.rotary_dim], expected[0].transpose(0, 1), rtol=1e-5, atol=1e-5)
     assert torch.equal(found[..., rope.rope.rotary_dim :], heads[..., rope.rope.rotary_dim :])
+
+
+def test_dynamic_frequencies_fall_with_the_position():
+    """Within the checkpoint's length as without a rule; beyond it as transformers rotates the last token of an input."""
+    rope = Rope(place(), read_rope(Keys(config(RULES["dynamic"])), DIM, 10000.0), 4 * LENGTH)
+    rope.filled()
+    for position in (0, 5, LENGTH - 1, LENGTH, 2 * LENGTH + 7, 4 * LENGTH - 1):
+        angles = position * theirs(RULES["dynamic"], position + 1)[0]
+        cosines, sines = rope.table[position, :HALF], rope.table[position, DIM + HALF :]
+        torch.testing.assert_close(cosines, angles.cos(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(sines, angles.sin(), rtol=0, atol=1e-4)
 
 
 def test_su_is_an_older_name_of_longrope():

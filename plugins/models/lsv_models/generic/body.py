@@ -1,0 +1,136 @@
+"""A transformers model without its head, run as one layer, and what takes its place inside the model's own forward."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.attention import AttentionLayer
+from lsv.nn.step import Step
+from lsv_models.generic.interface import PASS, Attend, scale_of, widen
+from lsv_models.generic.scores import Recognised
+
+
+class Body(nn.Module):
+    """The transformers model without its head, as one layer: x [T, hidden] -> normed [T, hidden].
+
+    Many architectures do not pass keyword arguments down to their attention, so each module below can find this one
+    (set past ``__setattr__``, which would make it a child), and ``attend`` is set while a pass runs. A model runs one
+    pass at a time, and every pass attends by the same calls in the same order: a call's number is its layer.
+    """
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+        self.layers: list[AttentionLayer] = []
+        self.written_out = False
+        """Whether attention is not called by transformers' interface, but written out by the modules."""
+        self.attend: Attend | None = None
+        self.positions: torch.Tensor | None = None
+        self.offset = _position_offset(base)
+        parameters = inspect.signature(base.forward).parameters
+        self.takes = frozenset(parameters)
+        self.per_layer = _per_layer_inputs(base)
+        for module in base.modules():
+            module.__dict__[PASS] = self
+            if "position_ids" not in parameters and _places_tokens(module):
+                module.register_forward_pre_hook(self._tell_positions, with_kwargs=True)
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        calls = iter(self.layers)
+
+        def attend(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Mapping[str, Any]
+        ) -> torch.Tensor:
+            layer, dim = next(calls), value.shape[-1]
+            scale = scale_of(call, query.shape[-1])
+            if call.get("s_aux") is not None or scale != layer.scale:
+                layer = dataclasses.replace(layer, sinks=call.get("s_aux"), scale=scale)
+            q, k, v = (widen(heads[0].transpose(0, 1), layer.head_dim) for heads in (query, key, value))
+            out = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
+            return out[None, ..., :dim]
+
+        return self.run(x, step.ids, step.positions, attend)
+
+    def run(self, x: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """x [T, hidden], ids [T], positions [1, T]."""
+        self.attend, self.positions = attend, positions[0]
+        given: dict[str, Any] = {"inputs_embeds": x[None]}
+        if "position_ids" in self.takes:
+            given["position_ids"] = positions + self.offset
+        if self.per_layer is not None:
+            given["per_layer_inputs"] = self.per_layer(ids[None], x[None])
+        try:
+            with Recognised(self) if self.written_out else contextlib.nullcontext():
+                out = self.base(**given, use_cache=False)
+        finally:
+            self.attend = self.positions = None
+        return out.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def _tell_positions(self, module: nn.Module, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A body that is not told positions has its embeddings count from zero in every step."""
+        before = list(inspect.signature(module.forward).parameters).index("position_ids")
+        return args[:before], {**given, "position_ids": self.positions}
+
+
+def _places_tokens(module: nn.Module) -> bool:
+    """Whether a module embeds positions, which it makes up itself unless it is told."""
+    return isinstance(module, nn.Embedding) and "position_ids" in inspect.signature(module.forward).parameters
+
+
+def _position_offset(base: nn.Module) -> int:
+    """The first position of a sequence: RoBERTa's kin begin behind that of padding."""
+    for module in base.modules():
+        if hasattr(module, "create_position_ids_from_inputs_embeds"):
+            return int(module.padding_idx) + 1  # type: ignore[arg-type]
+    return 0
+
+
+def _per_layer_inputs(base: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """What gives the second embedding that Gemma 3n and 4 feed to every layer; None where there is none."""
+    get: Any = getattr(base, "get_per_layer_inputs", None)
+    if get is None or not getattr(base, "hidden_size_per_layer_input", 1):
+        return None
+    both = len(inspect.signature(get).parameters) > 1
+    return get if both else lambda ids, x: get(ids)
+
+
+class Hidden:
+    """What a body returns: its last hidden states, and None for whatever else a head may ask for."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return (self.last_hidden_state,)[index]
+        return self.last_hidden_state if index == 0 else None
+
+
+class PassThrough(nn.Module):
+    """Takes the body's place inside the transformers model, so that the model's own forward is just the head."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["_base"] = base
+
+    def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> Hidden:
+        return Hidden(inputs_embeds)
+
+    @property
+    def decoder(self) -> PassThrough:
+        """Some heads (OPT's) call the body's inner decoder."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_base"], name)

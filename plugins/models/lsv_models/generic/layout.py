@@ -1,0 +1,132 @@
+"""How checkpoints hold a transformers model: under which names, and which parts of them make up which parameter.
+
+Source: transformers' own conversion rules (``conversion_mapping``), which its ``from_pretrained`` follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Chunk,
+    Concatenate,
+    MergeModulelist,
+    Split,
+    WeightConverter,
+    WeightRenaming,
+    WeightTransform,
+)
+
+from lsv.weights.place import Piece
+from lsv_models.generic.refusal import Refused
+
+
+class Layout:
+    """Names and pieces of a model's parameters. Make it while the model is as transformers built it."""
+
+    def __init__(self, lm: PreTrainedModel) -> None:
+        rules: Sequence[WeightTransform] = get_model_conversion_mapping(lm)
+        self.prefix = lm.base_model_prefix
+        self.renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+        self.converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in lm.state_dict().items()}
+        self.spellings = _spell_shared(lm)
+        self.stored = {piece.name for name in self.shapes for piece in self._try_pieces(name)}
+
+    def pieces(self, name: str) -> tuple[Piece, ...]:
+        """What makes up a parameter. Raises ``Refused`` where it is stored in a form that can't be read in pieces."""
+        for converter in self.converters:
+            reverse = converter.reverse_transform()
+            first, pattern = reverse.rename_source_key(name)
+            if pattern is not None:
+                sources = [first.replace(reverse.target_patterns[0], other, 1) for other in reverse.target_patterns]
+                return tuple(self._convert(converter, name, sources, reverse.source_patterns.index(pattern)))
+        whole = tuple(slice(0, size) for size in self.shapes[name])
+        return (Piece(name, self.shapes[name], whole, whole),)
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a checkpoint holds a parameter as it is."""
+        return self._try_pieces(name)[:1] == [Piece(name, self.shapes[name], *[_whole(self.shapes[name])] * 2)]
+
+    def _try_pieces(self, name: str) -> list[Piece]:
+        try:
+            return list(self.pieces(name))
+        except Refused:
+            return []
+
+    def rename(self, name: str) -> str:
+        """Renames what transformers has renamed since, names of a bare model, which lack its prefix, and those of
+        tensors that the model has under several names.
+        """
+        if name not in self.stored:
+            for rule in self.renamings:
+                name, _ = rule.rename_source_key(name)
+            longer, shorter = f"{self.prefix}.{name}", name.removeprefix(f"{self.prefix}.")
+            name = next((each for each in (name, longer, shorter) if each in self.stored), name)
+        return self.spellings.get(name, name)
+
+    def _convert(self, converter: WeightConverter, name: str, sources: list[str], number: int) -> Iterator[Piece]:
+        """The pieces of a parameter by the rule that makes it of others, or is one of several that a rule makes."""
+        operations: list[Any] = converter.operations
+        shape, kinds = self.shapes[name], tuple(type(operation) for operation in operations)
+        if kinds == (MergeModulelist,) and operations[0].dim == 0:
+            yield from _stack(sources, shape)
+        elif kinds == (MergeModulelist, Concatenate) and (operations[0].dim, operations[1].dim) == (0, 1):
+            yield from _stack(sources, shape)
+        elif kinds == (Concatenate,) and operations[0].num_shards_attribute is None:
+            yield from _join(sources, shape, operations[0].dim)
+        elif kinds in ((Chunk,), (Split,)) and len(sources) == 1:
+            yield self._cut(converter, name, sources[0], number, operations[0].dim)
+        else:
+            steps = ", ".join(kind.__name__ for kind in kinds)
+            raise Refused(f"checkpoints hold {name} in a form that is not read in pieces ({steps})")
+
+    def _cut(self, converter: WeightConverter, name: str, source: str, number: int, axis: int) -> Piece:
+        """The part of a fused tensor that is the parameter ``name``."""
+        targets = converter.target_patterns
+        names = [name.replace(targets[number], target, 1) for target in targets]
+        if any(other not in self.shapes for other in names):
+            raise Refused(f"checkpoints hold {name} fused with others that are not known")
+        sizes = [self.shapes[other][axis] for other in names]
+        start, shape, whole = sum(sizes[:number]), list(self.shapes[name]), _whole(self.shapes[name])
+        shape[axis] = sum(sizes)
+        region = (*whole[:axis], slice(start, start + sizes[number]), *whole[axis + 1 :])
+        return Piece(source, tuple(shape), region, whole)
+
+
+def _whole(shape: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(0, size) for size in shape)
+
+
+def _stack(sources: Sequence[str], shape: tuple[int, ...]) -> Iterator[Piece]:
+    """Of ``sources`` with a star each, for every number in its place: side by side, then one number on the other."""
+    count, rows, *rest = shape
+    size = rows // len(sources)
+    for number in range(count):
+        for place, source in enumerate(sources):
+            part = (size, *rest)
+            target = (slice(place * size, (place + 1) * size), *_whole(rest))
+            yield Piece(source.replace("*", str(number)), part, _whole(part), target, number)
+
+
+def _join(sources: Sequence[str], shape: tuple[int, ...], axis: int) -> Iterator[Piece]:
+    """Of ``sources`` of one size, side by side."""
+    size, whole = shape[axis] // len(sources), _whole(shape)
+    for place, source in enumerate(sources):
+        part = (*shape[:axis], size, *shape[axis + 1 :])
+        target = (*whole[:axis], slice(place * size, (place + 1) * size), *whole[axis + 1 :])
+        yield Piece(source, part, _whole(part), target)
+
+
+def _spell_shared(lm: nn.Module) -> dict[str, str]:
+    """The other names of parameters that several modules hold -> the one they are declared under."""
+    names: dict[int, str] = {}
+    return {
+        name: names[id(parameter)]
+        for name, parameter in lm.named_parameters(remove_duplicate=False)
+        if names.setdefault(id(parameter), name) != name
+    }

@@ -1,0 +1,128 @@
+"""A small config.json of the same family: few narrow layers, and every choice that is not a size kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+VOCABULARY = 384
+_HIDDEN, _HEADS, _HEAD_DIM = 64, 4, 16
+_MOST_LAYERS = 8
+_MOST_EXPERTS = 4
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
+_HEAD_COUNTS = (
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "swa_num_attention_heads",
+    "num_global_attention_heads", "local_num_attention_heads",
+)  # fmt: skip
+_KV_COUNTS = (
+    "num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "swa_num_key_value_heads",
+    "num_global_key_value_heads", "multi_query_group_num",
+)  # fmt: skip
+# fmt: off
+_SIZES: Mapping[str, int] = {
+    # widths of the stream
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim_model", "embedding_size", "word_embed_proj_dim",
+                     "emb_dim", "input_embedding_size", "output_embedding_size"), _HIDDEN),
+    # widths inside of blocks
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "n_inner", "d_ff", "dim_ff", "dff", "d_inner",
+                     "ffn_hidden_size", "intermediate_size_mlp", "dense_intermediate_size", "mlp_hidden_size",
+                     "block_ff_dim", "prefix_dense_intermediate_size"), 96),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size",
+                     "expert_ffn_hidden_size", "moe_shared_expert_intermediate_size", "expert_intermediate_size",
+                     "moe_ffn_hidden_size"), 32),
+    # parts of heads and their low ranks
+    **dict.fromkeys(("head_dim", "attention_head_dim", "d_kv", "kv_channels", "swa_head_dim", "dim_head",
+                     "attention_head_size", "qk_nope_head_dim", "v_head_dim", "swa_v_head_dim"), _HEAD_DIM),
+    **dict.fromkeys(("qk_rope_head_dim", "rotary_dim"), _HEAD_DIM // 2),
+    "qk_head_dim": _HEAD_DIM + _HEAD_DIM // 2, "global_head_dim": 2 * _HEAD_DIM, "kv_lora_rank": 24,
+    "q_lora_rank": 24, "hidden_size_per_layer_input": 16, "adapter_rank": 8, "altup_num_inputs": 2,
+    "laurel_rank": 8, "index_head_dim": _HEAD_DIM, "index_n_heads": 2, "swiglu_rank": 8,
+    # tables
+    "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "type_vocab_size": 2, "n_langs": 2,
+}
+# fmt: on
+_EXPERTS = (
+    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "zero_expert_num", "num_routed_experts",
+)  # fmt: skip
+_TOPS = ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k")
+_GROUPS = ("n_group", "topk_group", "n_groups", "moe_n_group", "moe_topk_group", "num_expert_group")
+_WINDOWS = ("sliding_window", "window_size", "sliding_window_size", "attention_chunk_size", "local_attention", "swa_window_size")
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or_path", "transformers_version")
+_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers")
+_WINDOW = 8
+_LENGTH = 512
+
+
+def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same config.json with small sizes. What is stated per layer is kept for the first layers."""
+    small = {key: value for key, value in config.items() if key not in _DROPPED}
+    layers = _count_layers(config)
+    for key, value in small.items():
+        small[key] = _shrink_value(key, value, config, layers)
+    return small
+
+
+def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple[int, int]) -> Any:
+    whole, few = layers
+    if key in _LAYERS:
+        return few if value == whole else min(value, few)
+    if isinstance(value, Mapping) and value and all(str(name).isdigit() for name in value):
+        value = {name: inner for name, inner in value.items() if int(name) < few}  # by the number of a layer
+    if isinstance(value, Mapping) and not key.startswith("rope"):
+        return {name: _shrink_value(name, inner, {**config, **value}, layers) for name, inner in value.items()}
+    if isinstance(value, list) and len(value) == whole and whole > 1:
+        return [_shrink_value(key, inner, config, layers) for inner in value[:few]]
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    return _shrink_number(key, value, config, few)
+
+
+def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) -> int:
+    if key.endswith("_token_id") or key.endswith("_token_index"):
+        return value % VOCABULARY
+    if key in _HEAD_COUNTS:
+        return _HEADS
+    if key in _KV_COUNTS:
+        heads = next((config[name] for name in _HEAD_COUNTS if isinstance(config.get(name), int)), value)
+        return _HEADS if value >= heads else 1 if value == 1 else 2
+    if key == "head_dim" and value == config.get("qk_rope_head_dim"):
+        return min(value, _SIZES["qk_rope_head_dim"])
+    if key in _SIZES:
+        return min(value, _SIZES[key])
+    if key in _EXPERTS:
+        return min(value, _MOST_EXPERTS)
+    if key in _TOPS:
+        return min(value, 2)
+    if key in _GROUPS or key in _DENSE_FIRST:
+        return min(value, 1)
+    if key in _WINDOWS:
+        return min(value, _WINDOW)
+    if key in _LENGTHS:
+        return value if _is_scaled(config) else min(value, _LENGTH)
+    if key == "num_kv_shared_layers":
+        return min(value, 2)
+    return value
+
+
+def _is_scaled(config: Mapping[str, Any]) -> bool:
+    """Whether a rope rule counts from the longest input."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope.get("rope_type", rope.get("type", "default")) != "default" if isinstance(rope, Mapping) else False
+
+
+def _count_layers(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many layers there are, and how many of them show every kind."""
+    whole = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), 2)
+    few = 2
+    for value in config.values():
+        if isinstance(value, list) and len(value) == whole:
+            few = max(few, _first_of_all(value))
+    shared = 2 if config.get("num_kv_shared_layers") else 0  # layers that read what earlier ones of their kind keep
+    return whole, min(whole, few + shared, _MOST_LAYERS)
+
+
+def _first_of_all(kinds: Sequence[Any]) -> int:
+    """The length of the shortest beginning that has every value of the whole."""
+    return max(kinds.index(kind) for kind in kinds) + 1

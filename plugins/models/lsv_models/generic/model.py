@@ -1,0 +1,114 @@
+"""Any decoder-only architecture of transformers as a ``Model``.
+
+The transformers model is built on meta, its linear layers are replaced by lsv's (so that kernels and weight formats
+serve them too), and its attention is sent to the step's backend, through transformers' own attention interface or,
+where a family writes its attention out, by recognising it. Before any of this counts, a small copy of the model has to
+give what transformers' own forward gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.attention import AttentionLayer
+from lsv.errors import ConfigError
+from lsv.nn.model import Model
+from lsv.nn.step import Step
+from lsv.weights.place import Weights
+from lsv_models.generic.body import Body, PassThrough
+from lsv_models.generic.building import build, parse
+from lsv_models.generic.experts import skipped
+from lsv_models.generic.interface import Probe
+from lsv_models.generic.layout import Layout
+from lsv_models.generic.proof import prove
+from lsv_models.generic.refusal import Refused, refuse
+from lsv_models.generic.ropes import freeze_ropes, make_buffers
+from lsv_models.generic.weights import declare_weights
+from lsv_models.plugin import lsv_models
+
+
+class Adapted(Model):
+    """A ``Model`` around a transformers model. Raises ``Refused`` and whatever transformers raises."""
+
+    ignores: tuple[str, ...] = (
+        r"rotary_emb\.inv_freq$",
+        r"\.attn\.(masked_)?bias$",
+        r"\.attention\.(masked_)?bias$",
+        r"\.position_ids$",
+    )
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int, architecture: str) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            lm, called = build(config, w.dtype, architecture)
+        freeze_ropes(lm)
+        self._layout = Layout(lm)
+        declare_weights(w, lm, self._layout)
+        body = Body(lm.base_model)
+        self.layers = nn.ModuleList([body])
+        self.norm = nn.Identity()
+        self.tokens = lm.get_input_embeddings()
+        setattr(lm, lm.base_model_prefix, PassThrough(lm.base_model))
+        self.lm = lm
+        self._probe(body, called)
+        make_buffers(lm, body.base, w.device, max_len)
+
+    @property
+    def body(self) -> Body:
+        body = self.layers[0]
+        assert isinstance(body, Body)
+        return body
+
+    @torch.no_grad()
+    def _probe(self, body: Body, called: bool) -> None:
+        """Run one token on meta to learn the attention layers and the width of the logits."""
+        self.eval()
+        ids = torch.zeros(1, dtype=torch.int64, device="meta")
+        with skipped(self):
+            for body.written_out in (False, True) if called else (True,):
+                probe = Probe()
+                hidden = body.run(self.tokens(ids), ids, ids[None], probe)
+                if probe.layers:
+                    break
+            else:
+                raise Refused("none of its layers attends in a way that is recognised")
+            self.vocab_size = int(self._logits(hidden).shape[-1])
+        body.layers = probe.layers
+
+    def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        return self.tokens(ids)  # type: ignore[no-any-return]
+
+    def head(self, hidden: torch.Tensor, step: Step) -> torch.Tensor:
+        return self._logits(hidden)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.lm(inputs_embeds=hidden[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
+
+    def rename(self, name: str) -> str:
+        return self._layout.rename(name)
+
+    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+        return tuple(self.body.layers)
+
+    def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
+        self.body.layers = list(layers)
+
+
+class Generic(Adapted):
+    """A proved one. Raises ``CheckpointError`` for architectures it can't run."""
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        architecture = str((config.get("architectures") or ["?"])[0])
+        try:
+            parse(config)
+            prove(config, lambda place, small, longest: Adapted(place, small, longest, architecture))
+            super().__init__(w, config, max_len, architecture)
+        except ConfigError:
+            raise
+        except Exception as cause:  # transformers' own classes raise whatever they meet
+            known = (name for offer in lsv_models() for name in offer.architectures)
+            raise refuse(architecture, cause, known) from cause

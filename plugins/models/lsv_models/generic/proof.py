@@ -1,0 +1,173 @@
+"""The proof that an architecture runs as transformers runs it, on a small copy of it and before weights are read.
+
+An architecture may do what the adapter can't know of: count positions by itself, keep a state, look at all tokens of
+an input at once. So a copy with few narrow layers and random weights is run both ways, in float32 on the host: by
+transformers' own forward on whole inputs, and by the adapter on pieces of them, two inputs in changing company.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from lsv.attention import AttentionLayer
+from lsv.nn.model import Model, run_to_logits
+from lsv.nn.step import Step
+from lsv.testing.dense_attention import attend_dense
+from lsv.weights.checkpoint import RenamedSource, TensorInfo
+from lsv.weights.fill import Filler
+from lsv.weights.place import Declaration, Weights
+from lsv.weights.quantizer import Unquantised
+from lsv_models.generic.building import parse
+from lsv_models.generic.miniature import VOCABULARY, shrink
+from lsv_models.generic.refusal import Refused
+
+Make = Callable[[Weights, Mapping[str, Any], int], Model]
+"""(weights, config.json, longest input) -> the adapted model."""
+Piece = tuple[int, int]
+"""(number of an input, its next tokens)."""
+
+TOLERANCE = 1e-4
+_LENGTHS = (29, 17)
+_STEPS: Sequence[Sequence[Piece]] = (((0, 11),), ((0, 1), (1, 9)), ((1, 1), (0, 10)), ((0, 7), (1, 7)))
+_SPREAD = 0.2
+_SEEDS = (0, 1)
+_MOST_WEIGHTS = 100_000_000
+
+_proved: dict[str, str] = {}
+"""What was found of a small config.json: nothing, or why it does not run."""
+
+
+def prove(config: Mapping[str, Any], make: Make) -> None:
+    """Raise ``Refused`` unless a small copy of a config.json runs through the adapter as through transformers."""
+    small = shrink(config)
+    key = json.dumps(small, sort_keys=True, default=str)
+    if key not in _proved:
+        _proved[key] = _try(small, make)
+    if _proved[key]:
+        raise Refused(_proved[key])
+
+
+def _try(small: Mapping[str, Any], make: Make) -> str:
+    """Why a small copy does not run as it should; an empty string if it does."""
+    gaps = []
+    for seed in _SEEDS:  # where two experts are chosen nearly alike, rounding may choose the other one
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                reference = _make_reference(small)
+                inputs = _draw_inputs(small)
+                expected = [_run_whole(reference, ids) for ids in inputs]
+            except Exception as cause:
+                return f"no small copy of it can be tried: transformers' own code fails with {cause!r:.300}"
+            found = _run_pieces(_adapt(reference, small, make), inputs)
+        largest = max(1.0, *(float(logits.abs().max()) for logits in expected))
+        gap = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True)) / largest
+        if gap <= TOLERANCE:
+            return ""
+        gaps.append(gap)
+    return (
+        f"a small copy of it computes something else in pieces than at once (logits differ by {min(gaps):.1e} of the "
+        "largest): it keeps more than keys and values, or places tokens in a way that is not known here"
+    )
+
+
+def _make_reference(small: Mapping[str, Any]) -> PreTrainedModel:
+    """transformers' model of a small config.json, with random weights that let positions and layers show."""
+    parsed = parse(small)
+    with torch.device("meta"):
+        count = sum(each.numel() for each in AutoModelForCausalLM.from_config(parsed).parameters())
+    if count > _MOST_WEIGHTS:
+        raise Refused(f"{count} weights are left of it")
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        parsed, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point():
+                parameter.normal_(1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0, _SPREAD)
+    return model.eval()
+
+
+def _draw_inputs(small: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Random tokens, none of which is special."""
+    special = {value for key, value in small.items() if key.endswith("_token_id") and isinstance(value, int)}
+    size = min(VOCABULARY, small.get("vocab_size") or VOCABULARY)
+    plain = torch.tensor([token for token in range(size) if token not in special])
+    return [plain[torch.randint(len(plain), (length,))] for length in _LENGTHS]
+
+
+@torch.inference_mode()
+def _run_whole(reference: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    return reference(input_ids=ids[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
+
+
+class _Memory:
+    """A model's own tensors, in the form in which transformers saves them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.held: dict[str, torch.Tensor] = revert_weight_conversion(model, model.state_dict())
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return {name: TensorInfo(tuple(each.shape), each.dtype) for name, each in self.held.items()}
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        each = self.held[name]
+        return each[first:last] if each.ndim else each
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _adapt(reference: PreTrainedModel, small: Mapping[str, Any], make: Make) -> Model:
+    """The adapted model with the reference's weights."""
+    host = torch.device("cpu")
+    declaration = Declaration(torch.float32, host, Unquantised())
+    model = make(Weights(declaration), small, max(_LENGTHS)).eval()
+    filler = Filler(model, declaration.slots, (".*",))
+    filler.fill(RenamedSource(_Memory(reference), model.rename), host)
+    return model
+
+
+class _Kept:
+    """An attention backend that keeps what it was given; a plan is the pieces of the step."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[int, int], torch.Tensor] = {}
+        self.values: dict[tuple[int, int], torch.Tensor] = {}
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Sequence[Piece]
+    ) -> torch.Tensor:
+        found, first = [], 0
+        for number, count in plan:
+            rows, key = slice(first, first + count), (layer.index, number)
+            self.keys[key] = torch.cat([*_known(self.keys, key), k[rows]])
+            self.values[key] = torch.cat([*_known(self.values, key), v[rows]])
+            found.append(attend_dense(q[rows], self.keys[key], self.values[key], layer))
+            first += count
+        return torch.cat(found)
+
+
+def _known(kept: Mapping[tuple[int, int], torch.Tensor], key: tuple[int, int]) -> list[torch.Tensor]:
+    return [kept[key]] if key in kept else []
+
+
+def _run_pieces(model: Model, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The logits [length, vocab] of inputs that are computed piece by piece."""
+    backend: Any = _Kept()
+    done, found = [0] * len(inputs), [[] for _ in inputs]  # type: ignore[var-annotated]
+    for pieces in _STEPS:
+        ids = torch.cat([inputs[number][done[number] :][:count] for number, count in pieces])
+        positions = torch.cat([torch.arange(done[number], done[number] + count) for number, count in pieces])
+        step = Step(ids, positions[None], backend, (pieces,), None, torch.arange(len(ids)))
+        _, logits = run_to_logits(model, step)
+        for (number, count), part in zip(pieces, logits.split([count for _, count in pieces]), strict=True):
+            found[number].append(part)
+            done[number] += count
+    return [torch.cat(parts) for parts in found]
