@@ -67,13 +67,14 @@ def make_buffers(lm: PreTrainedModel, body: nn.Module, device: torch.device, max
     Weights are still on meta, so initialising a module only touches its buffers. Raises ``ValueError`` for a buffer
     that transformers does not initialise.
     """
+    owner = body if isinstance(body, PreTrainedModel) else lm
     for name, module in body.named_modules():
         if not module._buffers:
             continue
         for key, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[key] = _unset(buffer, device)
-        lm._init_weights(module)
+        owner._init_weights(module)
         _choose_length(module, max_len)
         for key, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point() and bool(buffer.isnan().any()):
