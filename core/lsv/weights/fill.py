@@ -158,6 +158,9 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
     if math.prod(info.shape) == 1:
         yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target))
         return
+    if piece.of is not None:
+        yield Chunk(piece.name, piece.of, piece.of + 1, tuple(piece.source), (*stack, *piece.target))
+        return
     rows, *columns = piece.source
     shift = piece.target[0].start - rows.start
     step = max(1, _CHUNK_BYTES // max(1, info.dtype.itemsize * math.prod(info.shape[1:])))

@@ -71,6 +71,8 @@ class Piece:
     """Where it goes: a region of the same size."""
     index: int | None = None
     """Where the parameter stacks several tensors, the place of this one along the new first axis."""
+    of: int | None = None
+    """Where the checkpoint's tensor stacks several, which of them along its first axis; ``source`` is a region of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,6 +32,7 @@ class Body(nn.Module):
         self.written_out = False
         """Whether attention is not called by transformers' interface, but written out by the modules."""
         self.attend: Attend | None = None
+        self.unmasked = False
         self.positions: torch.Tensor | None = None
         self.offset = _position_offset(base)
         parameters = inspect.signature(base.forward).parameters

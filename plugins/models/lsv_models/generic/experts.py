@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental import _config as assumed
 from transformers import PreTrainedModel
 from transformers.integrations.moe import _default_apply_gate
 
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
 from lsv.ops import Bindable
-from lsv.weights.place import Weights
+from lsv.weights.place import Piece, Weights
 from lsv_models.generic.layout import Layout
+from lsv_models.generic.refusal import Refused
 
+_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
 _STORED = re.compile(r"(?P<place>.+)\.(?P<number>\d+)\.(?P<name>[^.]+)\.weight")
 
 
@@ -64,52 +68,77 @@ class Experts(nn.Module):
 
 
 def bind_experts(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
-    """Replace experts that are stored one by one and compute ``down(act(gate(x)) * up(x))``."""
+    """Replace experts that compute ``down(act(gate(x)) * up(x))``, stored one by one or stacked."""
     for path, module in list(lm.named_modules()):
-        names = _stored_names(path, module, layout)
         activation = getattr(getattr(module, "config", None), "hidden_act", None)
-        if names is None or activation not in ("silu", "swish", "gelu", "gelu_pytorch_tanh"):
+        if not _is_gated(module) or activation not in _ACTIVATIONS:
             continue
-        place, *parts = names
+        names, first = _stored_names(path, layout), len(w.declaration.slots)
+        place, *parts = names or (path, "gate_proj", "up_proj", "down_proj")
         count, hidden, inner = module.down_proj.shape
         experts = nn.ModuleList(
             GatedMLP(Weights(w.declaration, place) / number, hidden, inner, activation, names=tuple(parts), reduce=False)
             for number in range(count)
         )
+        if names is None:
+            _read_from_stack(w, path, layout, first)
         parent, _, name = path.rpartition(".")
         setattr(lm.get_submodule(parent), name, Experts(ChosenMoE(w, experts)))
 
 
-def _stored_names(path: str, module: nn.Module, layout: Layout) -> tuple[str, str, str, str] | None:
-    """Where experts are stored and the names of gate, up and down there; None for those of another form."""
+def _is_gated(module: nn.Module) -> bool:
+    """Whether experts are of the form that transformers' own decorator calls the plain one."""
     plain = getattr(module, "has_gate", False) and getattr(module, "is_concatenated", False)
     others = any(getattr(module, flag, True) for flag in ("has_bias", "is_transposed", "has_post_expert_norm"))
     if not plain or others or getattr(type(module), "_apply_gate", None) is not _default_apply_gate:
-        return None
-    if {name for name, _ in module.named_parameters()} != {"gate_up_proj", "down_proj"}:
-        return None
+        return False
+    return {name for name, _ in module.named_parameters()} == {"gate_up_proj", "down_proj"}
+
+
+def _stored_names(path: str, layout: Layout) -> tuple[str, str, str, str] | None:
+    """Where experts are stored and the names of gate, up and down there; None where they are stacked."""
     both, down = layout.pieces(f"{path}.gate_up_proj"), layout.pieces(f"{path}.down_proj")
-    places = [_STORED.fullmatch(piece.name) for piece in (*both[:2], *down[:1])]
-    if len(both) != 2 * len(down) or None in places or _count_places(places) != 1:
+    found = [_STORED.fullmatch(piece.name) for piece in (*both[:2], *down[:1])]
+    known = [one for one in found if one is not None]
+    if len(both) != 2 * len(down) or len(known) < len(found) or len({one["place"] for one in known}) > 1:
         return None
-    gate, up, last = (place["name"] for place in places if place is not None)
-    return str(places[0]["place"]), gate, up, last  # type: ignore[index]
+    gate, up, last = (one["name"] for one in known)
+    return known[0]["place"], gate, up, last
 
 
-def _count_places(found: list[re.Match[str] | None]) -> int:
-    return len({one["place"] for one in found if one is not None})
+def _read_from_stack(w: Weights, path: str, layout: Layout, first: int) -> None:
+    """Have the slots from ``first`` on, which name experts one by one, filled from tensors that stack them."""
+    stacks = {name: layout.pieces(f"{path}.{name}")[0] for name in ("gate_up_proj", "down_proj")}
+    if any(stack.name.rpartition(".")[0] == "" or stack.index is not None for stack in stacks.values()):
+        raise Refused(f"checkpoints hold {path} in a form that is not known")
+    for number, slot in enumerate(w.declaration.slots[first:], first):
+        pieces = tuple(_cut(piece, path, stacks) for piece in slot.pieces)
+        w.declaration.slots[number] = dataclasses.replace(slot, pieces=pieces)
+
+
+def _cut(piece: Piece, path: str, stacks: Mapping[str, Piece]) -> Piece:
+    """The same weights as a piece of the tensor that stacks those of all experts."""
+    expert, name, suffix = piece.name.removeprefix(f"{path}.").split(".", 2)
+    if suffix != "weight":
+        raise Refused(f"its experts are stacked, and how a checkpoint would stack their {suffix} is not known")
+    stack = stacks["down_proj" if name == "down_proj" else "gate_up_proj"]
+    rows, columns = piece.source
+    shift = piece.shape[0] if name == "up_proj" else 0
+    source = (slice(rows.start + shift, rows.stop + shift), columns)
+    return dataclasses.replace(piece, name=stack.name, shape=stack.shape, source=source, of=int(expert))
 
 
 @contextlib.contextmanager
 def skipped(lm: nn.Module) -> Iterator[None]:
     """While a pass runs on meta, experts that run by the model's own code give what they get: which of them is asked
-    depends on values.
+    depends on values. What else is chosen by values is taken to choose all.
     """
     modules = [module for module in lm.modules() if type(module).__name__.endswith("Experts") and not _is_ours(module)]
     for module in modules:
         module.forward = _give_back
     try:
-        yield
+        with assumed.patch(meta_nonzero_assume_all_nonzero=True):
+            yield
     finally:
         for module in modules:
             del module.forward

@@ -38,6 +38,8 @@ class Pass(Protocol):
     """A pass over a model's layers."""
 
     attend: Attend | None
+    unmasked: bool
+    """Whether a module would have left it to a mask that tokens see no later ones."""
 
 
 def _attend(
@@ -52,9 +54,9 @@ def _attend(
     """The attention function that transformers calls."""
     if attention_mask is not None:
         raise Refused("it brings an attention mask of its own")
-    if call.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise Refused("its attention looks ahead")
     current: Pass = module.__dict__[PASS]
+    if call.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        current.unmasked = True
     assert current.attend is not None, "attention is called from within a pass only"
     return current.attend(query, key, value, call), None
 

@@ -47,11 +47,16 @@ _EXPERTS = (
 )  # fmt: skip
 _TOPS = ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k")
 _GROUPS = ("n_group", "topk_group", "n_groups", "moe_n_group", "moe_topk_group", "num_expert_group")
-_WINDOWS = ("sliding_window", "window_size", "sliding_window_size", "attention_chunk_size", "local_attention", "swa_window_size")
+_REACHES = frozenset(("window", "chunk", "local", "block", "topk", "floor"))
+"""Words of names that tell from which distance or length on something changes, so that a short input shows it."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or_path", "transformers_version")
-_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers")
-_WINDOW = 8
+_FIRST = (
+    "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers", "max_window_layers",
+)  # fmt: skip
+_REACH = 8
+_ORIGINAL = 16
+"""Shorter than the inputs of the proof."""
 _LENGTH = 512
 
 
@@ -70,7 +75,9 @@ def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple
         return few if value == whole else min(value, few)
     if isinstance(value, Mapping) and value and all(str(name).isdigit() for name in value):
         value = {name: inner for name, inner in value.items() if int(name) < few}  # by the number of a layer
-    if isinstance(value, Mapping) and not key.startswith("rope"):
+    if isinstance(value, Mapping) and key.startswith("rope"):
+        return _shrink_rope(value)
+    if isinstance(value, Mapping):
         return {name: _shrink_value(name, inner, {**config, **value}, layers) for name, inner in value.items()}
     if isinstance(value, list) and len(value) == whole and whole > 1:
         return [_shrink_value(key, inner, config, layers) for inner in value[:few]]
@@ -95,15 +102,26 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
         return min(value, _MOST_EXPERTS)
     if key in _TOPS:
         return min(value, 2)
-    if key in _GROUPS or key in _DENSE_FIRST:
+    if key in _GROUPS or key in _FIRST:
         return min(value, 1)
-    if key in _WINDOWS:
-        return min(value, _WINDOW)
+    if not _REACHES.isdisjoint(key.split("_")) and "layer" not in key and "layers" not in key:
+        return min(value, _REACH)
+    if key == "original_max_position_embeddings" and _is_scaled(config):
+        return min(value, _ORIGINAL)
     if key in _LENGTHS:
         return value if _is_scaled(config) else min(value, _LENGTH)
     if key == "num_kv_shared_layers":
         return min(value, 2)
     return value
+
+
+def _shrink_rope(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """A rope rule, or rules by the kind of layer, that counts from a short input; dynamic ones only up to a long one."""
+    inner = {key: _shrink_rope(value) if isinstance(value, Mapping) else value for key, value in rule.items()}
+    original = inner.get("original_max_position_embeddings")
+    if isinstance(original, int) and inner.get("rope_type", inner.get("type")) != "dynamic":
+        inner["original_max_position_embeddings"] = min(original, _ORIGINAL)
+    return inner
 
 
 def _is_scaled(config: Mapping[str, Any]) -> bool:

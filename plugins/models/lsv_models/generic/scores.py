@@ -135,8 +135,10 @@ class Recognised(TorchFunctionMode):
         given = kwargs or {}
         if func in _PRODUCTS and _are_queries_and_keys(*args[:2]):
             return Scores(self.current, args[0], args[1].transpose(-1, -2))
-        if func in _ADDED_PRODUCTS and _are_queries_and_keys(*args[1:3]):
-            return Scores(self.current, args[1], args[2].transpose(-1, -2), given.get("alpha", 1.0))
+        if func in _ADDED_PRODUCTS:
+            query, key = given.get("batch1", *args[1:2]), given.get("batch2", *args[2:3])
+            if _are_queries_and_keys(query, key):
+                return Scores(self.current, query, key.transpose(-1, -2), given.get("alpha", 1.0))
         return func(*args, **given)
 
 

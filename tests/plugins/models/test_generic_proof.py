@@ -1,0 +1,97 @@
+"""The transformers adapter proves itself on a small copy of an architecture before it counts."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from lsv.errors import CheckpointError
+from lsv.testing.model import engine_config
+from lsv.worker.load.declared import declare
+from lsv_models.generic import body, proof
+from lsv_models.generic.building import decode
+from lsv_models.generic.miniature import shrink
+
+LARGE: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_proved(monkeypatch):
+    monkeypatch.setattr(proof, "_proved", {})
+
+
+def declare_folder(config, folder, catalog):
+    (folder / "config.json").write_text(json.dumps(config))
+    return declare(engine_config(folder, "transformers"), catalog)
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture", "fault"),
+    [("bart", "BartForCausalLM", "_places_tokens"), ("roberta", "RobertaForCausalLM", "_position_offset")],
+)
+def test_wrong_positions_are_found(family, architecture, fault, tmp_path, catalog, monkeypatch):
+    monkeypatch.setattr(body, fault, lambda module: 0)
+    config = {"model_type": family, "architectures": [architecture], "is_decoder": True, "is_encoder_decoder": False}
+    with pytest.raises(CheckpointError, match=f"{architecture}.*in pieces"):
+        declare_folder(config, tmp_path, catalog)
+
+
+def test_state_that_is_not_kept_is_found(tmp_path, catalog, monkeypatch):
+    """A convolution over time sees only the step's tokens; let nobody know it by the kind of its layers."""
+    monkeypatch.setattr("lsv_models.generic.building._LAYER_TYPES", {"full_attention", "conv"})
+    with pytest.raises(CheckpointError, match=r"Lfm2ForCausalLM.*in pieces"):
+        declare_folder({"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"]}, tmp_path, catalog)
+
+
+def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkeypatch):
+    sizes = []
+    make = proof._make_reference
+
+    def count(small, spread):
+        model = make(small, spread)
+        sizes.append(sum(each.numel() for each in model.parameters()))
+        return model
+
+    monkeypatch.setattr(proof, "_make_reference", count)
+    for _ in range(2):
+        declared = declare_folder(LARGE, tmp_path, catalog)
+    assert len(sizes) == 1
+    assert sizes[0] < 1_000_000
+    assert len(declared.layers) == 80
+    assert declared.layers[0].head_dim == 128
+
+
+def test_small_copies_leave_random_numbers_alone(tmp_path, catalog):
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    declare_folder(LARGE, tmp_path, catalog)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_small_copies_keep_what_is_no_size():
+    config = {
+        "hidden_size": 4096, "num_hidden_layers": 48, "sliding_window": 1024, "hidden_act": "gelu", "norm_eps": 1e-5,
+        "num_attention_heads": 32, "num_key_value_heads": 1, "num_experts": 128, "num_experts_per_tok": 8,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 8, "eos_token_id": 100_257,
+        "tie_word_embeddings": False, "quantization_config": {"quant_method": "fp8"},
+        "rope_parameters": {"rope_type": "llama3", "original_max_position_embeddings": 8192, "factor": 8.0},
+    }  # fmt: skip
+    assert shrink(config) == {
+        "hidden_size": 64, "num_hidden_layers": 6, "sliding_window": 8, "hidden_act": "gelu", "norm_eps": 1e-5,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "num_experts": 4, "num_experts_per_tok": 2,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "eos_token_id": 100_257 % 384,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "llama3", "original_max_position_embeddings": 16, "factor": 8.0},
+    }  # fmt: skip
+
+
+def test_numbers_that_json_lacks_are_decoded():
+    assert decode({"limit": [0.0, {"__float__": "Infinity"}], "other": {"a": 1}}) == {
+        "limit": [0.0, float("inf")],
+        "other": {"a": 1},
+    }
