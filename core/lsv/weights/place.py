@@ -72,7 +72,7 @@ class Piece:
     index: int | None = None
     """Where the parameter stacks several tensors, the place of this one along the new first axis."""
     of: int | None = None
-    """Where the checkpoint's tensor stacks several, which of them along its first axis; ``source`` is a region of it."""
+    """Where the checkpoint's tensor stacks several, which one along its first axis: ``source`` is a region of that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,7 +122,7 @@ def test_rotation_equals_transformers(rule):
 
 
 def test_dynamic_frequencies_fall_with_the_position():
-    """Within the checkpoint's length as without a rule; beyond it as transformers rotates the last token of an input."""
+    """Within the checkpoint's length as without a rule; beyond it as transformers rotates an input's last token."""
     rope = Rope(place(), read_rope(Keys(config(RULES["dynamic"])), DIM, 10000.0), 4 * LENGTH)
     rope.filled()
     for position in (0, 5, LENGTH - 1, LENGTH, 2 * LENGTH + 7, 4 * LENGTH - 1):

@@ -25,7 +25,10 @@ CASES = {
     "experts": ("qwen3_moe", {}),
     "three axes, a tower": ("qwen2_vl", {"vision_config": {"depth": 1, "embed_dim": 16}}),
     "across": ("whisper", {"seconds": 1, "encoder_layers": 1, "max_target_positions": 512}),
+    "adapted": ("transformers", {}),
+    "adapted, experts": ("transformers", {"num_experts": 4, "num_experts_per_tok": 2}),
 }
+ADAPTED = {"adapted": "granite", "adapted, experts": "olmoe"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def results(tmp_path_factory):
     """The folder with the checkpoints of all cases, and what each rank computed of them."""
     folder = tmp_path_factory.mktemp("ranks")
     for case, (family, shape) in CASES.items():
-        make = tiny_hearing if family == "whisper" else partial(tiny, family)
+        make = tiny_hearing if family == "whisper" else partial(tiny, ADAPTED.get(case, family))
         make(folder / case / family, **shape)
     ranks = [subprocess.Popen([sys.executable, SCRIPT, str(rank), str(RANKS), folder]) for rank in range(RANKS)]
     assert [rank.wait(timeout=200) for rank in ranks] == [0] * RANKS

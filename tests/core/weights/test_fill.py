@@ -18,7 +18,7 @@ from lsv.weights import fill
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.finite import check_finite
-from lsv.weights.place import Part
+from lsv.weights.place import Part, Piece
 
 
 @pytest.mark.parametrize("chunk", [1, 40, 100])
@@ -31,6 +31,16 @@ def test_big_tensors_come_in_chunks(chunk, monkeypatch):
     assert torch.equal(column.linear.weight, weight[2:])
     assert all((last - first) * 16 <= max(chunk, 16) for _, first, last in source.reads)
     assert min(first for _, first, _ in source.reads) == 2
+
+
+def test_a_piece_may_be_cut_from_one_of_those_that_a_tensor_stacks():
+    stack = torch.randn(3, 5, 4)
+    w = place()
+    piece = Piece("stack", (3, 5, 4), (slice(1, 4), slice(0, 2)), (slice(0, 3), slice(0, 2)), of=2)
+    holder = nn.Module()
+    holder.weight = w.declare((3, 2), (piece,))
+    Filler(holder, w.declaration.slots).fill(TensorsSource({"stack": stack}), w.device)
+    assert torch.equal(holder.weight, stack[2, 1:4, :2])
 
 
 def test_filling_again_writes_to_the_same_storage():
@@ -142,7 +152,7 @@ from lsv.weights.checkpoint import SafetensorsSource
 from lsv.weights.fill import Filler
 from lsv.weights.finite import check_finite
 from lsv.nn.linear import Column
-from lsv.weights.place import Part
+from lsv.weights.place import Part, Piece
 from lsv.ops import Kernel
 from lsv.testing.tensors import fill_module, place
 from pathlib import Path

@@ -116,7 +116,10 @@ def test_architecture_is_refused_by_name(family, tmp_path, catalog):
         ({"model_type": "of_the_future"}, "of_the_future"),
         ({"architectures": ["LlamaForQuestionAnswering"]}, "LlamaForCausalLM instead"),
         ({"vision_config": {"depth": 2}}, "more than text"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "extrapolation": 3.0}}, "not understood: extrapolation"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "extrapolation": 3.0}},
+            "not understood: extrapolation",
+        ),
     ],
 )
 def test_config_is_refused(overrides, reason, checkpoint, catalog):

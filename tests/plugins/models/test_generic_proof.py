@@ -15,7 +15,7 @@ from lsv_models.generic.miniature import shrink
 
 LARGE: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
-    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+    "num_hidden_layers": 12, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
 }  # fmt: skip
 
 
@@ -43,8 +43,9 @@ def test_wrong_positions_are_found(family, architecture, fault, tmp_path, catalo
 def test_state_that_is_not_kept_is_found(tmp_path, catalog, monkeypatch):
     """A convolution over time sees only the step's tokens; let nobody know it by the kind of its layers."""
     monkeypatch.setattr("lsv_models.generic.building._LAYER_TYPES", {"full_attention", "conv"})
+    config = {"model_type": "lfm2", "num_hidden_layers": 16, "layer_types": ["conv", "full_attention"] * 8}
     with pytest.raises(CheckpointError, match=r"Lfm2ForCausalLM.*in pieces"):
-        declare_folder({"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"]}, tmp_path, catalog)
+        declare_folder({**config, "architectures": ["Lfm2ForCausalLM"]}, tmp_path, catalog)
 
 
 def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkeypatch):
@@ -61,7 +62,7 @@ def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkey
         declared = declare_folder(LARGE, tmp_path, catalog)
     assert len(sizes) == 1
     assert sizes[0] < 1_000_000
-    assert len(declared.layers) == 80
+    assert len(declared.layers) == 12
     assert declared.layers[0].head_dim == 128
 
 

@@ -77,7 +77,9 @@ def bind_experts(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
         place, *parts = names or (path, "gate_proj", "up_proj", "down_proj")
         count, hidden, inner = module.down_proj.shape
         experts = nn.ModuleList(
-            GatedMLP(Weights(w.declaration, place) / number, hidden, inner, activation, names=tuple(parts), reduce=False)
+            GatedMLP(
+                Weights(w.declaration, place) / number, hidden, inner, activation, names=tuple(parts), reduce=False
+            )
             for number in range(count)
         )
         if names is None:
@@ -150,5 +152,3 @@ def _is_ours(module: nn.Module) -> bool:
 
 def _give_back(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.empty_like(x)
-
-

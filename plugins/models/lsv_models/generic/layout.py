@@ -72,18 +72,17 @@ class Layout:
     def _convert(self, converter: WeightConverter, name: str, sources: list[str], number: int) -> Iterator[Piece]:
         """The pieces of a parameter by the rule that makes it of others, or is one of several that a rule makes."""
         operations: list[Any] = converter.operations
-        shape, kinds = self.shapes[name], tuple(type(operation) for operation in operations)
-        if kinds == (MergeModulelist,) and operations[0].dim == 0:
+        kinds, shape = [type(operation) for operation in operations], self.shapes[name]
+        steps = [(kind, getattr(operation, "dim", None)) for kind, operation in zip(kinds, operations, strict=True)]
+        if steps in ([(MergeModulelist, 0)], [(MergeModulelist, 0), (Concatenate, 1)]):
             yield from _stack(sources, shape)
-        elif kinds == (MergeModulelist, Concatenate) and (operations[0].dim, operations[1].dim) == (0, 1):
-            yield from _stack(sources, shape)
-        elif kinds == (Concatenate,) and operations[0].num_shards_attribute is None:
+        elif kinds == [Concatenate] and operations[0].num_shards_attribute is None:
             yield from _join(sources, shape, operations[0].dim)
-        elif kinds in ((Chunk,), (Split,)) and len(sources) == 1:
+        elif kinds in ([Chunk], [Split]) and len(sources) == 1:
             yield self._cut(converter, name, sources[0], number, operations[0].dim)
         else:
-            steps = ", ".join(kind.__name__ for kind in kinds)
-            raise Refused(f"checkpoints hold {name} in a form that is not read in pieces ({steps})")
+            said = ", ".join(kind.__name__ for kind in kinds)
+            raise Refused(f"checkpoints hold {name} in a form that is not read in pieces ({said})")
 
     def _cut(self, converter: WeightConverter, name: str, source: str, number: int, axis: int) -> Piece:
         """The part of a fused tensor that is the parameter ``name``."""

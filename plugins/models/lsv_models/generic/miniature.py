@@ -43,7 +43,12 @@ _SIZES: Mapping[str, int] = {
 }
 # fmt: on
 _EXPERTS = (
-    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "zero_expert_num", "num_routed_experts",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "zero_expert_num",
+    "num_routed_experts",
 )  # fmt: skip
 _TOPS = ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k")
 _GROUPS = ("n_group", "topk_group", "n_groups", "moe_n_group", "moe_topk_group", "num_expert_group")
@@ -87,7 +92,7 @@ def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple
 
 
 def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) -> int:
-    if key.endswith("_token_id") or key.endswith("_token_index"):
+    if key.endswith(("_token_id", "_token_index")):
         return value % VOCABULARY
     if key in _HEAD_COUNTS:
         return _HEADS
@@ -109,25 +114,31 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
     if key == "original_max_position_embeddings" and _is_scaled(config):
         return min(value, _ORIGINAL)
     if key in _LENGTHS:
-        return value if _is_scaled(config) else min(value, _LENGTH)
+        return value if _is_scaled(config) else _LENGTH
     if key == "num_kv_shared_layers":
         return min(value, 2)
     return value
 
 
 def _shrink_rope(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """A rope rule, or rules by the kind of layer, that counts from a short input; dynamic ones only up to a long one."""
+    """A rope rule, or rules by the kind of layer, that counts from a short input: dynamic ones from a longer one, for
+    beyond it transformers itself computes in pieces what it does not compute at once.
+    """
     inner = {key: _shrink_rope(value) if isinstance(value, Mapping) else value for key, value in rule.items()}
     original = inner.get("original_max_position_embeddings")
-    if isinstance(original, int) and inner.get("rope_type", inner.get("type")) != "dynamic":
-        inner["original_max_position_embeddings"] = min(original, _ORIGINAL)
+    if isinstance(original, int):
+        inner["original_max_position_embeddings"] = _LENGTH if _rule(inner) == "dynamic" else min(original, _ORIGINAL)
     return inner
 
 
+def _rule(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or "default")
+
+
 def _is_scaled(config: Mapping[str, Any]) -> bool:
-    """Whether a rope rule counts from the longest input."""
+    """Whether a rope rule is stated by the longest input."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return rope.get("rope_type", rope.get("type", "default")) != "default" if isinstance(rope, Mapping) else False
+    return isinstance(rope, Mapping) and _rule(rope) not in ("default", "dynamic")
 
 
 def _count_layers(config: Mapping[str, Any]) -> tuple[int, int]:

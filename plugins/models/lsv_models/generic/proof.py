@@ -145,7 +145,13 @@ class _Kept:
         self.values: dict[tuple[int, int], torch.Tensor] = {}
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Sequence[Piece]
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: AttentionLayer,
+        cache: Any,
+        plan: Sequence[Piece],
     ) -> torch.Tensor:
         found, first = [], 0
         for number, count in plan:

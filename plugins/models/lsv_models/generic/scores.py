@@ -20,8 +20,13 @@ from lsv_models.generic.refusal import Refused
 
 _PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__)
 _ADDED_PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm)
-_SCALED = (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.mul_, torch.Tensor.__imul__)
-_DIVIDED = (torch.div, torch.true_divide, torch.Tensor.div, torch.Tensor.div_, torch.Tensor.__truediv__, torch.Tensor.__itruediv__)
+_SCALED = (
+    torch.mul, torch.Tensor.mul, torch.Tensor.mul_, torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.__imul__,
+)  # fmt: skip
+_DIVIDED = (
+    torch.div, torch.true_divide, torch.Tensor.div, torch.Tensor.div_, torch.Tensor.__truediv__,
+    torch.Tensor.__itruediv__,
+)  # fmt: skip
 _SHAPED = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 _SOFTENED = (functional.softmax, torch.softmax, torch.Tensor.softmax)
 _UNCHANGED = (
