@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ class Body(nn.Module):
         for module in base.modules():
             module.__dict__[PASS] = self
             if "position_ids" not in parameters and _places_tokens(module):
-                module.register_forward_pre_hook(self._tell_positions, with_kwargs=True)
+                before = list(inspect.signature(module.forward).parameters).index("position_ids")
+                module.register_forward_pre_hook(partial(self._tell_positions, before), with_kwargs=True)
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         calls = iter(self.layers)
@@ -74,9 +76,10 @@ class Body(nn.Module):
             self.attend = self.positions = None
         return out.last_hidden_state[0]  # type: ignore[no-any-return]
 
-    def _tell_positions(self, module: nn.Module, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _tell_positions(
+        self, before: int, module: nn.Module, args: Any, given: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         """A body that is not told positions has its embeddings count from zero in every step."""
-        before = list(inspect.signature(module.forward).parameters).index("position_ids")
         return args[:before], {**given, "position_ids": self.positions}
 
 

@@ -15,6 +15,8 @@ from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
+_MEDIA = ("vision", "visual", "image", "audio")
+"""How the names of modules begin that take more than text."""
 
 
 def parse(config: Mapping[str, Any]) -> PreTrainedConfig:
@@ -63,6 +65,8 @@ def build(config: Mapping[str, Any], dtype: torch.dtype, architecture: str) -> t
         model.config._attn_implementation_internal = NAME  # masks are made for what will attend, that is not at all
     if type(model).__name__ != architecture:
         raise Refused(f"for text generation transformers has {type(model).__name__} instead")
+    if any(name.rpartition(".")[2].startswith(_MEDIA) for name, _ in model.named_modules()):
+        raise Refused("it takes more than text")
     if getattr(model, "_is_stateful", False):
         raise Refused("it keeps a state that is not a KV cache")
     check_rope_keys(model.config)

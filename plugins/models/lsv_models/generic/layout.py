@@ -32,15 +32,14 @@ class Layout:
         rules: Sequence[WeightTransform] = get_model_conversion_mapping(lm)
         self.prefix = lm.base_model_prefix
         self.renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-        self.converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+        self.converters = [(rule, rule.reverse_transform()) for rule in rules if isinstance(rule, WeightConverter)]
         self.shapes = {name: tuple(tensor.shape) for name, tensor in lm.state_dict().items()}
         self.spellings = _spell_shared(lm)
         self.stored = {piece.name for name in self.shapes for piece in self._try_pieces(name)}
 
     def pieces(self, name: str) -> tuple[Piece, ...]:
         """What makes up a parameter. Raises ``Refused`` where it is stored in a form that can't be read in pieces."""
-        for converter in self.converters:
-            reverse = converter.reverse_transform()
+        for converter, reverse in self.converters:
             first, pattern = reverse.rename_source_key(name)
             if pattern is not None:
                 sources = [first.replace(reverse.target_patterns[0], other, 1) for other in reverse.target_patterns]
