@@ -10,8 +10,9 @@ from lsv.errors import CheckpointError
 from lsv.testing.model import engine_config
 from lsv.worker.load.declared import declare
 from lsv_models.generic import body, proof
-from lsv_models.generic.building import decode
+from lsv_models.generic.building import decode, parse
 from lsv_models.generic.miniature import shrink
+from lsv_models.generic.refusal import Refused
 
 LARGE: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
@@ -46,6 +47,13 @@ def test_state_that_is_not_kept_is_found(tmp_path, catalog, monkeypatch):
     config = {"model_type": "lfm2", "num_hidden_layers": 16, "layer_types": ["conv", "full_attention"] * 8}
     with pytest.raises(CheckpointError, match=r"Lfm2ForCausalLM.*in pieces"):
         declare_folder({**config, "architectures": ["Lfm2ForCausalLM"]}, tmp_path, catalog)
+
+
+@pytest.mark.parametrize(("family", "reach"), [("deepseek_v32", 2048), ("llama4_text", 8192)])
+def test_layers_that_choose_what_they_attend_to_run_as_long_as_they_choose_all(family, reach):
+    parse({"model_type": family}, reach)
+    with pytest.raises(Refused, match=rf"up to {reach} tokens.*--max-model-len"):
+        parse({"model_type": family}, reach + 1)
 
 
 def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkeypatch):

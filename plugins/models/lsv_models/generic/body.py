@@ -11,11 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lsv.attention import AttentionLayer
 from lsv.nn.step import Step
 from lsv_models.generic.interface import PASS, Attend, scale_of, widen
 from lsv_models.generic.scores import Recognised
+
+
+def find_body(lm: PreTrainedModel) -> str:
+    """The name under which a model holds its body."""
+    return lm.base_model_prefix if hasattr(lm, lm.base_model_prefix) else "model"
 
 
 class Body(nn.Module):
@@ -33,7 +39,7 @@ class Body(nn.Module):
         self.written_out = False
         """Whether attention is not called by transformers' interface, but written out by the modules."""
         self.attend: Attend | None = None
-        self.unmasked = False
+        self.unmasked = self.reaches_all = False
         self.positions: torch.Tensor | None = None
         self.offset = _position_offset(base)
         parameters = inspect.signature(base.forward).parameters
@@ -67,6 +73,8 @@ class Body(nn.Module):
         given: dict[str, Any] = {"inputs_embeds": x[None]}
         if "position_ids" in self.takes:
             given["position_ids"] = positions + self.offset
+        if self.reaches_all:
+            given["attention_mask"] = x.new_zeros(()).expand(1, 1, len(x), len(x))
         if self.per_layer is not None:
             given["per_layer_inputs"] = self.per_layer(ids[None], x[None])
         try:

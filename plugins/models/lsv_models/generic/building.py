@@ -15,12 +15,14 @@ from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
+_REACHES = {"chunked_attention": "attention_chunk_size", "indexed_attention": "index_topk"}
+"""Kinds of layers that attend to everything in inputs of up to so many tokens, by a key of config.json."""
 _MEDIA = ("vision", "visual", "image", "audio")
 """How the names of modules begin that take more than text."""
 
 
-def parse(config: Mapping[str, Any]) -> PreTrainedConfig:
-    """A config.json as transformers reads it. Raises ``Refused``."""
+def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
+    """A config.json as transformers reads it, for inputs of up to ``max_len`` tokens. Raises ``Refused``."""
     kind = config.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise Refused(
@@ -35,10 +37,27 @@ def parse(config: Mapping[str, Any]) -> PreTrainedConfig:
     layers = getattr(parsed.get_text_config(), "num_hidden_layers", None)
     if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
         raise Refused(f"num_hidden_layers is {layers!r:.100}, which is no number of layers")
-    strange = set(getattr(parsed, "layer_types", None) or ()) - _LAYER_TYPES
+    _check_layers(parsed.get_text_config(), max_len)
+    return parsed
+
+
+def _check_layers(config: Any, max_len: int) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    strange = kinds - _LAYER_TYPES - _REACHES.keys()
     if strange:
         raise Refused(f"it has layers of type {', '.join(sorted(strange))}")
-    return parsed
+    for kind in kinds & _REACHES.keys():
+        reach = getattr(config, _REACHES[kind], None)
+        if not isinstance(reach, int) or max_len > reach:
+            raise Refused(
+                f"it has layers of type {kind}, which run up to {reach} tokens only: choose a --max-model-len of at most "
+                "that"
+            )
+
+
+def reaches_all(config: PreTrainedConfig) -> bool:
+    """Whether the masks that layers bring show them everything before, for inputs of the length that is allowed."""
+    return not _REACHES.keys().isdisjoint(getattr(config.get_text_config(), "layer_types", None) or ())
 
 
 def decode(value: Any) -> Any:
@@ -50,12 +69,14 @@ def decode(value: Any) -> Any:
     return [decode(inner) for inner in value] if isinstance(value, list) else value
 
 
-def build(config: Mapping[str, Any], dtype: torch.dtype, architecture: str) -> tuple[PreTrainedModel, bool]:
+def build(
+    config: Mapping[str, Any], dtype: torch.dtype, architecture: str, max_len: int
+) -> tuple[PreTrainedModel, bool]:
     """The model of a config.json on the default device, and whether it attends through transformers' interface.
 
     Raises ``Refused``.
     """
-    parsed = parse({**config, "dtype": dtype_name(dtype)})
+    parsed = parse({**config, "dtype": dtype_name(dtype)}, max_len)
     try:
         model, called = _make(parsed, dtype, NAME), True
     except KeyError as cause:

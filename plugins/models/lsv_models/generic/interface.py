@@ -40,6 +40,8 @@ class Pass(Protocol):
     attend: Attend | None
     unmasked: bool
     """Whether a module would have left it to a mask that tokens see no later ones."""
+    reaches_all: bool
+    """Whether masks that modules bring are known to hide nothing that came before."""
 
 
 def _attend(
@@ -52,12 +54,14 @@ def _attend(
     **call: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls."""
-    if attention_mask is not None:
-        raise Refused("it brings an attention mask of its own")
     current: Pass = module.__dict__[PASS]
+    if attention_mask is not None and not current.reaches_all:
+        raise Refused("it brings an attention mask of its own")
     if call.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         current.unmasked = True
     assert current.attend is not None, "attention is called from within a pass only"
+    if current.reaches_all:
+        call.pop("indices", None)  # those of all tokens
     return current.attend(query, key, value, call), None
 
 

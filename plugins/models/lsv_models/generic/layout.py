@@ -28,9 +28,9 @@ from lsv_models.generic.refusal import Refused
 class Layout:
     """Names and pieces of a model's parameters. Make it while the model is as transformers built it."""
 
-    def __init__(self, lm: PreTrainedModel) -> None:
+    def __init__(self, lm: PreTrainedModel, prefix: str) -> None:
         rules: Sequence[WeightTransform] = get_model_conversion_mapping(lm)
-        self.prefix = lm.base_model_prefix
+        self.prefix = prefix
         self.renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
         self.converters = [(rule, rule.reverse_transform()) for rule in rules if isinstance(rule, WeightConverter)]
         self.shapes = {name: tuple(tensor.shape) for name, tensor in lm.state_dict().items()}

@@ -54,6 +54,8 @@ _TOPS = ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token"
 _GROUPS = ("n_group", "topk_group", "n_groups", "moe_n_group", "moe_topk_group", "num_expert_group")
 _REACHES = frozenset(("window", "chunk", "local", "block", "topk", "floor"))
 """Words of names that tell from which distance or length on something changes, so that a short input shows it."""
+_KEPT = ("attention_chunk_size", "index_topk", "moe_topk_group")
+"""From where on the adapter refuses inputs, so that a short one may not show it."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or_path", "transformers_version")
 _FIRST = (
@@ -109,7 +111,7 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
         return min(value, 2)
     if key in _GROUPS or key in _FIRST:
         return min(value, 1)
-    if not _REACHES.isdisjoint(key.split("_")) and "layer" not in key and "layers" not in key:
+    if key not in _KEPT and not _REACHES.isdisjoint(key.split("_")):
         return min(value, _REACH)
     if key == "original_max_position_embeddings" and _is_scaled(config):
         return min(value, _ORIGINAL)

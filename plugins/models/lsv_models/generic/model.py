@@ -19,8 +19,8 @@ from lsv.errors import ConfigError
 from lsv.nn.model import Model
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
-from lsv_models.generic.body import Body, PassThrough
-from lsv_models.generic.building import build, parse
+from lsv_models.generic.body import Body, PassThrough, find_body
+from lsv_models.generic.building import build, parse, reaches_all
 from lsv_models.generic.experts import skipped
 from lsv_models.generic.interface import Probe
 from lsv_models.generic.layout import Layout
@@ -44,18 +44,21 @@ class Adapted(Model):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int, architecture: str) -> None:
         super().__init__()
         with torch.device("meta"):
-            lm, called = build(config, w.dtype, architecture)
+            lm, called = build(config, w.dtype, architecture, max_len)
         freeze_ropes(lm)
-        self._layout = Layout(lm)
+        place = find_body(lm)
+        base = lm.get_submodule(place)
+        self._layout = Layout(lm, place)
         declare_weights(w, lm, self._layout)
-        body = Body(lm.base_model)
+        body = Body(base)
+        body.reaches_all = reaches_all(lm.config)
         self.layers = nn.ModuleList([body])
         self.norm = nn.Identity()
         self.tokens = lm.get_input_embeddings()
-        setattr(lm, lm.base_model_prefix, PassThrough(lm.base_model))
+        setattr(lm, place, PassThrough(base))
         self.lm = lm
         self._probe(body, called)
-        make_buffers(lm, body.base, w.device, max_len)
+        make_buffers(lm, base, w.device, max_len)
 
     @property
     def body(self) -> Body:
@@ -104,7 +107,7 @@ class Generic(Adapted):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         architecture = str((config.get("architectures") or ["?"])[0])
         try:
-            parse(config)
+            parse(config, max_len)
             prove(config, lambda place, small, longest: Adapted(place, small, longest, architecture))
             super().__init__(w, config, max_len, architecture)
         except ConfigError:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from lsv.errors import ConfigError
 from lsv.nn.linear import Row
 from lsv.weights.place import Part, Weights
+from lsv_models.generic.body import find_body
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
@@ -26,7 +27,7 @@ class Plan:
 
     def __init__(self, lm: PreTrainedModel, ranks: int) -> None:
         config: Any = lm.config.get_text_config()
-        self.prefix = f"{lm.base_model_prefix}."
+        self.prefix = f"{find_body(lm)}."
         self.styles: Mapping[str, str] = (getattr(config, "base_model_tp_plan", None) or {}) if ranks > 1 else {}
         self.heads = {
             "q_proj": config.num_attention_heads,

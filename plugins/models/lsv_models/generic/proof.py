@@ -44,7 +44,7 @@ _proved: dict[str, str] = {}
 
 def prove(config: Mapping[str, Any], make: Make) -> None:
     """Raise ``Refused`` unless a small copy of a config.json runs through the adapter as through transformers."""
-    whole = json.loads(parse(config).to_json_string(use_diff=False))  # with what a config.json leaves out
+    whole = json.loads(parse(config, 0).to_json_string(use_diff=False))  # with what a config.json leaves out
     small = decode(shrink({**whole, "architectures": config.get("architectures")}))
     key = json.dumps(small, sort_keys=True, default=str)
     if key not in _proved:
@@ -82,7 +82,7 @@ def _try(small: Mapping[str, Any], make: Make) -> str:
 
 def _make_reference(small: Mapping[str, Any], spread: float) -> PreTrainedModel:
     """transformers' model of a small config.json, with random weights that let positions and layers show."""
-    parsed = parse(small)
+    parsed = parse(small, 0)
     with torch.device("meta"):
         count = sum(each.numel() for each in AutoModelForCausalLM.from_config(parsed).parameters())
     if count > _MOST_WEIGHTS:
