@@ -50,8 +50,8 @@ def _check_layers(config: Any, max_len: int) -> None:
         reach = getattr(config, _REACHES[kind], None)
         if not isinstance(reach, int) or max_len > reach:
             raise Refused(
-                f"it has layers of type {kind}, which run up to {reach} tokens only: choose a --max-model-len of at most "
-                "that"
+                f"it has layers of type {kind}, which run up to {reach} tokens only: choose a --max-model-len "
+                f"of {reach} or less"
             )
 
 
