@@ -75,7 +75,6 @@ REFUSED = {
     "jamba": "layers of type",
     "rwkv": "not a KV cache",
     "bert": "looks ahead",
-    "llama4_text": "in pieces",
     "doge": "mask of its own",
 }
 

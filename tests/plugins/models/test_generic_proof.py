@@ -99,6 +99,11 @@ def test_small_copies_keep_what_is_no_size():
     }  # fmt: skip
 
 
+def test_small_copies_have_layers_of_every_kind():
+    assert shrink({"num_hidden_layers": 32, "full_attention_interval": 4})["num_hidden_layers"] == 5
+    assert shrink({"n_layer": 32, "kinds": ["a"] * 3 + ["b"] * 29})["kinds"] == ["a", "a", "a", "b"]
+
+
 def test_numbers_that_json_lacks_are_decoded():
     assert decode({"limit": [0.0, {"__float__": "Infinity"}], "other": {"a": 1}}) == {
         "limit": [0.0, float("inf")],

@@ -54,6 +54,8 @@ _TOPS = ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token"
 _GROUPS = ("n_group", "topk_group", "n_groups", "moe_n_group", "moe_topk_group", "num_expert_group")
 _REACHES = frozenset(("window", "chunk", "local", "block", "topk", "floor"))
 """Words of names that tell from which distance or length on something changes, so that a short input shows it."""
+_PERIODS = frozenset(("interval", "pattern", "period", "freq", "step", "offset", "every"))
+"""Words of names that tell how often layers of a kind come, or where the first one is."""
 _KEPT = ("attention_chunk_size", "index_topk", "moe_topk_group")
 """From where on the adapter refuses inputs, so that a short one may not show it."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
@@ -147,9 +149,11 @@ def _count_layers(config: Mapping[str, Any]) -> tuple[int, int]:
     """How many layers there are, and how many of them show every kind."""
     whole = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), 2)
     few = 2
-    for value in config.values():
+    for key, value in config.items():
         if isinstance(value, list) and len(value) == whole:
             few = max(few, _first_of_all(value))
+        elif isinstance(value, int) and not _PERIODS.isdisjoint(key.split("_")) and "time" not in key:
+            few = max(few, value + 1)
     shared = 2 if config.get("num_kv_shared_layers") else 0  # layers that read what earlier ones of their kind keep
     return whole, min(whole, few + shared, _MOST_LAYERS)
 
