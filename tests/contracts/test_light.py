@@ -29,6 +29,7 @@ print("MODULES", json.dumps([code, [name for name in {heavy!r} if name in sys.mo
         "serve --help",
         "eval --help",
         "models --help",
+        "models --json",
         "new --help",
     ],
 )

@@ -13,6 +13,6 @@ api = 1
 @hookimpl
 def lsv_commands() -> Iterable[CommandOffer]:
     yield CommandOffer("plan", "lsv_doctor.plan:run", "show what would run, and why, without loading it")
-    yield CommandOffer("models", "lsv_doctor.models:run", "list model architectures")
+    yield CommandOffer("models", "lsv_doctor.models.command:run", "list model architectures")
     yield CommandOffer("kernels", "lsv_doctor.kernels:run", "show which kernel serves each op, and why")
     yield CommandOffer("doctor", "lsv_doctor.command:run", "look over this machine and installation")

@@ -1,0 +1,59 @@
+"""Answers of the engine beside the reference: every position's log probabilities, and the greedy tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+TOLERANCE = 1e-4
+TIE = 1e-4
+"""Two tokens whose log probabilities differ by less are equally likely."""
+
+Positions = Sequence[Mapping[int, Any] | None] | None
+
+
+def find_difference(answers: Sequence[Any], expected: Callable[[Sequence[int]], torch.Tensor], stop: int | None) -> str:
+    """The first answer that is not the reference's, in words; empty when all are.
+
+    ``answers`` are finished ``RequestOutput``s with log probabilities. What comes after the token ``stop``, which the
+    reference takes for padding, is left out.
+    """
+    for number, answer in enumerate(answers):
+        if answer.error:
+            return f"a prompt of {len(answer.prompt_token_ids)} fails: {answer.error}"
+        ids, start = [*answer.prompt_token_ids, *answer.outputs[0].token_ids], len(answer.prompt_token_ids)
+        if stop in ids:
+            ids = ids[: ids.index(stop) + 1]
+        wanted = expected(ids[:-1])
+        for position, found in _positions(answer):
+            if position + 1 < len(ids) and (why := _differs(found, wanted[position])):
+                return f"prompt {number} of {start}, position {position}: {why}"
+        for position, token in enumerate(ids[start:], start - 1):
+            gap = float(wanted[position].max() - wanted[position][token])
+            if gap > TIE:
+                return (
+                    f"prompt {number} of {start}: token {position - start + 2} is {gap:.1e} less likely than the best"
+                )
+    return ""
+
+
+def _positions(answer: Any) -> Iterator[tuple[int, Mapping[int, Any]]]:
+    """Positions and the log probabilities of the token after each."""
+    for position, found in enumerate((answer.prompt_logprobs or ())[1:]):
+        if found:
+            yield position, found
+    yield from enumerate(answer.outputs[0].logprobs or (), len(answer.prompt_token_ids) - 1)
+
+
+def _differs(found: Mapping[int, Any], wanted: torch.Tensor) -> str:
+    ids = torch.tensor(list(found))
+    given = torch.tensor([one.logprob for one in found.values()])
+    if int(ids.max()) >= len(wanted):
+        return f"there is a token {int(ids.max())}, of {len(wanted)}"
+    gaps = (given - wanted[ids]).abs()
+    worst = int(gaps.nan_to_num(float("inf")).argmax())
+    if bool(gaps[worst] <= TOLERANCE):
+        return ""
+    return f"log probability of {int(ids[worst])} is {float(given[worst]):.4f}, not {float(wanted[ids[worst]]):.4f}"

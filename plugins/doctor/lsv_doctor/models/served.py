@@ -1,0 +1,106 @@
+"""Every architecture that people bring, and whether it runs here: natively, through the generic adapter, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from lsv.offers import ModelOffer
+from lsv.plugins.catalog import Catalog
+from lsv_doctor.models.classes import Class, read_classes
+from lsv_doctor.models.orders import FAILED
+
+_FAMILIES = Path(__file__).with_name("families.tsv")
+_NO_CLASS = "transformers has no class of this name for text generation, and no plugin here offers it"
+_UNCHECKED = "nobody has checked it yet"
+_FAILURES = {
+    "wrong": "it is taken, and its answers are wrong: ",
+    "crash": "it ends in an error: ",
+    "untried": "no tiny checkpoint of it could be made: ",
+}
+Way = Literal["native", "generic", "no"]
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """One architecture, as config.json's ``architectures`` names it."""
+
+    architecture: str
+    models: str = ""
+    """What people know it by."""
+    way: Way
+    why: str = ""
+    """Of ``no``: the reason; otherwise what else to know."""
+    plugin: str = ""
+    tasks: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    """There are none yet."""
+    quantised: bool | None = None
+    """Whether its weights are quantised while they are loaded; None where no check has said."""
+    parallel: bool | None = None
+    """Whether it is cut over the ranks of tensor parallelism; None where no check has said."""
+    unstable: Mapping[str, str] = {}
+    """Dtypes that are refused, each with the reason."""
+    counts: bool = False
+    """Whether it takes part in the share of transformers' classes that run."""
+
+
+class Share(NamedTuple):
+    """How many of transformers' classes run."""
+
+    running: int
+    all: int
+
+    def __str__(self) -> str:
+        part = f" ({self.running / self.all:.0%})" if self.all else ""
+        return f"{self.running} of the {self.all} text-generation classes of transformers run{part}"
+
+
+def list_served(catalog: Catalog, classes: Mapping[str, Class] | None = None) -> list[Served]:
+    """All architectures by name: those of transformers, those of plugins, and those of well-known models."""
+    classes = read_classes() if classes is None else classes
+    offers = catalog.offers(ModelOffer)
+    fallback = next((offer for offer in offers if offer.fallback), None)
+    by_name = {name: offer for offer in offers for name in offer.architectures}
+    families = read_families()
+    names = sorted({*classes, *by_name, *families}, key=lambda name: (name.lower(), name))
+    return [_serve(name, families.get(name, ""), classes.get(name), by_name.get(name), fallback, catalog)
+            for name in names]  # fmt: skip
+
+
+def read_families(path: Path = _FAMILIES) -> dict[str, str]:
+    """Architecture → the models that people know it by."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {name: models for name, _, models in (line.partition("\t") for line in lines)}
+
+
+def share(served: Sequence[Served]) -> Share:
+    counted = [one for one in served if one.counts]
+    return Share(sum(one.way != "no" for one in counted), len(counted))
+
+
+def _serve(
+    name: str, models: str, one: Class | None, offer: ModelOffer | None, fallback: ModelOffer | None, catalog: Catalog
+) -> Served:
+    native = offer is not None and (fallback is None or offer.load != fallback.load)
+    runs, failed = one is not None and one.state == "runs", one is not None and one.state in FAILED
+    offer = offer or (fallback if runs else None)
+    way: Way = "no" if failed else "native" if native else "generic" if runs or (offer and one is None) else "no"
+    found = Served(
+        architecture=name, models=models, way=way, why=_why(one, way), counts=one is not None and one.counts,
+        quantised=one.quantised if one and runs else None, parallel=one.parallel if one and runs else None,
+    )  # fmt: skip
+    if offer is None or way == "no":
+        return found
+    return msgspec.structs.replace(
+        found, plugin=catalog.provider(offer), tasks=offer.tasks, modalities=offer.modalities, unstable=offer.unstable
+    )
+
+
+def _why(one: Class | None, way: Way) -> str:
+    if way == "no":
+        return _NO_CLASS if one is None else _FAILURES.get(one.state, "") + one.detail or _UNCHECKED
+    return one.detail if one is not None and one.state == "runs" else ""

@@ -1,0 +1,241 @@
+"""``lsv models``: what it lists, and that its check tells a right class from a wrong one and from one that crashes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import lsv_models.plugin
+from lsv.cli import main
+from lsv.errors import ConfigError
+from lsv.testing.catalog import catalog_of
+from lsv_doctor.models import runs
+from lsv_doctor.models.check import check
+from lsv_doctor.models.classes import Class, choose, read_classes, write_classes
+from lsv_doctor.models.comparing import find_difference
+from lsv_doctor.models.orders import FAILED, Order, Verdict
+from lsv_doctor.models.reference import Reference
+from lsv_doctor.models.results import append, read_results
+from lsv_doctor.models.served import list_served, share
+from lsv_doctor.models.tiny import tiny_config
+
+SAMPLE = 3
+
+
+def made(architecture: str, state: Any, detail: str = "") -> Class:
+    return Class(architecture=architecture, kind="causal", family="x", state=state, detail=detail)
+
+
+# What it lists
+
+
+def test_every_class_is_listed_with_the_way_it_runs() -> None:
+    classes = {one.architecture: one for one in (
+        made("LlamaForCausalLM", "refused", "of old"), made("AForCausalLM", "runs", "odd"),
+        made("BForCausalLM", "refused", "it is strange"), made("CForCausalLM", ""),
+        made("EForCausalLM", "wrong", "position 3"), made("Qwen3ForCausalLM", "crash", "out of luck"),
+        made("DForCausalLM", "media", "eyes"),
+    )}  # fmt: skip
+    served = {one.architecture: one for one in list_served(catalog_of(lsv_models.plugin), classes)}
+    ways = {name: (served[name].way, served[name].why) for name in classes}
+    assert ways == {
+        "LlamaForCausalLM": ("native", ""),
+        "AForCausalLM": ("generic", "odd"),
+        "BForCausalLM": ("no", "it is strange"),
+        "CForCausalLM": ("no", "nobody has checked it yet"),
+        "DForCausalLM": ("no", "eyes"),
+        "EForCausalLM": ("no", "it is taken, and its answers are wrong: position 3"),
+        "Qwen3ForCausalLM": ("no", "it ends in an error: out of luck"),
+    }
+    assert "generate" in served["AForCausalLM"].tasks
+    assert str(share(list(served.values()))).startswith("2 of the 6 ")
+    assert served["UltravoxModel"].way == "no"
+    assert "float16" in served["Gemma2ForCausalLM"].unstable
+
+
+def test_the_command_lists_all_or_those_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["models", "--json"]) == 0
+    names = {one["architecture"] for one in json.loads(capsys.readouterr().out)}
+    assert {"LlamaForCausalLM", "MambaForCausalLM", "T5ForConditionalGeneration", "InternVLChatModel"} <= names
+    assert main.main(["models", "--json", "codegeex4"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one["architecture"] == "ChatGLMForConditionalGeneration"
+    assert main.main(["models", "of-the-future"]) != 0
+    assert "of-the-future" in capsys.readouterr().err
+
+
+def test_classes_are_chosen_by_class_or_family() -> None:
+    classes = read_classes()
+    assert [one.architecture for one in choose(classes, ["mamba", "LlamaForCausalLM"])] == [
+        "MambaForCausalLM",
+        "LlamaForCausalLM",
+    ]
+    assert len(choose(classes, [])) == len(classes)
+    with pytest.raises(ConfigError, match="LlamaForCausalLM"):
+        choose(classes, ["LamaForCausalLM"])
+
+
+def test_the_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    classes = [made("A", "runs"), made("B", "refused", "a\nb\tc")]
+    write_classes(classes, tmp_path / "classes.tsv")
+    found = read_classes(tmp_path / "classes.tsv")
+    assert found["A"] == classes[0]
+    assert found["B"].detail == "a b c"
+
+
+def test_results_grow_and_the_last_one_counts(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    append(file, [Verdict(architecture="A", state="wrong"), Verdict(architecture="B", state="runs")])
+    append(file, [Verdict(architecture="A", state="runs", met=("prefix",))])
+    assert {name: one.state for name, one in read_results(file).items()} == {"A": "runs", "B": "runs"}
+    file.write_text("what?\n")
+    with pytest.raises(ConfigError, match="results"):
+        read_results(file)
+
+
+# How it tells right from wrong
+
+
+def answer(**changes: Any) -> Any:
+    """Greedy tokens of ``expected`` below, with the log probabilities of two tokens at each position."""
+    given = {"prompt_token_ids": [1, 2], "tokens": [0, 1], "shift": 0.0, "error": None, **changes}
+    wanted = expected([*given["prompt_token_ids"], *given["tokens"]][:-1])
+    shown = [{token: SimpleNamespace(logprob=float(row[token]) + given["shift"]) for token in (0, 3)} for row in wanted]
+    start = len(given["prompt_token_ids"])
+    return SimpleNamespace(
+        prompt_token_ids=given["prompt_token_ids"], prompt_logprobs=[None, *shown[: start - 1]], error=given["error"],
+        outputs=[SimpleNamespace(token_ids=given["tokens"], logprobs=shown[start - 1 :])],
+    )  # fmt: skip
+
+
+def expected(ids: Any) -> torch.Tensor:
+    """A model that says 0, 1, 2 … by position."""
+    return torch.log_softmax(4.0 * torch.eye(4)[[(position - 1) % 4 for position in range(len(ids))]], dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({}, ""),
+        ({"shift": 5e-5}, ""),
+        ({"shift": 2e-4}, "position 0: log probability"),
+        ({"shift": float("nan")}, "log probability of 0 is nan"),
+        ({"tokens": [0, 2]}, "token 2 is 4.0e.00 less likely"),
+        ({"error": "no room"}, "fails: no room"),
+    ],
+)
+def test_a_difference_is_found(changes: dict[str, Any], difference: str) -> None:
+    found = find_difference([answer(**changes)], expected, None)
+    assert re.search(difference, found) if difference else found == ""
+
+
+def test_what_follows_padding_is_left_out() -> None:
+    assert find_difference([answer(tokens=[0, 2])], expected, 0) == ""
+
+
+def test_a_tiny_checkpoint_has_a_layer_of_each_kind() -> None:
+    jamba, cohere = tiny_config("jamba"), tiny_config("cohere2")
+    assert set(jamba.layer_types) == {"linear_attention", "full_attention"}
+    assert set(cohere.layer_types) == {"sliding_attention", "full_attention"}
+    assert jamba.vocab_size == 320
+    assert tiny_config("deepseek_v3").num_key_value_heads == 4
+
+
+def test_a_right_class_passes_with_all_that_an_engine_does(tmp_path: Path) -> None:
+    verdict = check(Order("LlamaForCausalLM", "llama"), tmp_path)
+    assert (verdict.state, verdict.detail) == ("runs", "")
+    assert set(verdict.met) == {"prefix", "preemption"}
+    assert verdict.quantised
+    assert verdict.parallel
+
+
+def test_a_wrong_class_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Reference.log_probabilities
+    monkeypatch.setattr(Reference, "log_probabilities", lambda self, ids: right(self, [ids[0], *ids[:-1]]))
+    verdict = check(Order("GPT2LMHeadModel", "gpt2"), tmp_path)
+    assert verdict.state == "wrong"
+    assert "log probability" in verdict.detail
+
+
+def test_a_class_without_a_checkpoint_is_untried(tmp_path: Path) -> None:
+    verdict = check(Order("ForCausalLMOfTheFuture", "llama"), tmp_path)
+    assert verdict.state == "untried"
+
+
+STAND_IN = """
+import sys, time, os
+from lsv.processes.lifeline import connect
+from lsv_doctor.models.orders import Order, Verdict
+channel = connect(int(sys.argv[1]), int(sys.argv[2]), Order)
+while True:
+    try:
+        order = channel.receive()
+    except EOFError:
+        break
+    if order.family == "ends":
+        print("out of luck", flush=True)
+        os._exit(3)
+    if order.family == "hangs":
+        time.sleep(60)
+    channel.send(Verdict(architecture=order.architecture, state="runs"))
+"""
+
+
+def test_a_class_that_ends_its_process_or_hangs_does_not_end_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stand_in_checker.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(runs, "_MODULE", "stand_in_checker")
+    monkeypatch.setattr(runs, "_FIRST_SECONDS", 20.0)
+    found: dict[str, Verdict] = {}
+    orders = [Order("A", "runs"), Order("B", "ends"), Order("C", "runs"), Order("D", "hangs"), Order("E", "runs")]
+    runs.check_all(orders, lambda one: found.update({one.architecture: one}), jobs=1, seconds=2.0)
+    assert {name: one.state for name, one in found.items()} == {
+        "A": "runs", "B": "crash", "C": "runs", "D": "crash", "E": "runs",
+    }  # fmt: skip
+    assert "exit code 3: out of luck" in found["B"].detail
+    assert "no answer" in found["D"].detail
+
+
+@pytest.mark.parametrize("given", ["--resume", "--results x", "--check --resume", "--check nobody"])
+def test_options_that_mean_nothing_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["models", *given.split()]) != 0
+    assert next(one for one in ("resume", "results", "nobody") if one in given) in capsys.readouterr().err
+
+
+# The classes themselves
+
+
+def failures(classes: list[Class], jobs: int) -> dict[str, str]:
+    """Those that are wrong or crash, and those that used to run and are refused now, with what is wrong."""
+    found: list[Verdict] = []
+    runs.check_all([one.order for one in classes], found.append, jobs=jobs)
+    before = {one.architecture: one.state for one in classes}
+    return {
+        one.architecture: f"{one.state}: {one.detail}"
+        for one in found
+        if one.state in FAILED or (before[one.architecture] == "runs" and one.state != "runs")
+    }
+
+
+def test_classes_of_today_equal_transformers() -> None:
+    """Others every day."""
+    running = [one for one in read_classes().values() if one.state == "runs"]
+    first = datetime.date.today().toordinal() * SAMPLE
+    chosen = [running[(first + number) % len(running)] for number in range(SAMPLE)]
+    assert failures(chosen, jobs=1) == {}, f"tried {', '.join(one.architecture for one in chosen)}"
+
+
+@pytest.mark.slow
+@pytest.mark.row("F-696")
+@pytest.mark.timeout(3600)
+def test_all_classes_equal_transformers() -> None:
+    assert failures([one for one in read_classes().values() if one.state != "media"], jobs=2) == {}
