@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.platform import Communicator, Group
 from lsv.testing.model import Sequences, check_model, engine_config, load, reference_model
@@ -225,3 +226,20 @@ class TwoRanks(Communicator):
 def test_more_ranks_need_a_pattern(checkpoint, catalog):
     with pytest.raises(ConfigError, match="no pattern"):
         declare(engine_config(checkpoint("gpt2"), "transformers"), catalog, communicator=TwoRanks())
+
+
+@pytest.mark.parametrize("family", ["apertus", "flex_olmo"])
+def test_weights_are_quantised_while_loading(family, checkpoint):
+    """To 8 bits: the answers' probabilities are others, and not far off."""
+    shape = {} if family == "apertus" else RUN["olmoe"]
+    folder = str(checkpoint(family, **shape))
+    options = {"dtype": "float32", "skip_tokenizer_init": True, "max_model_len": 64, "max_num_seqs": 2}
+    found = []
+    for quantization in (None, "int8"):
+        with LLM(folder, quantization=quantization, **options) as llm:
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            (answer,) = llm.generate([{"prompt_token_ids": [7, 3, 90, 41, 5]}], params, use_tqdm=False)
+        rows = (answer.prompt_logprobs or [])[1:]
+        found.append([next(iter(row.values())).logprob for row in rows])
+    plain, quantised = map(torch.tensor, found)
+    assert 0 < (plain - quantised).abs().max() < 0.2

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
 from lsv.ops import Bindable
 from lsv.weights.place import Piece, Weights
+from lsv.weights.quantizer import Linear
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.refusal import Refused
 
@@ -133,21 +135,29 @@ def _cut(piece: Piece, path: str, stacks: Mapping[str, Piece]) -> Piece:
 @contextlib.contextmanager
 def skipped(lm: nn.Module) -> Iterator[None]:
     """While a pass runs on meta, experts that run by the model's own code give what they get: which of them is asked
-    depends on values. What else is chosen by values is taken to choose all.
+    depends on values. What else is chosen by values is taken to choose all. Linear layers only say how wide they are:
+    weights that are quantised while loading have no form yet.
     """
     modules = [module for module in lm.modules() if type(module).__name__.endswith("Experts") and not _is_ours(module)]
+    linears = [module for module in lm.modules() if isinstance(module, Linear)]
     for module in modules:
         module.forward = _give_back
+    for linear in linears:
+        linear.forward = partial(_widen, linear.layer.width)  # type: ignore[method-assign]
     try:
         with assumed.patch(meta_nonzero_assume_all_nonzero=True):
             yield
     finally:
-        for module in modules:
+        for module in (*modules, *linears):
             del module.forward
 
 
 def _is_ours(module: nn.Module) -> bool:
     return isinstance(module, Experts)
+
+
+def _widen(width: int, x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], width)
 
 
 def _give_back(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
