@@ -8,6 +8,32 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+
+def _sparse(experts: int, top: int) -> dict:
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 1024,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 3072,
+        "moe_intermediate_size": 512,
+        "num_experts": experts,
+        "num_experts_per_tok": top,
+        "norm_topk_prob": True,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 151645,
+    }
+
+
 SHAPES = {
     "qwen2.5-0.5b": {
         "architectures": ["Qwen2ForCausalLM"],
@@ -44,6 +70,7 @@ SHAPES = {
         "torch_dtype": "bfloat16",
         "eos_token_id": 128009,
     },
+    **{f"qwen3-moe-{experts}x{top}": _sparse(experts, top) for experts, top in ((32, 4), (64, 8))},
 }
 
 
@@ -65,7 +92,7 @@ def head_dim(shape: dict) -> int:
 
 def _weights(c: dict) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    hidden, inner = c["hidden_size"], c["intermediate_size"]
+    hidden, inner = c["hidden_size"], c.get("moe_intermediate_size", c["intermediate_size"])
     q, kv = (c[name] * head_dim(c) for name in ("num_attention_heads", "num_key_value_heads"))
     biased = c["model_type"] == "qwen2"
 
@@ -80,12 +107,19 @@ def _weights(c: dict) -> dict[str, torch.Tensor]:
             if biased:
                 tensors[f"{at}.self_attn.{name}.bias"] = normal(rows)
         tensors[f"{at}.self_attn.o_proj.weight"] = normal(hidden, q)
-        for name, shape in (
-            ("gate_proj", (inner, hidden)),
-            ("up_proj", (inner, hidden)),
-            ("down_proj", (hidden, inner)),
-        ):
-            tensors[f"{at}.mlp.{name}.weight"] = normal(*shape)
+        if c["model_type"].startswith("qwen3"):
+            for name in ("q_norm", "k_norm"):
+                tensors[f"{at}.self_attn.{name}.weight"] = 1 + normal(head_dim(c))
+        experts = c.get("num_experts", 0)
+        if experts:
+            tensors[f"{at}.mlp.gate.weight"] = normal(experts, hidden)
+        for mlp in [f"{at}.mlp.experts.{number}" for number in range(experts)] or [f"{at}.mlp"]:
+            for name, shape in (
+                ("gate_proj", (inner, hidden)),
+                ("up_proj", (inner, hidden)),
+                ("down_proj", (hidden, inner)),
+            ):
+                tensors[f"{mlp}.{name}.weight"] = normal(*shape)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{at}.{name}.weight"] = 1 + normal(hidden)
     return tensors

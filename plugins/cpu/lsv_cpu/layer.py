@@ -8,14 +8,16 @@ import torch
 
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.mlp import GatedMLP
+from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import Bindable, Kernel
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention, HeadTurnRecord, LayerRecord
+from lsv_cpu.experts import NativeExperts, why_not_experts
 from lsv_cpu.kernels import RmsNorm, Rotate, selected_library
-from lsv_cpu.linear import LinearRecord, PanelLinear, PanelMLP, why_not_gated
+from lsv_cpu.linear import LinearRecord, PanelMLP, use_panels, why_not_gated
 
 
 class NormRecord(ctypes.Structure):
@@ -33,23 +35,26 @@ class DecoderLayerRecord(ctypes.Structure):
         *((name, LinearRecord) for name in ("qkv", "projection", "gate_up", "down")),
         ("attention", LayerRecord),
         ("turn", HeadTurnRecord),
+        ("kind", ctypes.c_int32),
+        ("experts", ctypes.c_void_p),
     ]
 
 
+_GATED_MLP, _EXPERTS, _NOTHING = range(3)  # ``FeedForward`` of native/layer.cpp
+
+
 class FusedLayer(Kernel):
-    """``lsv.nn.decoder.DecoderLayer`` with a gated MLP, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
+    """``lsv.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one. They run instead
     of it with another attention backend or without a cache.
     """
 
     def __init__(self, module: DecoderLayer, spec: OpSpec) -> None:
-        attn, mlp = module.attn, module.mlp
-        assert isinstance(mlp, GatedMLP), "supports() lets only gated MLPs through"
+        attn = module.attn
         self._module, self._library = module, selected_library()
-        self._qkv, self._projection = _use_panels(attn.qkv.linear), _use_panels(attn.out.linear)
-        self._mlp = PanelMLP(mlp, mlp.spec())
-        mlp.use(self._mlp)
+        self._qkv, self._projection = use_panels(attn.qkv.linear), use_panels(attn.out.linear)
+        self._mlp = _use_native(module.mlp)
         for norm in (module.before_attn, module.before_mlp, attn.q_norm, attn.k_norm):
             if norm is not None:
                 norm.use(RmsNorm(norm, norm.spec()))
@@ -66,7 +71,11 @@ class FusedLayer(Kernel):
         record.before_attention = _describe(self._module.before_attn)
         record.before_mlp = _describe(self._module.before_mlp)
         record.qkv, record.projection = self._qkv.record, self._projection.record
-        record.gate_up, record.down = self._mlp.gate_up.record, self._mlp.down.record
+        if isinstance(self._mlp, PanelMLP):
+            record.kind, record.gate_up, record.down = _GATED_MLP, self._mlp.gate_up.record, self._mlp.down.record
+        else:
+            record.kind = _EXPERTS if self._mlp.routes else _NOTHING
+            record.experts = ctypes.addressof(self._mlp.record)
         record.turn = HeadTurnRecord(
             q_norm=None if attn.q_norm is None else attn.q_norm.weight.data_ptr(),
             k_norm=None if attn.k_norm is None else attn.k_norm.weight.data_ptr(),
@@ -97,12 +106,19 @@ class FusedLayer(Kernel):
         )
         if status:
             raise native.refusal(status)
+        if self._record.kind == _NOTHING:
+            out += self._module.mlp(self._module.before_mlp(out))
         return out
 
 
-def _use_panels(linear: torch.nn.Module) -> PanelLinear:
-    kernel = PanelLinear(linear, linear.spec())
-    linear.use(kernel)
+def _use_native(mlp: Bindable) -> PanelMLP | NativeExperts:
+    kernel: PanelMLP | NativeExperts
+    if isinstance(mlp, MoE):
+        kernel = NativeExperts(mlp, mlp.spec())
+    else:
+        assert isinstance(mlp, GatedMLP), "supports() lets only these through"
+        kernel = PanelMLP(mlp, mlp.spec())
+    mlp.use(kernel)
     return kernel
 
 
@@ -114,6 +130,8 @@ def why_not_fused(spec: OpSpec) -> str | None:
     """None, or why a decoder layer can't be a single call."""
     if "reduce" in spec.flags:
         return "is sharded over ranks, which exchange results in the middle of a layer"
+    if "moe" in spec.flags:
+        return why_not_experts(spec)
     if "gated_mlp" not in spec.flags:
         return "has an MLP that is not gated"
     return why_not_gated(spec)

@@ -157,6 +157,13 @@ class PanelMLP(Kernel):
         return self._module.down(self.gate_up.forward(x))
 
 
+def use_panels(linear: Any) -> PanelLinear:
+    """Let panels serve a linear layer, of which ``why_not_panels`` has nothing to say."""
+    kernel = PanelLinear(linear, linear.spec())
+    linear.use(kernel)
+    return kernel
+
+
 def why_not_panels(spec: OpSpec) -> str | None:
     """None, or why a layer of this format can't be packed."""
     if not set(spec.format.split("+")) <= TAKE.keys():

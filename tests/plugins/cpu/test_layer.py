@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import lsv_models.plugin
+from lsv.nn.moe import MoE, Router
 from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
@@ -17,7 +20,7 @@ from lsv.worker.load.declared import Declared
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 
-FAMILIES = pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+FAMILIES = pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"])
 TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
 
 
@@ -54,4 +57,33 @@ def test_another_attention_backend_is_served_by_the_parts(tmp_path: Path, device
     declared = make(checkpoint, "qwen3", "float32")
     found = run_schedule(Sequences(declared, DenseAttention()), SCHEDULES["mixed"])
     for sequence, logits in run_schedule(paged(declared), SCHEDULES["mixed"]).items():
+        torch.testing.assert_close(found[sequence], logits, rtol=1e-4, atol=1e-4)
+
+
+class OtherRouter(nn.Module):
+    """What ``Router`` computes, as another class."""
+
+    def __init__(self, router: Router) -> None:
+        super().__init__()
+        self.router, self.top = router, router.top
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, experts = self.router(x)
+        return weights.flip(-1), experts.flip(-1)
+
+
+def test_experts_behind_another_router_have_a_call_of_their_own(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tiny("mixtral", tmp_path)
+    wanted = run_schedule(paged(make(checkpoint, "mixtral", "float32")), SCHEDULES["mixed"])
+    build = MoE.__init__
+
+    def build_other(self: MoE, *args: Any, **options: Any) -> None:
+        build(self, *args, **options)
+        self.router = OtherRouter(self.router)  # type: ignore[assignment]
+
+    monkeypatch.setattr(MoE, "__init__", build_other)
+    found = run_schedule(paged(make(checkpoint, "mixtral", "float32")), SCHEDULES["mixed"])
+    for sequence, logits in wanted.items():
         torch.testing.assert_close(found[sequence], logits, rtol=1e-4, atol=1e-4)

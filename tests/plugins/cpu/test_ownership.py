@@ -27,6 +27,9 @@ extern "C" void multiply_as(int rank, int size, const Linear* linear, const void
   make_operand(alone, *linear, nullptr, {(void*)x, linear->inputs}, rows, operand);
   multiply(me, *linear, operand, rows, {out, linear->outputs}, {nullptr, 0});
 }
+extern "C" int64_t operand_bytes_of(const Linear* linear, int64_t rows, int members) {
+  return operand_bytes(*linear, rows, members);
+}
 """
 
 
@@ -81,3 +84,21 @@ def test_a_member_multiplies_the_panels_it_has_packed(
             ctypes.c_void_p(out.data_ptr()),
         )  # fmt: skip
         assert touched(out.T.contiguous(), panels, -7.0) == owners[rank]
+
+
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+@pytest.mark.parametrize(("format", "group"), [(0, 0), (1, 0), (2, 32), (2, 128), (3, 0), (3, 100)])
+def test_operands_of_any_number_of_rows_have_the_room_they_need(
+    members: ctypes.CDLL, format: int, group: int, dtype: torch.dtype
+) -> None:
+    library, sizes = native.load("auto"), (ctypes.c_int64 * 2)()
+    assert library is not None
+    members.operand_bytes_of.restype = ctypes.c_int64
+    for inputs in (24, 300, 8200):
+        record = LinearRecord(native.DTYPES[dtype], format, 0, group, 64, inputs, bits=4, offset=1)
+        library.lsv_operand_sizes(ctypes.byref(record), sizes)
+        unit, spare = sizes
+        for rows in (*range(1, 40), 255, 256, 257, 1000, 3000):
+            alone, *more = (members.operand_bytes_of(ctypes.byref(record), ctypes.c_int64(rows), n) for n in (0, 1))
+            assert alone <= -(-rows // 16) * unit
+            assert more[0] - alone <= spare

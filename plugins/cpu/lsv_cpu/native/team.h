@@ -14,9 +14,12 @@ struct Range { int64_t begin, end; };
 // A thread's view of the region it is in. All members must meet the same barriers in the same order.
 class Member {
  public:
-  Member(int rank, int size) : rank(rank), size(size) {}
+  // With `spare` it is a member of a part of its own, such as one that works alone while others do something else: it
+  // brings the working memory that a team's members have by rank, and may not wait for anybody.
+  Member(int rank, int size, char* spare = nullptr) : rank(rank), size(size), spare(spare) {}
 
   const int rank, size;
+  char* const spare;
 
   // Waits for all members. What any of them wrote before, all of them see after. Also resets `claim`.
   void barrier();
@@ -75,8 +78,9 @@ template <class F> void run_if_worth(int64_t work, F&& region) {
   region(alone);
 }
 
-// What a function answers that needs memory or threads, which the system may refuse: C has no exceptions.
-enum Status { kDone = 0, kNoMemory = 1, kNoThreads = 2 };
+// What a function answers that needs memory or threads, which the system may refuse, or was asked for what is not there:
+// C has no exceptions.
+enum Status { kDone = 0, kNoMemory = 1, kNoThreads = 2, kNoSuchExpert = 3 };
 
 template <class F> int status_of(F&& work) noexcept {
   try {

@@ -56,7 +56,7 @@ struct Operand {
   char* block(int64_t row) const { return tiles + row / kBlock * block_bytes; }
   char* line(int64_t row) const { return block(row) + row % kBlock * kLine; }
   float* scales_of(int64_t row) const { return scales + row / kBlock * groups * kBlock; }
-  char* spare_of(const Member& me) const { return spare + me.rank * spare_bytes; }
+  char* spare_of(const Member& me) const { return me.spare ? me.spare : spare + me.rank * spare_bytes; }
 
   Cut cut;
   int64_t groups, block_bytes;

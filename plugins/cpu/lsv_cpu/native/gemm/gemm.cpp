@@ -46,6 +46,34 @@ void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64
   plain::unpack_rows(me, linear, outputs, count, out);
 }
 
+Linear part_of(const Linear& linear, Range panels) {
+  const int64_t width = linear.gate ? kPanel / 2 : kPanel, all = linear.gate ? linear.outputs / 2 : linear.outputs;
+  const int64_t begin = panels.begin * width, end = panels.end * width < all ? panels.end * width : all;
+  Linear part = linear;
+  part.outputs = linear.gate ? 2 * (end - begin) : end - begin;
+  part.panels = (char*)linear.panels + panels.begin * panel_bytes(linear);
+  if (linear.scales) {
+    const int64_t groups = linear.group ? inputs_padded(linear) / linear.group : 1;
+    part.scales = linear.scales + panels.begin * groups * kPanel;
+    part.sums = linear.sums + panels.begin * kPanel;
+  }
+  if (linear.bias) part.bias = (const char*)linear.bias + begin * (linear.dtype == kFloat32 ? 4 : 2);
+  return part;
+}
+
+// With so many rows all that depends on their number is at its largest, for each of them, but what is rounded up to
+// whole blocks.
+OperandSizes operand_sizes(const Linear& linear) {
+  constexpr int64_t kMany = 1024;
+  OperandSizes most = {0, 0};
+  for (int64_t rows : {int64_t(1), kOperandRows, kMany}) {
+    const int64_t units = (rows + kOperandRows - 1) / kOperandRows, bytes = operand_bytes(linear, rows, 0);
+    const int64_t unit = ((bytes + units - 1) / units + 63) / 64 * 64, spare = operand_bytes(linear, rows, 1) - bytes;
+    most = {unit > most.unit ? unit : most.unit, spare > most.spare ? spare : most.spare};
+  }
+  return most;
+}
+
 int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
   if (linear.format == kCoded) return coded::operand_bytes(linear, rows, members);
 #if defined(LSV_AMX)
@@ -82,6 +110,7 @@ extern "C" {
 int64_t lsv_panels(const Linear* linear) { return panels_of(*linear); }
 int64_t lsv_panel_bytes(const Linear* linear) { return panel_bytes(*linear); }
 int64_t lsv_inputs_padded(const Linear* linear) { return inputs_padded(*linear); }
+void lsv_operand_sizes(const Linear* linear, OperandSizes* sizes) { *sizes = operand_sizes(*linear); }
 
 void lsv_pack(const Linear* linear, const void* weights, const float* scales) {
   run([&](Member& me) { pack(me, *linear, weights, scales); });

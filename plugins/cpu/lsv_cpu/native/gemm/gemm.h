@@ -73,13 +73,23 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
 // Reads `count` outputs' weights back out of the panels, each into a row of `out`. Plain weights only.
 void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
 
-// Input rows in the form a format's kernel reads; `operand` has operand_bytes() for a team of `members`. Rows are normed first if `norm` is
-// given. All members together make one operand; a barrier must follow before `multiply`.
+// A layer of those of its outputs that are in some of its panels. With a gate it must not have a bias.
+Linear part_of(const Linear& linear, Range panels);
+
+// Input rows in the form a format's kernel reads; `operand` has operand_bytes() for a team of `members`, whose part of
+// it comes last and is not needed by members with `spare`. Rows are normed first if `norm` is given. All members
+// together make one operand; a barrier must follow before `multiply`.
 int64_t operand_bytes(const Linear& linear, int64_t rows, int members);
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);
 
 // out = product + bias (through the gate if there is one) + residual, in float and rounded once. residual.data may be
 // null, and may be `out`. A barrier must follow before the output is read or another product begins.
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
+
+// What operands of any number of rows take: at most `unit` bytes for each kOperandRows of them, begun or full, and
+// `spare` for each member.
+constexpr int64_t kOperandRows = 16;
+struct OperandSizes { int64_t unit, spare; };
+OperandSizes operand_sizes(const Linear& linear);
 
 }  // namespace lsv

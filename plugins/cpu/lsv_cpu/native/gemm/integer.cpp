@@ -191,7 +191,7 @@ void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, in
   if (by_columns) columns = me.share(operand.inputs, std::max(linear.group, kBlockInputs));
   with_type(linear.dtype, [&](auto type) {
     using T = decltype(type);
-    T* normed = (T*)(operand.spare + me.rank * operand.spare_bytes);
+    T* normed = (T*)(me.spare ? me.spare : operand.spare + me.rank * operand.spare_bytes);
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       Rows from = {(T*)x.data + operand.blocks.first(block) * x.stride, x.stride};
       if (norm) {
