@@ -91,12 +91,11 @@ def test_a_member_multiplies_the_panels_it_has_packed(
 def test_operands_of_any_number_of_rows_have_the_room_they_need(
     members: ctypes.CDLL, format: int, group: int, dtype: torch.dtype
 ) -> None:
-    library, sizes = native.load("auto"), (ctypes.c_int64 * 2)()
-    assert library is not None
+    sizes = (ctypes.c_int64 * 2)()
     members.operand_bytes_of.restype = ctypes.c_int64
     for inputs in (24, 300, 8200):
         record = LinearRecord(native.DTYPES[dtype], format, 0, group, 64, inputs, bits=4, offset=1)
-        library.lsv_operand_sizes(ctypes.byref(record), sizes)
+        members.lsv_operand_sizes(ctypes.byref(record), sizes)
         unit, spare = sizes
         for rows in (*range(1, 40), 255, 256, 257, 1000, 3000):
             alone, *more = (members.operand_bytes_of(ctypes.byref(record), ctypes.c_int64(rows), n) for n in (0, 1))
