@@ -34,6 +34,7 @@ _HARMLESS = frozenset((
     "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype",
     "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
     "use_bfloat16", "use_cache", "use_return_dict", "use_sliding_window", "vocab_size_multiple", "pad_token",
+    "attn_implementation", "use_flash_attn", "use_flash_attention_2",
 ))
 # Words of names that speak of training alone, and of names that speak of what a model computes.
 _TRAINING = frozenset(("coef", "dropout", "drop", "init", "initializer", "jitter", "loss", "pdrop", "layerdrop"))
@@ -63,14 +64,24 @@ def matters(key: str) -> bool:
 
 
 class Keys:
-    """A JSON object that knows which of its keys have not been read yet."""
+    """A JSON object that knows which of its keys have not been read yet.
 
-    def __init__(self, json: Mapping[str, Any]) -> None:
+    ``names`` are those that the file has for keys instead of the common ones: ``{"num_hidden_layers": "num_layers"}``.
+    """
+
+    def __init__(self, json: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
         self.json = json
+        self._names = names or {}
         self._left = set(json)
+
+    def own(self, key: str) -> str:
+        """What the file calls a key."""
+        own = self._names.get(key, key)
+        return own if own in self.json or key not in self.json else key
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of ``key``; ``default`` where it is absent or null. Raises ``CheckpointError`` on another type."""
+        key = self.own(key)
         self._left.discard(key)
         value = self.json.get(key)
         if value is None:
@@ -85,7 +96,7 @@ class Keys:
 
     def count(self, key: str, default: int | None = None, *, most: int = _MOST) -> int:
         """The value of ``key``, a positive integer of at most ``most``. Raises ``CheckpointError`` for any other."""
-        value = self.take(key, int, default)
+        value, key = self.take(key, int, default), self.own(key)
         if value < 1:
             raise CheckpointError(f"config.json: {key} must be positive, got {value}")
         if value > most:
@@ -98,8 +109,8 @@ class Keys:
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """The value of ``key``, or None where it is absent or null."""
-        self._left.discard(key)
-        return None if self.json.get(key) is None else self.take(key, kind)
+        self._left.discard(self.own(key))
+        return None if self.json.get(self.own(key)) is None else self.take(key, kind)
 
     def agree(self, key: str, own: object) -> None:
         """``key`` says what the family does anyway. Raises ``CheckpointError`` where it says something else."""
@@ -107,6 +118,10 @@ class Keys:
         given = self.json.get(key)
         if given is not None and given != own:
             raise CheckpointError(f"config.json: {key} is {given!r:.100}, and this architecture has {own!r}")
+
+    def skip(self, *keys: str) -> None:
+        """Keys that change nothing here although their names sound as if they did."""
+        self._left.difference_update(keys)
 
     def finish(self, architecture: str) -> None:
         """Raise ``CheckpointError`` naming the unread keys that could change results, and tell of others in the log.

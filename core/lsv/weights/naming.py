@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 Prefixes = tuple[tuple[str, str], ...]
-"""(in checkpoints, in the model), whole components of names. The first one that fits applies."""
+"""(in checkpoints, in the model), whole components of names. ``*`` is any component, and the same one in both: the
+number of a layer. The first pair that fits applies."""
 
 
 def rename(name: str, prefixes: Prefixes) -> str:
     """A checkpoint's name of a tensor -> the model's."""
-    for theirs, own in prefixes:
-        if _begins(name, theirs):
-            return own + name[len(theirs) :]
-    return name
+    found = (_replace(name, theirs, own) for theirs, own in prefixes)
+    return next((one for one in found if one is not None), name)
 
 
 def spellings(name: str, prefixes: Prefixes) -> tuple[str, ...]:
     """All names that a checkpoint or its configuration may use for the model's ``name``, which stands first."""
-    return (name, *(theirs + name[len(own) :] for theirs, own in prefixes if _begins(name, own)))
+    found = (_replace(name, own, theirs) for theirs, own in prefixes)
+    return (name, *(one for one in found if one is not None))
 
 
-def _begins(name: str, prefix: str) -> bool:
-    return f"{name}.".startswith(f"{prefix}.")
+def _replace(name: str, old: str, new: str) -> str | None:
+    """``name`` with its beginning ``old`` replaced by ``new``; None for a name that begins otherwise."""
+    parts, begin = name.split("."), old.split(".")
+    if len(parts) < len(begin) or any(want not in ("*", part) for part, want in zip(parts, begin, strict=False)):
+        return None
+    kept = [part for part, want in zip(parts, begin, strict=False) if want == "*"]
+    filled = [kept.pop(0) if part == "*" else part for part in new.split(".")]
+    return ".".join((*filled, *parts[len(begin) :]))

@@ -18,6 +18,7 @@ from lsv.weights.quantizer import Linear
 from lsv.worker.load.declared import declare
 from lsv_models.llava import Llava
 from lsv_models.qwen2_vl import Qwen2VL
+from lsv_models.rms.internlm import InternLM2
 
 OFFERS = {"qwen2_vl": "qwen2_vl", "llava": "llava"}
 BLOCKS = {
@@ -109,6 +110,12 @@ def test_so_are_layers_of_the_language_model(folders: dict[str, Path], family: s
         (Qwen2VL, "visual.blocks.0.attn.qkv", {"model.visual.blocks.0.attn.qkv"}),
         (Qwen2VL, "model.layers.0.mlp", {"model.language_model.layers.0.mlp"}),
         (Qwen2VL, "lm_head", set()),
+        (InternLM2, "model.layers.7.mlp.up_proj", {"model.layers.7.feed_forward.w3"}),
+        (
+            InternLM2,
+            "model.layers.7.self_attn.o_proj",
+            {"model.layers.7.attention.wo", "model.layers.7.attention.o_proj"},
+        ),
         (Llava, "lm_head", {"language_model.lm_head"}),
         (
             Llava,
