@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
-from lsv.nn.rope import RopeConfig, read_rope
+from lsv.nn.rope import RopeConfig, read_ropes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +25,45 @@ class DecoderConfig:
     activation: str
     """Of the gated MLP: a name that ``lsv.nn.mlp.find_activation`` knows."""
     rope: RopeConfig
+    local_rope: RopeConfig
+    """That of layers with a window; in most families the same."""
     tied: bool
     """Whether the head shares the embedding's weight."""
     attention_bias: bool
+    attention_out_bias: bool
     mlp_bias: bool
     windows: tuple[int | None, ...]
     """Each layer's sliding window in tokens, None for full attention."""
+    attention_scale: float | None = None
+    """What products of queries and keys are multiplied by; None for one over the root of ``head_dim``."""
+    attention_cap: float | None = None
+    """Bounds these products: ``cap * tanh(product / cap)``."""
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    """On what attention and MLP add to their input, in layers that have it."""
+    logit_divisor: float = 1.0
+    logit_cap: float | None = None
+    """Bounds logits in the same way."""
 
     @classmethod
     def read(
-        cls, keys: Keys, *, rope_theta: float = 10000.0, head_dim: int | None = None, norm_eps: float = 1e-6
+        cls,
+        keys: Keys,
+        *,
+        rope_theta: float = 10000.0,
+        local_theta: float | None = None,
+        rotary_fraction: float = 1.0,
+        head_dim: int | None = None,
+        norm_eps: float = 1e-6,
+        activation: str = "silu",
+        tied: bool = False,
+        attention_bias: bool = False,
+        full_every: int | None = None,
     ) -> DecoderConfig:
         """Take the keys that all decoders share. The arguments are the family's defaults for absent keys.
+
+        With a ``local_theta``, layers with a window have a rope of their own, which ``rope_scaling`` leaves alone.
+        ``full_every`` is ``sliding_window_pattern``: every so many layers one has no window.
 
         Raises ``CheckpointError`` when a key is missing or malformed; the caller takes its own keys and ends with
         ``keys.finish``.
@@ -43,6 +71,13 @@ class DecoderConfig:
         layers, heads = keys.layers("num_hidden_layers"), keys.count("num_attention_heads")
         hidden_size = keys.count("hidden_size")
         head_dim = keys.count("head_dim", head_dim or hidden_size // heads)
+        rope, local_rope = read_ropes(keys, head_dim, rope_theta, local_theta, rotary_fraction)
+        attention_bias = keys.take("attention_bias", bool, attention_bias)
+        if local_rope != rope and keys.json.get("sliding_window") is None:
+            raise CheckpointError(
+                "config.json: layers with a window have a rope of their own, so sliding_window must be there "
+                "(--disable-sliding-window takes it away)"
+            )
         return cls(
             vocab_size=keys.count("vocab_size"),
             hidden_size=hidden_size,
@@ -52,12 +87,14 @@ class DecoderConfig:
             kv_heads=_read_kv_heads(keys, heads),
             head_dim=head_dim,
             norm_eps=keys.take("rms_norm_eps", float, norm_eps),
-            activation=keys.take("hidden_act", str, "silu"),
-            rope=read_rope(keys, head_dim, rope_theta),
-            tied=keys.take("tie_word_embeddings", bool, False),
-            attention_bias=keys.take("attention_bias", bool, False),
+            activation=keys.take("hidden_act", str, activation),
+            rope=rope,
+            local_rope=local_rope,
+            tied=keys.take("tie_word_embeddings", bool, tied),
+            attention_bias=attention_bias,
+            attention_out_bias=keys.take("attention_out_bias", bool, attention_bias),
             mlp_bias=keys.take("mlp_bias", bool, False),
-            windows=_read_windows(keys, layers),
+            windows=_read_windows(keys, layers, full_every),
         )
 
 
@@ -70,15 +107,17 @@ def _read_kv_heads(keys: Keys, heads: int) -> int:
     return kv_heads
 
 
-def _read_windows(keys: Keys, layers: int) -> tuple[int | None, ...]:
-    """A window per layer: by ``layer_types``, or from ``max_window_layers`` on, or everywhere."""
+def _read_windows(keys: Keys, layers: int, full_every: int | None) -> tuple[int | None, ...]:
+    """A window per layer: by ``layer_types``, by a pattern, or from ``max_window_layers`` on, or everywhere."""
     window = keys.maybe("sliding_window", int)
     kinds = keys.maybe("layer_types", list)
+    pattern = keys.maybe("sliding_window_pattern", object)
     if keys.json.get("use_sliding_window") is False or window is None:
         return (None,) * layers
     if kinds is None:
         first = keys.maybe("max_window_layers", int) or 0
-        return tuple(window if layer >= first else None for layer in range(layers))
+        local = _read_pattern(full_every if pattern is None else pattern)
+        return tuple(window if layer >= first and local(layer) else None for layer in range(layers))
     unknown = sorted({str(kind) for kind in kinds} - {"full_attention", "sliding_attention"})
     if unknown or len(kinds) != layers:
         raise CheckpointError(
@@ -86,3 +125,16 @@ def _read_windows(keys: Keys, layers: int) -> tuple[int | None, ...]:
             f"got {len(kinds)} entries{', among them ' + ', '.join(unknown) if unknown else ''}"
         )
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _read_pattern(pattern: object) -> Callable[[int], bool]:
+    """Which layers have a window: all but every so many, or a word that is repeated, L for those that have one."""
+    if pattern is None:
+        return lambda layer: True
+    if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
+        return lambda layer: pattern[layer % len(pattern)] == "L"
+    if type(pattern) is int and pattern > 0:
+        return lambda layer: (layer + 1) % pattern != 0
+    raise CheckpointError(
+        f"config.json: sliding_window_pattern must be a positive number or a word of L and G, got {pattern!r:.100}"
+    )

@@ -41,7 +41,7 @@ than a few gigabytes while it is encoded. 64 frames, the most taken unasked, are
 _MOST_LENGTH = 1 << 31
 _LENGTH_KEYS = (
     "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
-    "max_target_positions",
+    "max_target_positions", "model_max_length",
 )  # fmt: skip
 
 

@@ -101,3 +101,28 @@ def test_an_unknown_key_that_switches_nothing_on_is_harmless(value):
 
 def test_keys_of_training_are_harmless():
     read(initializer_range=0.02, attention_dropout=0.1, use_cache=True, eos_token_id=[1, 2], transformers_version="5")
+
+
+def test_a_family_s_names_for_keys():
+    keys = Keys(
+        {"num_layers": 3, "eps": 0.5, "hidden_size": 8}, {"num_hidden_layers": "num_layers", "hidden_size": "n"}
+    )
+    assert (keys.layers("num_hidden_layers"), keys.count("hidden_size")) == (3, 8)
+    keys.skip("eps")
+    keys.finish("Family")
+    with pytest.raises(CheckpointError, match="num_layers must be int"):
+        Keys({"num_layers": "3"}, {"num_hidden_layers": "num_layers"}).layers("num_hidden_layers")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "windows"),
+    [(None, (9, 9, 9, 9)), (2, (9, None, 9, None)), ("LG", (9, None, 9, None)), ("LLLG", (9, 9, 9, None))],
+)
+def test_windows_by_pattern(pattern, windows):
+    assert read(sliding_window=9, sliding_window_pattern=pattern).windows == windows
+
+
+@pytest.mark.parametrize("pattern", [0, -1, "LX", "", 2.5])
+def test_unusable_patterns_are_refused(pattern):
+    with pytest.raises(CheckpointError, match="sliding_window_pattern"):
+        read(sliding_window=9, sliding_window_pattern=pattern)
