@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -50,29 +50,69 @@ class Heads:
         dim = self._c.head_dim
         return Part(name, total * dim, first * dim, last * dim, biased)
 
+    def stacked(self, name: str) -> list[Part]:
+        """Their shard of one tensor that holds all queries, then all keys, then all values."""
+        sizes = (self._c.heads, self._c.kv_heads, self._c.kv_heads)
+        begins = (0, sizes[0], sizes[0] + sizes[1])
+        shares = zip(begins, (self.queries, self.kv, self.kv), strict=True)
+        return [self._heads_of(name, begin + first, begin + last) for begin, (first, last) in shares]
+
+    def grouped(self, name: str) -> list[Part]:
+        """Their shard of one tensor that holds, KV head by KV head, its queries, its key and its value."""
+        each = self._c.heads // self._c.kv_heads
+        (first, last), kv = self.queries, range(*self.kv)
+        own = [(max(first, group * each), min(last, (group + 1) * each), group) for group in kv]
+        queries = [(begin + 2 * group, end + 2 * group) for begin, end, group in own]
+        keys = [(group * (each + 2) + each, group * (each + 2) + each + 1) for group in kv]
+        values = [(begin + 1, end + 1) for begin, end in keys]
+        return [self._heads_of(name, *heads) for heads in (*queries, *keys, *values)]
+
+    def _heads_of(self, name: str, first: int, last: int) -> Part:
+        """Heads ``[first, last)`` of those of q, k and v in one tensor."""
+        dim, count = self._c.head_dim, self._c.heads + 2 * self._c.kv_heads
+        return Part(name, count * dim, first * dim, last * dim)
+
     def out(self, w: Weights, *, bias: bool) -> Row:
         """``o_proj`` over the outputs of these heads."""
         c, (first, last) = self._c, self.queries
         reads = (first * c.head_dim, last * c.head_dim)
         return Row(w, "o_proj", c.heads * c.head_dim, c.hidden_size, reads=reads, bias=bias)
 
-    def layer(self, index: int, *, window: int | None = None, source: int | None = None) -> AttentionLayer:
+    def layer(
+        self,
+        index: int,
+        *,
+        window: int | None = None,
+        source: int | None = None,
+        scale: float | None = None,
+        cap: float | None = None,
+    ) -> AttentionLayer:
         """What the backend is told of these heads in layer ``index``."""
         heads, kv_heads = (last - first for first, last in (self.queries, self.kv))
         dim, causal = self._c.head_dim, source is None
-        return AttentionLayer(index, heads, kv_heads, dim, dim**-0.5, causal, window, source=source)
+        scale = dim**-0.5 if scale is None else scale
+        return AttentionLayer(index, heads, kv_heads, dim, scale, causal, window, cap, source=source)
+
+
+Fused = Callable[[Heads], list[Part]]
+"""Where a rank's heads of q, k and v are in the checkpoint."""
 
 
 class Attention(Bindable):
     """q, k and v from one fused projection, rotated, attended, projected back: x [T, hidden] -> [T, hidden].
 
     Heads are split over the ranks; with fewer KV heads than ranks each KV head is replicated on several. ``rope`` is
-    None for a model that has its positions in the embedding. ``qk_norm`` normalises every head of q and k before the
-    rotation. The ``unbiased`` projections have no bias even if the others do. ``layer`` gets its place in the KV cache
-    once the groups of all layers are known.
+    None for a model or layer without positions, or that has them in the embedding. ``qk_norm`` normalises every head of
+    q and k before the rotation. The ``unbiased`` projections have no bias even if the others do. ``fused`` names the
+    tensor that holds q, k and v, as ``Heads.stacked`` or ``Heads.grouped`` finds them there. ``scale`` and ``cap`` are
+    those of ``AttentionLayer``. ``layer`` gets its place in the KV cache once the groups of all layers are known.
     """
 
     op: ClassVar[str] = "attention"
+    variation: ClassVar[str] = ""
+    """What a subclass computes that kernels for attention do not; part of its op."""
+    qk_names: ClassVar[tuple[str, str]] = ("q_norm", "k_norm")
+    """The norms of q and k in the checkpoint."""
 
     def __init__(
         self,
@@ -85,16 +125,21 @@ class Attention(Bindable):
         qkv_bias: bool = False,
         out_bias: bool = False,
         unbiased: Sequence[str] = (),
+        norm: type[RMSNorm] = RMSNorm,
+        fused: Fused | None = None,
+        scale: float | None = None,
+        cap: float | None = None,
     ) -> None:
         super().__init__()
         heads = Heads(w, c)
         parts = [heads.part(name, biased=name not in unbiased) for name in ("q_proj", "k_proj", "v_proj")]
-        self.qkv = Column(w, parts, c.hidden_size, bias=qkv_bias)
+        self.qkv = Column(w, fused(heads) if fused else parts, c.hidden_size, bias=qkv_bias)
         self.out = heads.out(w, bias=out_bias)
-        self.q_norm = RMSNorm(w / "q_norm", c.head_dim, c.norm_eps) if qk_norm else None
-        self.k_norm = RMSNorm(w / "k_norm", c.head_dim, c.norm_eps) if qk_norm else None
+        norms = self.make_norms(w, c, heads, norm) if qk_norm else (None, None)
+        self.q_norm: RMSNorm | None = norms[0]
+        self.k_norm: RMSNorm | None = norms[1]
         self.rope = rope
-        self.layer = heads.layer(layer, window=c.windows[layer])
+        self.layer = heads.layer(layer, window=c.windows[layer], scale=scale, cap=cap)
         self.heads, self.kv_heads, self.head_dim = self.layer.heads, self.layer.kv_heads, c.head_dim
 
     def spec(self) -> OpSpec:
@@ -119,19 +164,36 @@ class Attention(Bindable):
         return OpSpec(self._op(), dtype_name(linear.layer.dtype), format, shape, frozenset(flags))
 
     def _op(self) -> str:
-        """Another op for what kernels do not know: positions along several axes, or in the embedding."""
+        """Another op for what kernels do not know: other rotations or none, positions on several axes, other norms."""
+        rope = "no_rope" if self.rope is None else "" if self.rope.op == Rope.op else self.rope.op
+        norm = RMSNorm.op if self.q_norm is None else self.q_norm.spec().op
+        norm = "" if norm == RMSNorm.op else norm
+        return ".".join(part for part in (self.op, self.variation, rope, norm) if part)
+
+    def make_norms(self, w: Weights, c: Sizes, heads: Heads, norm: type[RMSNorm]) -> tuple[RMSNorm, RMSNorm]:
+        """The norms of q and k."""
+        q, k = (norm(w / name, c.head_dim, c.norm_eps) for name in self.qk_names)
+        return q, k
+
+    def turn(self, qk: torch.Tensor, step: Step) -> torch.Tensor:
+        """The heads of q and k, normalised and rotated: [T, heads + kv_heads, head_dim] -> the same."""
+        return self.rotate(self.normalise(qk), step)
+
+    def normalise(self, qk: torch.Tensor) -> torch.Tensor:
+        if self.q_norm is None or self.k_norm is None:
+            return qk
+        return torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
+
+    def rotate(self, qk: torch.Tensor, step: Step) -> torch.Tensor:
         if self.rope is None:
-            return f"{self.op}.no_rope"
-        return self.op if self.rope.axes == 1 else f"{self.op}.{self.rope.op}"
+            return qk
+        positions = step.positions[0] if self.rope.axes == 1 else step.positions
+        return self.rope(qk, positions)  # type: ignore[no-any-return]
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         rotated = self.heads + self.kv_heads
         qkv = self.qkv(x).view(-1, rotated + self.kv_heads, self.head_dim)
-        qk, v = qkv[:, :rotated], qkv[:, rotated:]
-        if self.q_norm is not None and self.k_norm is not None:
-            qk = torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
-        if self.rope is not None:
-            qk = self.rope(qk, step.positions[0] if self.rope.axes == 1 else step.positions)
+        qk, v = self.turn(qkv[:, :rotated], step), qkv[:, rotated:]
         layer = self.layer
         attended = step.backend.attend(
             qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]

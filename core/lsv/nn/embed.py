@@ -56,20 +56,48 @@ class Head(nn.Module):
         self.vocab_size, self.communicator = vocab_size, w.communicator
         start, stop, width = w.shard.split_padded(vocab_size)
         if tied is None and vocab_size % w.shard.size == 0:
-            place, _, name = w.name.rpartition(".")
-            part = Part(name, vocab_size, start, stop)
-            self.linear = Weights(w.declaration, place).linear("head", [part], size)
+            self.linear = self.make_linear(w, Part(w.name.rpartition(".")[2], vocab_size, start, stop), size)
         else:
             weight = tied.weight if tied else _vocabulary(w, vocab_size, size, (start, stop, width))
             self.linear = _of_plain_weight(w, LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight)
             if tied is not None and isinstance(self.linear, PlainLinear):
                 tied.head = self.linear
 
+    def make_linear(self, w: Weights, part: Part, size: int) -> Linear:
+        """The layer of a head that has a weight of its own."""
+        return Weights(w.declaration, w.name.rpartition(".")[0]).linear("head", [part], size)
+
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         logits: torch.Tensor = self.linear(x)
         if self.communicator is None:
             return logits
         return self.communicator.all_gather(logits)[:, : self.vocab_size]
+
+
+class ScaledEmbed(nn.Module):
+    """``embed(ids) * factor``, with the factor rounded to the dtype of the embeddings, as families were trained."""
+
+    def __init__(self, embed: Embed, factor: float) -> None:
+        super().__init__()
+        self.embed = embed
+        self.factor = torch.tensor(factor, dtype=embed.weight.dtype).item()
+
+    def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        return self.embed(ids, step) * self.factor  # type: ignore[no-any-return]
+
+
+class ScaledHead(nn.Module):
+    """``cap * tanh(logits / divisor / cap)``; without a cap just ``logits / divisor``."""
+
+    def __init__(self, head: Head, divisor: float, cap: float | None) -> None:
+        super().__init__()
+        self.head, self.divisor, self.cap = head, divisor, cap
+
+    def forward(self, rows: torch.Tensor, step: Step) -> torch.Tensor:
+        logits: torch.Tensor = self.head(rows, step)
+        if self.divisor != 1.0:
+            logits = logits / self.divisor
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
 
 def _of_plain_weight(w: Weights, layer: LinearLayer, weight: nn.Parameter) -> Linear:

@@ -14,7 +14,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.linear import Column, Row
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.weights.place import Weights
+from lsv.weights.place import Part, Weights
 from lsv.weights.quantizer import joint_format
 
 _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -83,7 +83,8 @@ class GatedActivation(Bindable):
 class GatedMLP(Bindable):
     """``down(activation(gate(x)) * up(x))``: x [T, hidden] -> [T, hidden].
 
-    ``names`` are gate, up and down in the checkpoint. ``reduce=False`` leaves the sum over the ranks to the caller.
+    ``names`` are gate, up and down in the checkpoint; of one name, gate and up are the halves of one tensor.
+    ``reduce=False`` leaves the sum over the ranks to the caller.
     """
 
     op: ClassVar[str] = "gated_mlp"
@@ -102,7 +103,7 @@ class GatedMLP(Bindable):
         super().__init__()
         gate, up, down = names
         share = w.shard.split(intermediate_size, "intermediate features")
-        self.gate_up = Column.even(w, (gate, up), hidden_size, intermediate_size, bias=bias)
+        self.gate_up = Column(w, _gate_and_up(gate, up, intermediate_size, share), hidden_size, bias=bias)
         self.act = GatedActivation(activation, w.dtype)
         self.down = Row(w, down, intermediate_size, hidden_size, reads=share, bias=bias, reduce=reduce)
 
@@ -117,3 +118,10 @@ class GatedMLP(Bindable):
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(self.act(self.gate_up(x)))  # type: ignore[no-any-return]
+
+
+def _gate_and_up(gate: str, up: str, size: int, share: tuple[int, int]) -> list[Part]:
+    first, last = share
+    if gate != up:
+        return [Part(name, size, first, last) for name in (gate, up)]
+    return [Part(gate, 2 * size, first, last), Part(gate, 2 * size, size + first, size + last)]
