@@ -203,8 +203,7 @@ SCHEDULES: Mapping[str, Callable[[Mapping[int, Tokens]], Iterator[Rows]]] = {
     "mixed": mixed,
 }
 PROMPTS: Mapping[int, Tokens] = {
-    number: tuple(random.Random(number).randrange(256) for _ in range(length))
-    for number, length in enumerate((45, 1, 19, 8))
+    number: tuple(random.Random(number).choices(range(256), k=length)) for number, length in enumerate((45, 1, 19, 8))
 }
 NEW_TOKENS = 8
 
