@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.offers import ModelOffer
+from lsv_models.rms import offers as rms
 
 api = 1
 
@@ -13,9 +14,6 @@ _TASKS = ("generate", "embed")
 _SEEING = ("text", "image")
 _WATCHING = ("text", "image", "video")
 _HEARING = ("text", "audio")
-_GEMMA = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
-# their activations exceed float16's largest number, 65504; both were trained in bfloat16
-_OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
 
 
 @hookimpl
@@ -37,5 +35,5 @@ def lsv_models() -> Iterable[ModelOffer]:
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), "lsv_models.qwen2_5_vl:Qwen25VL", modalities=_WATCHING
     )
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
-    yield ModelOffer("gemma", _GEMMA, "lsv_models.generic:Generic", _TASKS, unstable=_OVERFLOWS)
+    yield from rms.OFFERS
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)

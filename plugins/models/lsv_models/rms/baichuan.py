@@ -1,0 +1,77 @@
+"""Baichuan 1 and 2: Llama with q, k and v in one tensor; the large ones have ALiBi, the second ones a normed head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from lsv.nn.attention import Attention, Heads, Sizes
+from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import DenseDecoder
+from lsv.nn.embed import Embed, Head
+from lsv.nn.rope import Rope
+from lsv.weights.place import Part, Weights
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
+from lsv_models.llama import LlamaLayer
+
+_NORMED = 125_696
+"""The vocabulary of Baichuan 2; nothing else in config.json tells it from its predecessor."""
+_ROTATED = 4096
+"""The hidden size of the models that have a rope."""
+
+
+def slopes(heads: int) -> list[float]:
+    """ALiBi's slope of each head (Press et al. 2022)."""
+    whole = 1 << (heads.bit_length() - 1)
+    found = [2.0 ** (-8.0 * (head + 1) / whole) for head in range(whole)]
+    return found if whole == heads else found + slopes(2 * whole)[: 2 * (heads - whole) : 2]
+
+
+class BaichuanAttention(Attention):
+    """Attention with ALiBi where there is no rope."""
+
+    def __init__(self, w: Weights, c: Sizes, layer: int, rope: Rope | None, **given: Any) -> None:
+        super().__init__(w, c, layer, rope, **given)
+        if rope is None:
+            first, last = Heads(w, c).queries
+            alibi = torch.tensor(slopes(c.heads)[first:last], dtype=torch.float32, device=w.device)
+            self.layer = replace(self.layer, alibi=alibi)
+
+
+class BaichuanLayer(LlamaLayer):
+    attention = BaichuanAttention
+    fused = partial(Heads.stacked, name="W_pack")
+    qkv_bias = out_bias = mlp_bias = False
+
+
+class NormedLinear(PlainLinear):
+    """A linear layer whose rows are brought to length one as they are filled."""
+
+    def filled(self) -> None:
+        self.weight.data.copy_(functional.normalize(self.weight.data))
+
+
+class NormedHead(Head):
+    """A head whose rows have length one. It is not quantised."""
+
+    def make_linear(self, w: Weights, part: Part, size: int) -> Linear:
+        layer = LinearLayer(w.name, "head", size, (part.width,), False, w.dtype)
+        place = Weights(w.declaration, w.name.rpartition(".")[0])
+        return NormedLinear(layer, place.take_stored(WEIGHT, [part], size, (0, size)), None)
+
+
+class Baichuan(DenseDecoder):
+    layer = BaichuanLayer
+    keys = {"max_position_embeddings": "model_max_length"}
+
+    def make_ropes(self, w: Weights, c: DecoderConfig, max_len: int) -> Sequence[Rope | None]:
+        return super().make_ropes(w, c, max_len) if c.hidden_size == _ROTATED else [None] * c.layers
+
+    def make_head(self, w: Weights, c: DecoderConfig, tied: Embed | None) -> Head:
+        normed = c.vocab_size == _NORMED and tied is None
+        return (NormedHead if normed else Head)(w, c.vocab_size, c.hidden_size, tied=tied)

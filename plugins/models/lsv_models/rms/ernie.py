@@ -1,0 +1,14 @@
+"""ERNIE 4.5, dense: Llama that rotates neighbouring pairs."""
+
+from __future__ import annotations
+
+from lsv.nn.decoder import DenseDecoder
+from lsv.nn.rope import PairRope
+from lsv_models.llama import LlamaLayer
+
+
+class Ernie45(DenseDecoder):
+    layer = LlamaLayer
+    rope = PairRope
+    keys = {"attention_bias": "use_bias", "mlp_bias": "use_bias"}
+    defaults = {"head_dim": 128, "norm_eps": 1e-5, "tied": True}

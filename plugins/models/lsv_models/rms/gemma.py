@@ -1,0 +1,57 @@
+"""Gemma 1, 2 and 3, the text models: scaled embeddings, norms by ``1 + weight``, soft caps, windows in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import DenseDecoder
+from lsv.nn.keys import Keys
+from lsv_models.llama import LlamaLayer
+from lsv_models.rms.blocks import OffsetRMSNorm, SandwichLayer
+
+_DEFAULTS = {"head_dim": 256, "activation": "gelu_pytorch_tanh", "tied": True}
+
+
+class GemmaLayer(LlamaLayer):
+    op = "layer.other"
+    norm = OffsetRMSNorm
+
+
+class Gemma(DenseDecoder):
+    layer = GemmaLayer
+    defaults = _DEFAULTS
+
+    def read(self, keys: Keys) -> DecoderConfig:
+        c = super().read(keys)
+        # the first files have "gelu" for its approximation, which they were trained with
+        legacy = "gelu_pytorch_tanh" if c.activation == "gelu" else c.activation
+        activation = keys.maybe("hidden_activation", str) or legacy
+        return replace(c, activation=activation, embedding_multiplier=c.hidden_size**0.5)
+
+
+class Gemma2Layer(SandwichLayer):
+    norm = OffsetRMSNorm
+
+
+class Gemma2(Gemma):
+    layer = Gemma2Layer
+    defaults = {**_DEFAULTS, "full_every": 2}
+
+    def read(self, keys: Keys) -> DecoderConfig:
+        keys.agree("sliding_window_size", keys.json.get("sliding_window"))
+        return replace(
+            super().read(keys),
+            attention_scale=keys.take("query_pre_attn_scalar", float, 256.0) ** -0.5,
+            attention_cap=keys.maybe("attn_logit_softcapping", float),
+            logit_cap=keys.maybe("final_logit_softcapping", float),
+        )
+
+
+class Gemma3Layer(Gemma2Layer):
+    qk_norm = True
+
+
+class Gemma3(Gemma2):
+    layer = Gemma3Layer
+    defaults = {**_DEFAULTS, "full_every": 6, "rope_theta": 1e6, "local_theta": 10000.0}

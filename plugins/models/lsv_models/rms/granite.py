@@ -1,0 +1,23 @@
+"""Granite, dense: Llama with multipliers on embeddings, attention, residuals and logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import DenseDecoder
+from lsv.nn.keys import Keys
+from lsv_models.rms.blocks import ScaledLayer
+
+
+class Granite(DenseDecoder):
+    layer = ScaledLayer
+
+    def read(self, keys: Keys) -> DecoderConfig:
+        return replace(
+            super().read(keys),
+            attention_scale=keys.take("attention_multiplier", float, 1.0),
+            embedding_multiplier=keys.take("embedding_multiplier", float, 1.0),
+            residual_multiplier=keys.take("residual_multiplier", float, 1.0),
+            logit_divisor=keys.take("logits_scaling", float, 1.0),
+        )

@@ -1,0 +1,44 @@
+"""What this package offers. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.offers import ModelOffer
+
+_TASKS = ("generate", "embed")
+# their activations exceed float16's largest number, 65504; they were trained in bfloat16
+_OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
+
+
+def _offer(name: str, load: str, *architectures: str, unstable: dict[str, str] | None = None) -> ModelOffer:
+    return ModelOffer(name, architectures, f"lsv_models.{load}", _TASKS, unstable=unstable or {})
+
+
+OFFERS = (
+    _offer("gemma", "rms.gemma:Gemma", "GemmaForCausalLM", "GemmaModel"),
+    _offer("gemma2", "rms.gemma:Gemma2", "Gemma2ForCausalLM", "Gemma2Model", unstable=_OVERFLOWS),
+    _offer("gemma3", "rms.gemma:Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel", unstable=_OVERFLOWS),
+    _offer("phi3", "rms.phi3:Phi3", "Phi3ForCausalLM", "Phi3Model"),
+    _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
+    _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),
+    _offer("chatglm", "rms.chatglm:ChatGLM", "ChatGLMModel", "ChatGLMForConditionalGeneration"),
+    _offer("granite", "rms.granite:Granite", "GraniteForCausalLM", "GraniteModel"),
+    _offer("olmo2", "rms.olmo:Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),
+    _offer("olmo3", "rms.olmo:Olmo3", "Olmo3ForCausalLM", "Olmo3Model"),
+    _offer("smollm3", "rms.smollm3:SmolLM3", "SmolLM3ForCausalLM", "SmolLM3Model"),
+    _offer("exaone", "rms.exaone:Exaone3", "ExaoneForCausalLM"),
+    _offer("exaone4", "rms.exaone:Exaone4", "Exaone4ForCausalLM", "Exaone4Model"),
+    _offer("seed_oss", "rms.seed_oss:SeedOss", "SeedOssForCausalLM", "SeedOssModel"),
+    _offer("hunyuan", "rms.hunyuan:Hunyuan", "HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
+    _offer("ernie4_5", "rms.ernie:Ernie45", "Ernie4_5ForCausalLM", "Ernie4_5Model"),
+    _offer("qwen", "rms.qwen:QWen", "QWenLMHeadModel"),
+    _offer("internlm", "rms.internlm:InternLM", "InternLMForCausalLM"),
+    _offer("internlm2", "rms.internlm:InternLM2", "InternLM2ForCausalLM"),
+    _offer("internlm3", "rms.internlm:InternLM3", "InternLM3ForCausalLM", "InternLM3Model"),
+    _offer("minicpm", "rms.minicpm:MiniCPM", "MiniCPMForCausalLM"),
+    _offer("baichuan", "rms.baichuan:Baichuan", "BaichuanForCausalLM", "BaiChuanForCausalLM"),
+    _offer("decilm", "rms.decilm:DeciLM", "DeciLMForCausalLM"),
+    _offer("ministral", "mistral:Mistral", "MinistralForCausalLM", "MinistralModel"),
+    _offer("aquila", "llama:Llama", "AquilaForCausalLM", "AquilaModel"),
+    _offer("xverse", "llama:Llama", "XverseForCausalLM"),
+)
+"""Native families with Llama's block or a variation of it."""
