@@ -133,19 +133,29 @@ def _check_parameters(kind: str, parameters: Mapping[str, Any]) -> None:
 
 
 Frequencies = tuple[torch.Tensor, float]
-"""Inverse frequencies float32 [rotary_dim / 2], or [max_len, rotary_dim / 2] where they change with the position; and
-the factor on cosine and sine."""
+"""Inverse frequencies float32 [rotary_dim / 2], and the factor on cosine and sine."""
 
 
 def frequencies(rope: RopeConfig, max_len: int) -> Frequencies:
     """The frequencies for inputs of up to ``max_len`` tokens.
 
-    A cached key is rotated once, whatever becomes of its input, so rules by the input's length can't be followed to the
-    letter. With ``dynamic`` each token is rotated as the last one of its input: that is what transformers does token by
-    token, and the same for all inputs that are no longer than the original length; a longer prompt differs. With
-    ``longrope`` the long factors serve all inputs as soon as ``max_len`` exceeds the original length.
+    longrope depends on the input's length and uses ``max_len`` instead: a cached key is rotated once, so all requests
+    must be rotated alike. For dynamic see ``stretch_angles``.
     """
     return _RULES[rope.kind](rope, max_len)
+
+
+def stretch_angles(rope: RopeConfig, positions: torch.Tensor) -> torch.Tensor:
+    """The angles float32 [T, rotary_dim / 2] of dynamic NTK, whose frequencies fall with the length of the input.
+
+    A cached key is rotated once, so each token is rotated as the last one of its input: within the checkpoint's length
+    that is what transformers computes, and beyond it what it computes for the tokens that it generates.
+    """
+    factor, dim = float(rope.parameters["factor"]), rope.rotary_dim
+    places = positions.to(torch.float32)
+    stretch = factor * (places + 1).clamp(min=rope.length) / rope.length - (factor - 1)
+    theta = rope.theta * stretch ** (dim / (dim - 2))
+    return places[:, None] / theta[:, None] ** (torch.arange(0, dim, 2, device=places.device) / dim)
 
 
 def _powers(theta: float, dim: int) -> torch.Tensor:
@@ -158,14 +168,6 @@ def _default(rope: RopeConfig, max_len: int) -> Frequencies:
 
 def _linear(rope: RopeConfig, max_len: int) -> Frequencies:
     return _default(rope, max_len)[0] / float(rope.parameters["factor"]), 1.0
-
-
-def _dynamic(rope: RopeConfig, max_len: int) -> Frequencies:
-    factor, dim = float(rope.parameters["factor"]), rope.rotary_dim
-    lengths = torch.arange(1, max_len + 1, dtype=torch.float32).clamp(min=rope.length)
-    stretch = factor * lengths / rope.length - (factor - 1)
-    theta = rope.theta * stretch ** (dim / (dim - 2))
-    return 1.0 / theta[:, None] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim), 1.0
 
 
 def _ntk_alpha(rope: RopeConfig, max_len: int) -> Frequencies:
@@ -237,7 +239,7 @@ def _proportional(rope: RopeConfig, max_len: int) -> Frequencies:
 _RULES: Mapping[str, Callable[[RopeConfig, int], Frequencies]] = {
     "default": _default,
     "linear": _linear,
-    "dynamic": _dynamic,
+    "dynamic": _default,  # up to the length of the checkpoint
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
@@ -288,7 +290,10 @@ class Rope(Bindable):
 
     def make_table(self) -> torch.Tensor:
         inverse, magnitude = frequencies(self.rope, self.max_len)
-        angles = torch.arange(self.max_len, dtype=torch.float32)[:, None] * inverse
+        positions = torch.arange(self.max_len, dtype=torch.float32)
+        angles = (
+            stretch_angles(self.rope, positions) if self.rope.kind == "dynamic" else torch.outer(positions, inverse)
+        )
         cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
         return torch.cat((cos, cos, -sin, sin), dim=-1).to(self.device, self.dtype)
 

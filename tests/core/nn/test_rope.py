@@ -100,8 +100,7 @@ def theirs(parameters, max_len):
 def test_frequencies_equal_transformers(rule, max_len, style):
     rope = read_rope(Keys(config(RULES[rule], style)), DIM, 10000.0)
     ours, magnitude = frequencies(rope, max_len)
-    expected, expected_magnitude = theirs(RULES[rule], max_len)
-    ours = ours if ours.ndim == 1 else ours[-1]  # by position: the last token of such an input
+    expected, expected_magnitude = theirs(RULES[rule], max_len if rule != "dynamic" else LENGTH)
     torch.testing.assert_close(ours, expected, rtol=2e-6, atol=0)
     assert magnitude == pytest.approx(expected_magnitude)
 
@@ -122,11 +121,15 @@ def test_rotation_equals_transformers(rule):
     assert torch.equal(found[..., rope.rope.rotary_dim :], heads[..., rope.rope.rotary_dim :])
 
 
-def test_a_dynamic_rope_is_plain_within_the_original_length():
-    dynamic = frequencies(read_rope(Keys(config(RULES["dynamic"])), DIM, 10000.0), 4 * LENGTH)[0]
-    plain = frequencies(read_rope(Keys(config({"rope_type": "default"})), DIM, 10000.0), 4 * LENGTH)[0]
-    torch.testing.assert_close(dynamic[:LENGTH], plain.expand(LENGTH, -1))
-    assert not torch.allclose(dynamic[LENGTH + 8], plain)
+def test_dynamic_frequencies_fall_with_the_position():
+    """Within the checkpoint's length as without a rule; beyond it as transformers rotates an input's last token."""
+    rope = Rope(place(), read_rope(Keys(config(RULES["dynamic"])), DIM, 10000.0), 4 * LENGTH)
+    rope.filled()
+    for position in (0, 5, LENGTH - 1, LENGTH, 2 * LENGTH + 7, 4 * LENGTH - 1):
+        angles = position * theirs(RULES["dynamic"], position + 1)[0]
+        cosines, sines = rope.table[position, :HALF], rope.table[position, DIM + HALF :]
+        torch.testing.assert_close(cosines, angles.cos(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(sines, angles.sin(), rtol=0, atol=1e-4)
 
 
 def test_layers_with_a_window_have_a_rule_of_their_own():
