@@ -138,6 +138,8 @@ class Chunk:
     last: int
     columns: tuple[slice, ...]
     target: tuple[int | slice, ...]
+    transposed: bool = False
+    """Whether ``target`` is a place in the storage with its last two axes swapped."""
 
     @torch.inference_mode()
     def copy(self, source: CheckpointSource, into: torch.Tensor, copy: Copy) -> None:
@@ -145,7 +147,8 @@ class Chunk:
 
         Inference mode belongs to a thread, so each reader has to enter it.
         """
-        rows, place = source.read(self.name, self.first, self.last), into[self.target]
+        rows = source.read(self.name, self.first, self.last)
+        place = (into.mT if self.transposed else into)[self.target]
         check_finite(self.name, rows, into.dtype)
         if self.columns:
             rows = rows[(slice(None), *self.columns)]
@@ -156,7 +159,7 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
     """The chunks that a piece is read in; a tensor of one number is one chunk, whatever its axes."""
     stack = () if piece.index is None else (piece.index,)
     if math.prod(info.shape) == 1:
-        yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target))
+        yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target), piece.transposed)
         return
     if piece.of is not None:
         yield Chunk(piece.name, piece.of, piece.of + 1, tuple(piece.source), (*stack, *piece.target))
@@ -167,7 +170,7 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
     for first in range(rows.start, rows.stop, step):
         last = min(first + step, rows.stop)
         target = (*stack, slice(first + shift, last + shift), *piece.target[1:])
-        yield Chunk(piece.name, first, last, tuple(columns), target)
+        yield Chunk(piece.name, first, last, tuple(columns), target, piece.transposed)
 
 
 def check(slots: Sequence[TensorSlot], tensors: Mapping[str, TensorInfo], ignores: Sequence[str]) -> None:

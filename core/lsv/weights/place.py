@@ -15,7 +15,7 @@ from torch import nn
 from lsv.errors import CheckpointError, ConfigError
 from lsv.platform import Communicator
 from lsv.weights.naming import Prefixes
-from lsv.weights.quantizer import BIAS, Linear, LinearLayer, Quantizer, Role, StoredTensor
+from lsv.weights.quantizer import BIAS, WEIGHT, Linear, LinearLayer, Quantizer, Role, StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,10 @@ class Piece:
     of: int | None = None
     """Where the checkpoint's tensor stacks several, which one along its first axis: ``source`` is a region of that."""
 
+    transposed: bool = False
+    """Whether the checkpoint's tensor lies across the parameter, whose last two axes ``target`` then names in the
+    checkpoint's order."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorSlot:
@@ -107,11 +111,19 @@ class Part:
     """The output after the shard's last one."""
     biased: bool = True
     """False for a part whose bias is zero although the layer has one."""
+    runs: tuple[tuple[int, int], ...] = ()
+    """Where the shard's outputs do not follow one another, as where a tensor holds q, k and v of one head after those
+    of another: each run as [start, stop). None for the one run from ``start`` to ``stop``."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The runs that make up the shard, in order."""
+        return self.runs or ((self.start, self.stop),)
 
     @property
     def width(self) -> int:
         """Outputs of the shard."""
-        return self.stop - self.start
+        return sum(stop - start for start, stop in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +148,24 @@ class Declaration:
 class Weights:
     """A place in a checkpoint: ``w / "mlp"`` is the same checkpoint one level down."""
 
-    def __init__(self, declaration: Declaration, name: str = "") -> None:
+    def __init__(self, declaration: Declaration, name: str = "", *, transposes: bool = False) -> None:
+        """With ``transposes``, plain weights of linear layers are stored as [inputs, outputs]."""
         self.declaration = declaration
         self.name = name
+        self.transposes = transposes
 
     def __truediv__(self, name: str | int) -> Weights:
-        return Weights(self.declaration, f"{self.name}.{name}" if self.name else str(name))
+        below = f"{self.name}.{name}" if self.name else str(name)
+        return Weights(self.declaration, below, transposes=self.transposes)
 
     def replicated(self) -> Weights:
         """The same place for modules that are replicated: every rank holds all of them."""
-        return Weights(replace(self.declaration, shard=Shard(), communicator=None), self.name)
+        alone = replace(self.declaration, shard=Shard(), communicator=None)
+        return Weights(alone, self.name, transposes=self.transposes)
+
+    def transposed(self) -> Weights:
+        """The same place for linear layers whose plain weights are stored as [inputs, outputs], as GPT-2's are."""
+        return Weights(self.declaration, self.name, transposes=True)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -241,38 +261,50 @@ class Weights:
         self, tensor: StoredTensor, parts: Sequence[Part], inputs: int, reads: tuple[int, int]
     ) -> nn.Parameter:
         """One stored tensor of a linear layer, its parts sharded and fused: the same for every format."""
+        across = self.transposes and tensor.suffix == WEIGHT.suffix
+        if across and tensor != WEIGHT:
+            raise CheckpointError(
+                f"{self.name}: its weights are stored as [inputs, outputs], which only plain ones can be"
+            )
         pieces: list[Piece] = []
         shape: list[int] = []
         offset = 0
         for number, part in enumerate(parts):
             name = f"{(self / part.name).name}.{tensor.suffix}"
-            full, region = _stored_region(tensor, part, inputs, reads, name)
-            target = list(_at_origin(region))
-            shape = [place.stop for place in target]
-            if tensor.output_axis is not None:
-                width = shape[tensor.output_axis]
-                target[tensor.output_axis] = slice(offset, offset + width)
-                offset += width
             index = number if tensor.output_axis is None and len(parts) > 1 else None
-            if tensor is not BIAS or part.biased:
-                pieces.append(Piece(name, full, region, tuple(target), index))
+            for span in part.spans if tensor.output_axis is not None else part.spans[:1]:
+                full, region = _stored_region(tensor, part.total, span, inputs, reads, name)
+                target = list(_at_origin(region))
+                shape = [place.stop for place in target]
+                if tensor.output_axis is not None:
+                    width = shape[tensor.output_axis]
+                    target[tensor.output_axis] = slice(offset, offset + width)
+                    offset += width
+                if tensor is not BIAS or part.biased:
+                    step = -1 if across else 1
+                    pieces.append(Piece(name, full[::step], region[::step], tuple(target[::step]), index, across))
         if tensor.output_axis is not None:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        padded = len(pieces) < len(parts)
+        padded = any(not part.biased for part in parts) and tensor is BIAS
         return self.declare(
             shape, pieces, dtype=tensor.dtype, padded=padded, optional=tensor.optional, uniform=tensor.uniform
         )
 
 
 def _stored_region(
-    tensor: StoredTensor, part: Part, inputs: int, reads: tuple[int, int], name: str
+    tensor: StoredTensor,
+    outputs: int,
+    span: tuple[int, int],
+    inputs: int,
+    reads: tuple[int, int],
+    name: str,
 ) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """The full shape of a stored tensor, and the region of it that one rank reads."""
+    """The full shape of a stored tensor of so many outputs, and the region of it that one rank reads."""
     axes: dict[int, tuple[int, int, int]] = {}
     if tensor.output_axis is not None:
-        axes[tensor.output_axis] = _elements(part.total, part.start, part.stop, tensor.per_output, name)
+        axes[tensor.output_axis] = _elements(outputs, *span, tensor.per_output, name)
     if tensor.input_axis is not None:
         axes[tensor.input_axis] = _elements(inputs, *reads, tensor.per_input, name)
     others = (axis for axis in range(len(axes) + len(tensor.sizes)) if axis not in axes)

@@ -7,6 +7,7 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.embed import Embed, Head
 from lsv.nn.linear import Column, Row
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.weights import fill
 from lsv.weights.fill import check
 from lsv.weights.place import Part, Shard
 
@@ -40,6 +41,40 @@ def test_parts_of_one_stored_tensor():
     parts = [Part("qkv", 12, 2, 4), Part("qkv", 12, 6, 8)]
     column = fill_module(Column(w, parts, 6), w, TensorsSource({"qkv.weight": packed}))
     assert torch.equal(column.linear.weight, torch.cat((packed[2:4], packed[6:8])))
+
+
+def test_a_part_is_made_of_runs():
+    packed, bias = matrix(12, 6), matrix(12, 1)[:, 0]
+    w = place()
+    parts = [Part("qkv", 12, 0, 8, runs=((0, 2), (6, 8))), Part("qkv", 12, 2, 10, runs=((2, 4), (8, 10)))]
+    column = fill_module(Column(w, parts, 6, bias=True), w, TensorsSource({"qkv.weight": packed, "qkv.bias": bias}))
+    order = [0, 1, 6, 7, 2, 3, 8, 9]
+    assert torch.equal(column.linear.weight, packed[order])
+    assert torch.equal(column.linear.bias, bias[order])
+    assert column.linear.layer.outputs == (4, 4)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_weights_stored_across(size, monkeypatch):
+    monkeypatch.setattr(fill, "_CHUNK_BYTES", 40)
+    up, down, bias = matrix(6, 8), matrix(8, 6, 1), matrix(8, 1)[:, 0]
+    first, second = TensorsSource({"up.weight": up, "up.bias": bias}), TensorsSource({"down.weight": down})
+    for rank in range(size):
+        w = place(rank=rank, size=size)
+        share = w.shard.split(8, "inner")
+        column = fill_module(Column(w.transposed(), [Part("up", 8, *share)], 6, bias=True), w, first)
+        assert torch.equal(column.linear.weight, up[:, slice(*share)].T)
+        assert torch.equal(column.linear.bias, bias[slice(*share)])
+        w = place(rank=rank, size=size)
+        row = fill_module(Row(w.transposed(), "down", 8, 6, reads=share), w, second)
+        assert torch.equal(row.linear.weight, down[slice(*share)].T)
+
+
+def test_a_weight_stored_across_has_its_own_shape():
+    w = place()
+    Column(w.transposed(), [Part("up", 8, 0, 8)], 6)
+    with pytest.raises(CheckpointError, match=r"up.weight has shape \[8, 6\], expected \[6, 8\]"):
+        check(w.declaration.slots, TensorsSource({"up.weight": matrix(8, 6)}).tensors(), ())
 
 
 @pytest.mark.row("F-601")

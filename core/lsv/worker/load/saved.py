@@ -123,7 +123,8 @@ def _fused_name(slot: TensorSlot) -> str:
     """What vLLM calls a tensor. Raises ``ConfigError`` for one that it holds in another form."""
     places, suffixes = zip(*(piece.name.rsplit(".", 1) for piece in slot.pieces), strict=True)
     above, layers = {place.rpartition(".")[0] for place in places}, tuple(place.rpartition(".")[2] for place in places)
-    known = "experts" not in places[0].split(".") and slot.pieces[0].index is None
+    first = slot.pieces[0]
+    known = "experts" not in places[0].split(".") and first.index is None and not first.transposed
     if known and len(places) == 1:
         return slot.pieces[0].name
     for fused, parts in FUSED.items():
