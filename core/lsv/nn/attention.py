@@ -72,11 +72,11 @@ class Heads:
         dim, count = self._c.head_dim, self._c.heads + 2 * self._c.kv_heads
         return Part(name, count * dim, first * dim, last * dim)
 
-    def out(self, w: Weights, *, bias: bool) -> Row:
-        """``o_proj`` over the outputs of these heads."""
+    def out(self, w: Weights, *, bias: bool, name: str = "o_proj") -> Row:
+        """The projection back, over the outputs of these heads."""
         c, (first, last) = self._c, self.queries
         reads = (first * c.head_dim, last * c.head_dim)
-        return Row(w, "o_proj", c.heads * c.head_dim, c.hidden_size, reads=reads, bias=bias)
+        return Row(w, name, c.heads * c.head_dim, c.hidden_size, reads=reads, bias=bias)
 
     def layer(
         self,
@@ -105,7 +105,8 @@ class Attention(Bindable):
     None for a model or layer without positions, or that has them in the embedding. ``qk_norm`` normalises every head of
     q and k before the rotation. The ``unbiased`` projections have no bias even if the others do. ``fused`` names the
     tensor that holds q, k and v, as ``Heads.stacked`` or ``Heads.grouped`` finds them there. ``scale`` and ``cap`` are
-    those of ``AttentionLayer``. ``layer`` gets its place in the KV cache once the groups of all layers are known.
+    those of ``AttentionLayer``. ``layer`` gets its place in the KV cache once the groups of all layers are known. ``heads`` says
+    where a family stores projections that have other names.
     """
 
     op: ClassVar[str] = "attention"
@@ -129,9 +130,10 @@ class Attention(Bindable):
         fused: Fused | None = None,
         scale: float | None = None,
         cap: float | None = None,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__()
-        heads = Heads(w, c)
+        heads = heads or Heads(w, c)
         parts = [heads.part(name, biased=name not in unbiased) for name in ("q_proj", "k_proj", "v_proj")]
         self.qkv = Column(w, fused(heads) if fused else parts, c.hidden_size, bias=qkv_bias)
         self.out = heads.out(w, bias=out_bias)
@@ -199,6 +201,12 @@ class Attention(Bindable):
             qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]
         )
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
+
+    def normalise(self, qk: torch.Tensor) -> torch.Tensor:
+        """The heads of q and k [T, heads + kv_heads, head_dim] as they are rotated."""
+        if self.q_norm is None or self.k_norm is None:
+            return qk
+        return torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
 
 
 class CrossAttention(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv.errors import ConfigError
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
@@ -42,6 +43,25 @@ class Embed(Bindable):
         foreign = (local < 0) | (local >= self.weight.shape[0])
         x = functional.embedding(local.masked_fill(foreign, 0), self.weight)
         return self.communicator.all_reduce(x.masked_fill(foreign[:, None], 0.0))
+
+
+class Positions(nn.Module):
+    """Learned embeddings of positions 0 … ``count`` - 1: positions int64 [T] -> [T, size].
+
+    They follow ``offset`` rows that no position uses. Raises ``ConfigError`` where inputs of ``max_len`` tokens would
+    be longer than what was learned.
+    """
+
+    def __init__(self, w: Weights, count: int, size: int, max_len: int, *, offset: int = 0) -> None:
+        super().__init__()
+        if max_len > count:
+            raise ConfigError(
+                f"max_model_len={max_len} is more than the {count} positions the model has", param="max_model_len"
+            )
+        self.weight, self.offset = w.take("weight", (count + offset, size)), offset
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(positions + self.offset if self.offset else positions, self.weight)
 
 
 class Head(nn.Module):

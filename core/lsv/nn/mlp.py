@@ -21,10 +21,12 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
     "swish": functional.silu,
     "gelu": functional.gelu,
+    "gelu_fast": partial(functional.gelu, approximate="tanh"),
     "gelu_new": partial(functional.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
 }
 
 

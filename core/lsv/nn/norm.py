@@ -31,13 +31,45 @@ class RMSNorm(Bindable):
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, with a bias (Ba et al. 2016)."""
+class LayerNorm(Bindable):
+    """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` over the last axis, in float32 (Ba et al. 2016).
 
-    def __init__(self, w: Weights, size: int, eps: float) -> None:
+    Without ``affine`` it has neither weight nor bias.
+    """
+
+    op: ClassVar[str] = "layer_norm"
+    row_invariant: ClassVar[bool] = True
+
+    def __init__(self, w: Weights, size: int, eps: float, *, bias: bool = True, affine: bool = True) -> None:
         super().__init__()
-        self.weight, self.bias = w.take("weight", (size,)), w.take("bias", (size,))
-        self.eps = eps
+        self.size, self.eps, self.dtype = size, eps, w.dtype
+        self.weight: nn.Parameter | None = w.take("weight", (size,)) if affine else None
+        self.bias: nn.Parameter | None = w.take("bias", (size,)) if affine and bias else None
+
+    def spec(self) -> OpSpec:
+        flags = frozenset(name for name in ("weight", "bias") if getattr(self, name) is not None)
+        return OpSpec(self.op, dtype_name(self.dtype), shape={"size": self.size}, flags=flags)
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (self.size,), self.weight, self.bias, self.eps)
+
+
+class LayerNorm1P(LayerNorm):
+    """One whose weight is stored less 1, as Nemotron's are."""
+
+    def filled(self) -> None:
+        assert self.weight is not None
+        self.weight.data.add_(1.0)
+
+
+class HeadNorm(nn.Module):
+    """Layer normalisation of every head with a weight of its own, without a bias: x [T, heads, dim] -> the same."""
+
+    def __init__(self, weight: nn.Parameter, eps: float, own: tuple[int, int]) -> None:
+        """``weight`` [all heads, dim], of which this rank has those from first to last."""
+        super().__init__()
+        self.weight, self.eps, self.own = weight, eps, slice(*own)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        normed = functional.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
+        return (normed * self.weight[self.own].float()).to(x.dtype)

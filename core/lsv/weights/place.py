@@ -73,7 +73,6 @@ class Piece:
     """Where the parameter stacks several tensors, the place of this one along the new first axis."""
     of: int | None = None
     """Where the checkpoint's tensor stacks several, which one along its first axis: ``source`` is a region of that."""
-
     transposed: bool = False
     """Whether the checkpoint's tensor lies across the parameter, whose last two axes ``target`` then names in the
     checkpoint's order."""
