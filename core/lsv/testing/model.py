@@ -217,10 +217,16 @@ class Comparison:
     same_tokens: bool
 
 
-def compare(config: EngineConfig, catalog: Catalog, backend: AttentionBackend | None = None) -> list[Comparison]:
-    """Run a float32 checkpoint under every schedule, and greedily, beside transformers."""
+def compare(
+    config: EngineConfig,
+    catalog: Catalog,
+    backend: AttentionBackend | None = None,
+    reference: Callable[[Tokens], torch.Tensor] | None = None,
+) -> list[Comparison]:
+    """Run a float32 checkpoint under every schedule, and greedily, beside transformers or another reference, which
+    gives the logits [length, vocab] of a sequence."""
     declared = load(config, catalog)
-    reference = reference_model(config)
+    reference = reference or reference_model(config)
     expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
     found = []
     for name, schedule in SCHEDULES.items():
@@ -245,11 +251,11 @@ def run_schedule(
     return {sequence: torch.cat(logits) for sequence, logits in parts.items()}
 
 
-def reference_model(config: EngineConfig) -> Callable[[Tokens], torch.Tensor]:
-    """transformers' own float32 logits [length, vocab] of a sequence."""
+def reference_model(config: EngineConfig, attention: str = "eager") -> Callable[[Tokens], torch.Tensor]:
+    """transformers' own float32 logits [length, vocab] of a sequence, with its ``attention``."""
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, attn_implementation="eager")
+    model: Any = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, attn_implementation=attention)
     model.eval()
 
     def logits(ids: Tokens) -> torch.Tensor:
@@ -298,10 +304,11 @@ def check_model(
     catalog: Catalog,
     backend: AttentionBackend | None = None,
     *,
+    reference: Callable[[Tokens], torch.Tensor] | None = None,
     tolerance: float = 1e-4,
 ) -> list[Comparison]:
     """``compare``, and fail if a position differs by more than ``tolerance`` or a greedy token differs."""
-    return check(compare(config, catalog, backend), tolerance)
+    return check(compare(config, catalog, backend, reference), tolerance)
 
 
 def check(found: list[Comparison], tolerance: float) -> list[Comparison]:
