@@ -20,7 +20,8 @@ import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.testing.tiny import tiny
 
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe")
+RARE = ("falcon", "cohere", "gptj", "opt")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "bloom", *RARE)
 LENGTH = 256
 TOKENS = 60
 
@@ -103,7 +104,7 @@ def test_an_optimisation_changes_no_token(checkpoint: str, plain: list[tuple[int
     check_alike(checkpoint, run(checkpoint, *names), plain)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.slow] * (f in RARE)) for f in FAMILIES])
 def test_all_optimisations_together_match_transformers(family: str, tmp_path):
     path = tiny(family, tmp_path / family, max_position_embeddings=512)
     answers = run(str(path), *OPTIMISATIONS, preempts=family != "mistral")  # its windows let blocks go in time

@@ -26,6 +26,10 @@ SHAPE: Mapping[str, Any] = {
     "pad_token_id": 258,
 }
 _MOE: Mapping[str, Any] = {"num_experts_per_tok": 2, "num_local_experts": 4}
+# what SHAPE says of keys is for families that choose their number
+_ALL_KEYS: Mapping[str, Any] = {"num_key_value_heads": 4}
+_NARROW: Mapping[str, Any] = {**_ALL_KEYS, "n_inner": 96}
+_FOUR_FOLD: Mapping[str, Any] = {**_ALL_KEYS, "intermediate_size": 256}
 _FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen3": {"head_dim": 16},
     "mistral": {"sliding_window": 24, "head_dim": 16},
@@ -34,7 +38,19 @@ _FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "num_experts_per_tok": 2, "num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16,
         "norm_topk_prob": True, "mlp_only_layers": [1],
     },
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 96},
+    "gpt2": _NARROW,
+    "gpt_bigcode": {"n_inner": 96, "num_key_value_heads": 1},
+    "gptj": {**_NARROW, "rotary_dim": 8},
+    "codegen": {**_NARROW, "rotary_dim": 8},
+    "gpt_neox": _ALL_KEYS,
+    "gpt_neo": {**_ALL_KEYS, "attention_types": [[["global", "local"], 1]], "window_size": 9},
+    "opt": {**_ALL_KEYS, "ffn_dim": 96},
+    "bloom": _FOUR_FOLD,
+    "mpt": _FOUR_FOLD,
+    "falcon": {"ffn_hidden_size": 96, "num_key_value_heads": 1, "num_kv_heads": 1},
+    "persimmon": _ALL_KEYS,
+    "cohere": {"logit_scale": 0.5},
+    "cohere2": {"logit_scale": 0.5, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
     "gemma2": {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16},
 }  # fmt: skip
 _TEMPLATE = (

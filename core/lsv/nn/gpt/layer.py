@@ -1,0 +1,62 @@
+"""Layers of GPT-like decoders: x [T, hidden] -> [T, hidden]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from lsv.nn.gpt.attention import GptAttention
+from lsv.nn.gpt.config import GptConfig
+from lsv.nn.gpt.form import Form
+from lsv.nn.mlp import FeedForward, GatedMLP
+from lsv.nn.rope import Rope
+from lsv.nn.step import Step
+from lsv.weights.place import Weights
+
+
+class GptLayer(nn.Module):
+    """Attention, then the MLP; each gets a normed input and adds to it."""
+
+    def __init__(self, w: Weights, c: GptConfig, form: Form, layer: int, rope: Rope | None) -> None:
+        super().__init__()
+        self.before_attn = form.make_norm(w / form.before_attn, c.hidden_size, c.norm_eps)
+        self.attn = GptAttention(w / form.attn, c, form, layer, None if layer in c.unrotated else rope)
+        self.before_mlp = form.make_norm(w / form.before_mlp, c.hidden_size, c.norm_eps) if form.before_mlp else None
+        self.mlp = _make_mlp(w / form.mlp if form.mlp else w, c, form)
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), step)
+        return x + self.mlp(self.before_mlp(x))  # type: ignore[misc, no-any-return]
+
+
+class ParallelLayer(GptLayer):
+    """Attention beside the MLP, whose input is normed on its own or is that of attention."""
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        normed = self.before_attn(x)
+        read = normed if self.before_mlp is None else self.before_mlp(x)
+        return x + self.attn(normed, step) + self.mlp(read)  # type: ignore[no-any-return]
+
+
+class NormedLayer(GptLayer):
+    """Attention, then the MLP; each adds to its input, and the sum is normed, as in the first transformer."""
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        x = self.before_attn(x + self.attn(x, step))
+        return self.before_mlp(x + self.mlp(x))  # type: ignore[misc, no-any-return]
+
+
+LAYERS: Mapping[str, type[GptLayer]] = {"sequential": GptLayer, "parallel": ParallelLayer, "normed": NormedLayer}
+
+
+def _make_mlp(w: Weights, c: GptConfig, form: Form) -> nn.Module:
+    match form.mlp_names:
+        case gate, up, down:
+            names = (gate, up, down)
+            return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation, bias=form.mlp_bias, names=names)
+        case first, second:
+            sizes = (c.hidden_size, c.intermediate_size, c.hidden_size)
+            return FeedForward(w, (first, second), sizes, c.activation, bias=form.mlp_bias)
+    raise AssertionError(form.mlp_names)

@@ -1,0 +1,35 @@
+"""GPT-J and CodeGen: one norm for attention and MLP side by side, and rotary embeddings of neighbouring features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lsv.nn.gpt.config import GptConfig, read_rotary, rotate_first
+from lsv.nn.gpt.form import Form, Projections
+from lsv.nn.gpt.model import Gpt
+from lsv.nn.keys import Keys
+from lsv.nn.rope import PairRope
+
+
+class GptJ(Gpt):
+    form = Form(
+        place="transformer", embed="wte", layers="h", norm="ln_f", head_bias=True, residual="parallel",
+        before_attn="ln_1", before_mlp=None, attn="attn", projections=Projections(out="out_proj"), qkv_bias=False,
+        out_bias=False, mlp_names=("fc_in", "fc_out"),
+    )  # fmt: skip
+    prefixes = form.prefixes
+    rotation = PairRope
+
+    def read(self, keys: Keys) -> tuple[GptConfig, Form]:
+        for name in ("scale_attn_weights", "rotary"):
+            keys.agree(name, True)
+        c = GptConfig.read(keys, tied=False)
+        rope = read_rotary(keys, c.head_dim)
+        return replace(c, rope=rotate_first(rope, keys.maybe("rotary_dim", int) or c.head_dim)), self.form
+
+
+class CodeGen(GptJ):
+    """Its fused projection was cut for four devices, values before keys."""
+
+    form = replace(GptJ.form, projections=Projections(names=("qkv_proj",), blocks=4, order="qvk", out="out_proj"))
+    prefixes = form.prefixes
