@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 import lsv_quant.plugin
@@ -111,6 +111,21 @@ def test_orion_is_llama_with_layer_norms(checkpoint, catalog, tmp_path):
     gone = ("layer_norm_eps", "rope_parameters", "use_qkv_bias", "qk_layernorm", "use_parallel_residual")
     path = renamed(source, tmp_path, "OrionForCausalLM", without=gone, rms_norm_eps=1e-5, model_type="orion")
     check_model(engine_config(path, "orion"), catalog, reference=reference_model(engine_config(source, "stablelm")))
+
+
+@pytest.mark.parametrize(
+    ("family", "place"), [("gpt2", "transformer."), ("opt", "model."), ("gpt_neox", "gpt_neox."), ("phi", "model.")]
+)
+def test_checkpoints_of_bare_models_load(family, place, checkpoint, catalog, tmp_path):
+    source = checkpoint(family)
+    path = renamed(source, tmp_path, "SomeModel")
+    whole = load_file(source / "model.safetensors")
+    bare = {name.removeprefix(place): tensor for name, tensor in whole.items() if name.startswith(place)}
+    save_file(bare, path / "model.safetensors")
+    first, second = (
+        dict(load(engine_config(at, family), catalog).model.layers.named_parameters()) for at in (source, path)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 JAIS = {
