@@ -159,7 +159,7 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
     """The chunks that a piece is read in; a tensor of one number is one chunk, whatever its axes."""
     stack = () if piece.index is None else (piece.index,)
     if math.prod(info.shape) == 1:
-        yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target), piece.transposed)
+        yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target), transposed=piece.transposed)
         return
     if piece.of is not None:
         yield Chunk(piece.name, piece.of, piece.of + 1, tuple(piece.source), (*stack, *piece.target))
@@ -170,7 +170,7 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
     for first in range(rows.start, rows.stop, step):
         last = min(first + step, rows.stop)
         target = (*stack, slice(first + shift, last + shift), *piece.target[1:])
-        yield Chunk(piece.name, first, last, tuple(columns), target, piece.transposed)
+        yield Chunk(piece.name, first, last, tuple(columns), target, transposed=piece.transposed)
 
 
 def check(slots: Sequence[TensorSlot], tensors: Mapping[str, TensorInfo], ignores: Sequence[str]) -> None:

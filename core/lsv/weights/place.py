@@ -281,7 +281,9 @@ class Weights:
                     offset += width
                 if tensor is not BIAS or part.biased:
                     step = -1 if across else 1
-                    pieces.append(Piece(name, full[::step], region[::step], tuple(target[::step]), index, across))
+                    pieces.append(
+                        Piece(name, full[::step], region[::step], tuple(target[::step]), index, transposed=across)
+                    )
         if tensor.output_axis is not None:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
