@@ -202,12 +202,6 @@ class Attention(Bindable):
         )
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
 
-    def normalise(self, qk: torch.Tensor) -> torch.Tensor:
-        """The heads of q and k [T, heads + kv_heads, head_dim] as they are rotated."""
-        if self.q_norm is None or self.k_norm is None:
-            return qk
-        return torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
-
 
 class CrossAttention(nn.Module):
     """q from the tokens, k and v from the media item that their row attends to: x [T, hidden] -> [T, hidden].

@@ -43,19 +43,51 @@ class RopeConfig:
 def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     """The rope rule of a config.json, in the style of ``rope_parameters`` or of ``rope_scaling`` and ``rope_theta``.
 
-    Raises ``CheckpointError`` for an unknown rule, for one that lacks a parameter, and for rules per layer type.
+    Raises ``CheckpointError`` for an unknown rule, for one that lacks a parameter, and for what is not understood.
     """
-    theta = keys.take("rope_theta", float, theta)
-    fraction = keys.take("partial_rotary_factor", float, 1.0)
+    return read_ropes(keys, head_dim, theta)[0]
+
+
+def read_ropes(
+    keys: Keys, head_dim: int, theta: float, local_theta: float | None = None, fraction: float = 1.0
+) -> tuple[RopeConfig, RopeConfig]:
+    """As ``read_rope``, the rules of layers without and with a window: those of ``rope_parameters`` by kind of layer,
+    or else the same one; with a ``local_theta`` the latter have a plain rope from ``rope_local_base_freq`` instead.
+    """
+    fraction = keys.take("partial_rotary_factor", float, fraction)
     length = keys.take("max_position_embeddings", int, 2048)
     outside = keys.maybe("original_max_position_embeddings", int)
-    old, new = keys.maybe("rope_scaling", dict), keys.maybe("rope_parameters", dict)
-    both = {**(new or {}), **(old or {})}
-    parameters: dict[str, Any] = {name: value for name, value in both.items() if value is not None}
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    kind = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)
-    if str(kind) not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
+    old, new = keys.maybe("rope_scaling", dict) or {}, keys.maybe("rope_parameters", dict) or {}
+    theta = keys.take("rope_theta", float, theta)
+    full: Mapping[str, Any] = {**new, **old}
+    local, own_theta = full, theta
+    if local_theta is not None:
+        local, own_theta = {}, keys.take("rope_local_base_freq", float, local_theta)
+    if new and set(new) <= _KINDS:
+        full, local = {**_rule(new, "full_attention"), **old}, _rule(new, "sliding_attention")
+
+    def make(given: Mapping[str, Any], theta: float) -> RopeConfig:
+        return _read_rule(given, head_dim, theta, fraction, length, outside)
+
+    return make(full, theta), make(local, own_theta)
+
+
+def _rule(by_kind: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found = by_kind.get(kind) or {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"config.json: the rope of {kind} must be an object, got {found!r:.100}")
+    return found
+
+
+def _read_rule(
+    given: Mapping[str, Any], head_dim: int, theta: float, fraction: float, length: int, outside: int | None
+) -> RopeConfig:
+    parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    kind = _name_rule(parameters)
+    if kind not in _RULES or any(isinstance(value, dict) for value in parameters.values()):
         raise CheckpointError(f"config.json: rope rule {kind!r:.100} is not known; known are {', '.join(_RULES)}")
+    if kind == "ntk_alpha":  # the others are there, and do not take part
+        parameters = {name: parameters[name] for name in ("alpha", "rope_theta") if name in parameters}
     _check_parameters(kind, parameters)
     strange = sorted(name for name, value in parameters.items() if name not in _KNOWN and value not in (None, False))
     if strange:
@@ -78,6 +110,16 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
     )
 
 
+def _name_rule(parameters: Mapping[str, Any]) -> str:
+    """The rule's common name; some files have another for it."""
+    kind = str(parameters.get("rope_type", parameters.get("type", "default")))
+    if kind == "yarn" and "long_factor" in parameters:
+        return "longrope"  # the first Phi-3
+    if kind == "dynamic" and parameters.get("alpha"):
+        return "ntk_alpha"  # Hunyuan
+    return {"su": "longrope", "mrope": "default"}.get(kind, kind)
+
+
 def _check_parameters(kind: str, parameters: Mapping[str, Any]) -> None:
     """Check that numbers are positive and finite, and lists of factors or sections hold such numbers."""
     for name, value in parameters.items():
@@ -97,10 +139,23 @@ Frequencies = tuple[torch.Tensor, float]
 def frequencies(rope: RopeConfig, max_len: int) -> Frequencies:
     """The frequencies for inputs of up to ``max_len`` tokens.
 
-    Rules that depend on the input's length (dynamic, longrope) use ``max_len`` instead: a cached key is
-    rotated once, so all requests must be rotated alike.
+    longrope depends on the input's length and uses ``max_len`` instead: a cached key is rotated once, so all requests
+    must be rotated alike. For dynamic see ``stretch_angles``.
     """
     return _RULES[rope.kind](rope, max_len)
+
+
+def stretch_angles(rope: RopeConfig, positions: torch.Tensor) -> torch.Tensor:
+    """The angles float32 [T, rotary_dim / 2] of dynamic NTK, whose frequencies fall with the length of the input.
+
+    A cached key is rotated once, so each token is rotated as the last one of its input: within the checkpoint's length
+    that is what transformers computes, and beyond it what it computes for the tokens that it generates.
+    """
+    factor, dim = float(rope.parameters["factor"]), rope.rotary_dim
+    places = positions.to(torch.float32)
+    stretch = factor * (places + 1).clamp(min=rope.length) / rope.length - (factor - 1)
+    theta = rope.theta * stretch ** (dim / (dim - 2))
+    return places[:, None] / theta[:, None] ** (torch.arange(0, dim, 2, device=places.device) / dim)
 
 
 def _powers(theta: float, dim: int) -> torch.Tensor:
@@ -115,10 +170,9 @@ def _linear(rope: RopeConfig, max_len: int) -> Frequencies:
     return _default(rope, max_len)[0] / float(rope.parameters["factor"]), 1.0
 
 
-def _dynamic(rope: RopeConfig, max_len: int) -> Frequencies:
-    factor, dim = float(rope.parameters["factor"]), rope.rotary_dim
-    stretch = factor * max(max_len, rope.length) / rope.length - (factor - 1)
-    return 1.0 / _powers(rope.theta * stretch ** (dim / (dim - 2)), dim), 1.0
+def _ntk_alpha(rope: RopeConfig, max_len: int) -> Frequencies:
+    dim = rope.rotary_dim
+    return 1.0 / _powers(rope.theta * float(rope.parameters["alpha"]) ** (dim / (dim - 2)), dim), 1.0
 
 
 def _llama3(rope: RopeConfig, max_len: int) -> Frequencies:
@@ -185,16 +239,19 @@ def _proportional(rope: RopeConfig, max_len: int) -> Frequencies:
 _RULES: Mapping[str, Callable[[RopeConfig, int], Frequencies]] = {
     "default": _default,
     "linear": _linear,
-    "dynamic": _dynamic,
+    "dynamic": _default,  # up to the length of the checkpoint
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
     "proportional": _proportional,
+    "ntk_alpha": _ntk_alpha,
 }
+_KINDS = {"full_attention", "sliding_attention"}
 _MOST = 1e18
 _NUMBERS = frozenset((
-    "attention_factor", "attn_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "low_freq_factor",
-    "mscale", "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
+    "alpha", "attention_factor", "attn_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
+    "low_freq_factor", "mscale", "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor",
+    "rope_theta",
 ))  # fmt: skip
 _LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
 _KNOWN = _NUMBERS | _LISTS | {"finetuned", "rope_type", "truncate", "type"}
@@ -233,7 +290,10 @@ class Rope(Bindable):
 
     def make_table(self) -> torch.Tensor:
         inverse, magnitude = frequencies(self.rope, self.max_len)
-        angles = torch.outer(torch.arange(self.max_len, dtype=torch.float32), inverse)
+        positions = torch.arange(self.max_len, dtype=torch.float32)
+        angles = (
+            stretch_angles(self.rope, positions) if self.rope.kind == "dynamic" else torch.outer(positions, inverse)
+        )
         cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
         return torch.cat((cos, cos, -sin, sin), dim=-1).to(self.device, self.dtype)
 
@@ -260,7 +320,7 @@ class PairRope(Rope):
     def rotate(self, heads: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         dim = self.rope.rotary_dim
         cos, _, _, sin = rows.unsqueeze(1).chunk(4, dim=-1)
-        first, second = heads[..., 0:dim:2], heads[..., 1:dim:2]
+        first, second = heads[..., :dim].reshape(*heads.shape[:-1], dim // 2, 2).unbind(-1)
         rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
         return rotated if dim == heads.shape[-1] else torch.cat((rotated, heads[..., dim:]), dim=-1)
 
