@@ -21,6 +21,7 @@ from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource,
 from lsv.weights.fill import Report
 from lsv.weights.pickled import PickledSource, pickled_files
 from lsv.weights.sharded import ShardedSource, is_sharded
+from lsv.weights.stacks import UnfoldedSource
 from lsv.weights.staging import Staging
 from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare
@@ -116,7 +117,7 @@ def fill(
     the checkpoint does not fit.
     """
     declared.model.eval()
-    source = RenamedSource(source, declared.model.rename)
+    source = UnfoldedSource(RenamedSource(source, declared.model.rename), declared.model.stacks)
     declared.filler.fill(source, declared.device, progress, staging)
     declared.layers = tuple(kv_scales.with_scales(declared.layers, source))
     declared.model.place_layers(declared.layers)

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
+from lsv.nn.routers import Router
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv.weights.quantizer import Linear
@@ -122,16 +123,29 @@ class GroupedExperts(Kernel):
         self._act = GatedProduct(experts[0].act, experts[0].act.spec())
         self._gate_up = _stack(module, [expert.gate_up.linear for expert in experts], "gate_up_", rounds=self.rounds)
         self._down = _stack(module, [expert.down.linear for expert in experts], "down_", rounds=self.rounds)
-        router = module.router.logits
-        router.use(TritonLinear(router, router.spec()))
+        if type(module.router) is Router:
+            logits = module.router.logits
+            logits.use(TritonLinear(logits, logits.spec()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        module, router = self._module, self._module.router
-        weights, experts = choose_experts(router.logits(x), router.top, normalise=router.normalise)
+        module = self._module
+        weights, experts = _route(module.router, x)
         route = route_rows(experts, len(module.experts), self._gate_up.op)
         hidden = self._act.forward(product(x.contiguous(), self._gate_up, route, top=experts.shape[1]))
         y = add_experts(product(hidden, self._down, route), weights)
         return y if module.communicator is None else module.communicator.all_reduce(y)
+
+
+def _route(router: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights of the chosen experts and their numbers int32, in the order of the experts.
+
+    One launch serves a plain softmax router; every other router chooses by itself.
+    """
+    if type(router) is Router:
+        return choose_experts(router.logits(x), router.top, normalise=router.normalise)
+    weights, experts = router(x)
+    experts, order = experts.sort(dim=-1)
+    return weights.gather(1, order), experts.to(torch.int32)
 
 
 def _stack(owner: MoE, layers: Sequence[Linear], prefix: str, *, rounds: bool) -> Stack:

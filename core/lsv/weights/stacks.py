@@ -1,0 +1,116 @@
+"""Checkpoints that stack the weights of all experts in one tensor: read expert by expert, part by part."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lsv.errors import CheckpointError
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+
+_HELD = 4
+"""Experts that are held in memory: one for each reader of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A form of tensor [experts, …] that checkpoints hold instead of one tensor for each expert and projection."""
+
+    name: str
+    """A regular expression that matches all of its name, with the place before it as the first group."""
+    parts: tuple[str, ...]
+    """What the model calls the parts of one expert, behind ``<place>.<number>.``; several are fused by outputs."""
+    transposed: bool = False
+    """Whether outputs are the last axis, not the first of an expert's."""
+    interleaved: bool = False
+    """Whether the outputs of fused parts take turns, where otherwise they follow one another."""
+    experts: int | None = None
+    """How many experts the first axis holds one after another, if it is not the experts alone."""
+
+    def parts_of(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One expert's tensor, cut into its parts."""
+        if self.transposed:
+            whole = whole.mT
+        count = len(self.parts)
+        if self.interleaved:
+            return tuple(whole[number::count].contiguous() for number in range(count))
+        return tuple(part.contiguous() for part in whole.chunk(count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of a part of one expert are: in a tensor's rows, and which part of these."""
+
+    stack: Stack
+    name: str
+    first: int
+    last: int
+    part: int
+
+
+class UnfoldedSource:
+    """Another source, with its stacks unfolded into the tensors of single experts."""
+
+    def __init__(self, source: CheckpointSource, stacks: Sequence[Stack]) -> None:
+        self.source = source
+        self._infos = dict(source.tensors())
+        self._places: dict[str, _Place] = {}
+        self._held: OrderedDict[tuple[str, int], tuple[torch.Tensor, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+        for name, info in source.tensors().items():
+            for stack in stacks:
+                found = re.fullmatch(stack.name, name)
+                if found:
+                    del self._infos[name]
+                    for part, place, shape in _unfold(stack, name, info.shape):
+                        own = f"{found[1]}.{part}"
+                        self._infos[own], self._places[own] = TensorInfo(shape, info.dtype), place
+                    break
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._infos
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        place = self._places.get(name)
+        if place is None:
+            return self.source.read(name, first, last)
+        return self._parts(place)[place.part][first:last]
+
+    def close(self) -> None:
+        self._held.clear()
+        self.source.close()
+
+    def _parts(self, place: _Place) -> tuple[torch.Tensor, ...]:
+        """All parts of an expert; its rows come from the file once, however small the steps they are read in."""
+        key = (place.name, place.first)
+        with self._lock:
+            if key not in self._held:
+                rows = self.source.read(place.name, place.first, place.last)
+                whole = rows if place.stack.experts is not None else rows[0]
+                # the memory of what was read belongs to the source
+                self._held[key] = tuple(part.clone() for part in place.stack.parts_of(whole))
+                if len(self._held) > _HELD:
+                    self._held.popitem(last=False)
+            return self._held[key]
+
+
+def _unfold(stack: Stack, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, _Place, tuple[int, ...]]]:
+    """The parts of all experts: their names behind the place, where they are, their shapes."""
+    fits = len(shape) > 1 and (stack.experts is None or shape[0] % stack.experts == 0)
+    experts = shape[0] if fits and stack.experts is None else stack.experts or 1
+    rows = shape[0] // experts if fits else 0
+    inner = (rows, *shape[1:]) if stack.experts is not None else shape[1:]
+    if stack.transposed:
+        inner = inner[::-1]
+    if not fits or len(inner) < 1 + stack.transposed or inner[0] % len(stack.parts):
+        raise CheckpointError(f"{name} has shape {list(shape)}, which is not that of experts stacked in one tensor")
+    inner = (inner[0] // len(stack.parts), *inner[1:])
+    for expert in range(experts):
+        for number, part in enumerate(stack.parts):
+            place = _Place(stack, name, expert * rows, (expert + 1) * rows, number)
+            yield f"{expert}.{part}", place, inner
