@@ -10,10 +10,12 @@ from torch import nn
 
 from lsv.attention import AttentionLayer
 from lsv.nn.attention import Attention, CrossAttention
+from lsv.nn.latent import LatentAttention
 from lsv.nn.step import Step
 from lsv.ops import CarryingKernel
 from lsv.weights.naming import Prefixes, rename
 from lsv.weights.place import Weights
+from lsv.weights.stacks import Stack
 
 
 class Encoder(nn.Module):
@@ -50,6 +52,8 @@ class Model(nn.Module):
     """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
     ignores: tuple[str, ...] = ()
     """Regular expressions of tensors that checkpoints may hold and the model does not need."""
+    stacks: tuple[Stack, ...] = ()
+    """Tensors that checkpoints hold instead of those of single experts, by the names after ``rename``."""
     vocab_size: int
     """The width of the logits."""
     embed: Callable[[torch.Tensor, Step], torch.Tensor]
@@ -104,8 +108,9 @@ class AttentionModel(Model):
         for attention, layer in zip(self._attentions(), layers, strict=True):
             attention.layer = layer
 
-    def _attentions(self) -> list[Attention | CrossAttention]:
-        found = [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
+    def _attentions(self) -> list[Attention | CrossAttention | LatentAttention]:
+        kinds = Attention | CrossAttention | LatentAttention
+        found = [module for module in self.modules() if isinstance(module, kinds)]
         return sorted(found, key=lambda attention: attention.layer.index)
 
 

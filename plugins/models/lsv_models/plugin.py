@@ -8,6 +8,7 @@ from lsv import hookimpl
 from lsv.offers import ModelOffer
 from lsv_models.gpt import offers as gpt
 from lsv_models.rms import offers as rms
+from lsv_models.sparse import offers as sparse
 
 api = 1
 
@@ -25,6 +26,7 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer("qwen2", ("Qwen2ForCausalLM", "Qwen2Model"), "lsv_models.qwen2:Qwen2", _TASKS)
     yield ModelOffer("qwen3", ("Qwen3ForCausalLM", "Qwen3Model"), "lsv_models.qwen3:Qwen3", _TASKS)
     yield ModelOffer("qwen3_moe", ("Qwen3MoeForCausalLM",), "lsv_models.qwen3_moe:Qwen3Moe", _TASKS)
+    yield from sparse.OFFERS
     yield ModelOffer("llava", ("LlavaForConditionalGeneration",), "lsv_models.llava:Llava", modalities=_SEEING)
     yield ModelOffer(
         "llava_next", ("LlavaNextForConditionalGeneration",), "lsv_models.llava:LlavaNext", modalities=_SEEING
