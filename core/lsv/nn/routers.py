@@ -57,12 +57,19 @@ MOST_EXPERTS = 10_000
 Scores = Literal["softmax", "sigmoid"]
 
 
+class ExactRouter(Router):
+    """One whose logits are computed in float32."""
+
+    exact = True
+
+
 class ScoredRouter(Router):
     """Experts by score: ``softmax`` over all logits or the ``sigmoid`` of each (DeepSeek-V2, -V3, GLM-4.5, ERNIE 4.5).
 
-    ``correction`` names a learned bias [experts] that is added for the choice alone. Of ``groups`` equal groups only
-    the ``chosen_groups`` best are looked at: by their best expert, or with a correction by the sum of their two best.
-    The weights of the chosen are rescaled to sum to one where ``normalise`` says so, and then times ``scale``.
+    ``correction`` names a learned bias for the choice alone, [experts] or [``correction_rows``, experts]. Of ``groups``
+    equal groups only the ``chosen_groups`` best are looked at: by their best expert, or with a correction by the sum of
+    their two best. The weights of the chosen are rescaled to sum to one where ``normalise`` says so, and then times
+    ``scale``.
     """
 
     exact = True
@@ -77,6 +84,7 @@ class ScoredRouter(Router):
         normalise: bool,
         scores: Scores,
         correction: str | None = None,
+        correction_rows: int | None = None,
         groups: int = 1,
         chosen_groups: int = 1,
         scale: float = 1.0,
@@ -86,7 +94,8 @@ class ScoredRouter(Router):
             raise CheckpointError(
                 f"config.json: {top} of {experts} experts can't come from {chosen_groups} of {groups} equal groups"
             )
-        self.correction = _take(w / correction, (experts,), torch.float32) if correction else None
+        shape = (experts,) if correction_rows is None else (correction_rows, experts)
+        self.correction = _take(w / correction, shape, torch.float32) if correction else None
         self.scores, self.groups, self.chosen_groups, self.scale = scores, groups, chosen_groups, scale
 
     def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

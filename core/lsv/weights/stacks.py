@@ -1,4 +1,4 @@
-"""Checkpoints that stack the weights of all experts in one tensor: read expert by expert, part by part."""
+"""Checkpoints that stack or fuse weights, such as those of all experts, in one tensor: read part by part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Stack:
     interleaved: bool = False
     """Whether the outputs of fused parts take turns, where otherwise they follow one another."""
     experts: int | None = None
-    """How many experts the first axis holds one after another, if it is not the experts alone."""
+    """How many experts the outputs hold one after another, where the first axis is not the experts; 0 for a tensor
+    without experts, whose parts have no number in their names."""
+    shares: tuple[int, ...] = ()
+    """How the outputs are shared by fused parts, where not evenly."""
 
     def parts_of(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One expert's tensor, cut into its parts."""
@@ -39,7 +42,13 @@ class Stack:
         count = len(self.parts)
         if self.interleaved:
             return tuple(whole[number::count].contiguous() for number in range(count))
-        return tuple(part.contiguous() for part in whole.chunk(count))
+        sizes = [share * len(whole) // sum(self.weights) for share in self.weights]
+        return tuple(part.contiguous() for part in whole.split(sizes))
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The shares of all parts."""
+        return self.shares or (1,) * len(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +110,16 @@ class UnfoldedSource:
 
 def _unfold(stack: Stack, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, _Place, tuple[int, ...]]]:
     """The parts of all experts: their names behind the place, where they are, their shapes."""
-    fits = len(shape) > 1 and (stack.experts is None or shape[0] % stack.experts == 0)
-    experts = shape[0] if fits and stack.experts is None else stack.experts or 1
+    experts = stack.experts or (1 if stack.experts == 0 or not shape else shape[0])
+    fits = bool(shape) and experts > 0 and shape[0] % experts == 0
     rows = shape[0] // experts if fits else 0
     inner = (rows, *shape[1:]) if stack.experts is not None else shape[1:]
     if stack.transposed:
         inner = inner[::-1]
-    if not fits or len(inner) < 1 + stack.transposed or inner[0] % len(stack.parts):
+    if not fits or len(inner) < 1 + stack.transposed or inner[0] % sum(stack.weights):
         raise CheckpointError(f"{name} has shape {list(shape)}, which is not that of experts stacked in one tensor")
-    inner = (inner[0] // len(stack.parts), *inner[1:])
     for expert in range(experts):
-        for number, part in enumerate(stack.parts):
+        for number, (part, share) in enumerate(zip(stack.parts, stack.weights, strict=True)):
             place = _Place(stack, name, expert * rows, (expert + 1) * rows, number)
-            yield f"{expert}.{part}", place, inner
+            own = part if stack.experts == 0 else f"{expert}.{part}"
+            yield own, place, (share * inner[0] // sum(stack.weights), *inner[1:])

@@ -9,7 +9,7 @@ from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE, SharedMoE
-from lsv.nn.routers import Router, ScoredRouter, Scores
+from lsv.nn.routers import ExactRouter, Router, ScoredRouter, Scores
 from lsv.weights.place import Weights
 
 
@@ -25,8 +25,13 @@ class Experts:
     """Inner features of an expert."""
     normalise: bool
     scores: Scores | None = None
-    """None for a plain softmax router; with scores come the four below."""
+    """None for a plain softmax router; with scores come those from ``correction`` to ``scale``."""
+    exact: bool = False
+    """Whether a softmax router computes its logits in float32."""
+    gate: str = "gate"
+    """Where the router is."""
     correction: str | None = None
+    correction_rows: int | None = None
     groups: int = 1
     chosen_groups: int = 1
     scale: float = 1.0
@@ -54,6 +59,19 @@ class Experts:
             shared=size * shared,
         )
 
+    @classmethod
+    def read_qwen(cls, keys: Keys, layers: int, size: int | None = None) -> Experts:
+        """Qwen's keys; ``size`` is that of experts in families that have no key of its own for it."""
+        dense, step = keys.maybe("mlp_only_layers", list) or [], keys.count("decoder_sparse_step", 1)
+        count = keys.count("num_experts")
+        return cls(
+            layers=[layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0],
+            count=count,
+            top=keys.count("num_experts_per_tok"),
+            size=size or keys.count("moe_intermediate_size"),
+            normalise=keys.take("norm_topk_prob", bool, False),
+        )
+
 
 def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE | SharedMoE | GatedMLP:
     """The block of a layer whose weights are at ``w``."""
@@ -61,7 +79,7 @@ def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE 
         return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation)
     routed = MoE(
         w, c.hidden_size, experts.size, c.activation,
-        experts=experts.count, top=experts.top, router=make_router(w / "gate", c, experts),
+        experts=experts.count, top=experts.top, router=make_router(w / experts.gate, c, experts),
     )  # fmt: skip
     if not experts.shared:
         return routed
@@ -71,9 +89,10 @@ def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE 
 
 def make_router(w: Weights, c: DecoderConfig, experts: Experts) -> Router:
     if experts.scores is None:
-        return Router(w, c.hidden_size, experts.count, experts.top, normalise=experts.normalise)
+        kind = ExactRouter if experts.exact else Router
+        return kind(w, c.hidden_size, experts.count, experts.top, normalise=experts.normalise)
     return ScoredRouter(
         w, c.hidden_size, experts.count, experts.top, normalise=experts.normalise, scores=experts.scores,
-        correction=experts.correction, groups=experts.groups, chosen_groups=experts.chosen_groups,
+        correction=experts.correction, correction_rows=experts.correction_rows, groups=experts.groups, chosen_groups=experts.chosen_groups,
         scale=experts.scale,
     )  # fmt: skip

@@ -5,10 +5,26 @@ from __future__ import annotations
 from lsv.offers import ModelOffer
 
 _TASKS = ("generate", "embed")
+_FAMILIES = (
+    ("deepseek_v2", "DeepseekV2ForCausalLM", "deepseek:DeepseekV2"),
+    ("deepseek_v3", "DeepseekV3ForCausalLM", "deepseek:DeepseekV3"),
+    ("kimi_k2", "KimiK2ForCausalLM", "deepseek:DeepseekV3"),
+    ("qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe:Qwen2Moe"),
+    ("olmoe", "OlmoeForCausalLM", "olmoe:Olmoe"),
+    ("glm4_moe", "Glm4MoeForCausalLM", "glm4_moe:Glm4Moe"),
+    ("granitemoe", "GraniteMoeForCausalLM", "granite:GraniteMoe"),
+    ("granitemoeshared", "GraniteMoeSharedForCausalLM", "granite:GraniteMoe"),
+    ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", "ernie:Ernie45Moe"),
+    ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", "hunyuan:HunyuanMoe"),
+    ("dbrx", "DbrxForCausalLM", "dbrx:Dbrx"),
+    ("phimoe", "PhimoeForCausalLM", "phimoe:PhiMoe"),
+    ("llama4", "Llama4ForCausalLM", "llama4:Llama4"),
+    ("gpt_oss", "GptOssForCausalLM", "gpt_oss:GptOss"),
+)
+_OTHER_NAMES = {"phimoe": ("PhiMoEForCausalLM",), "ernie4_5_moe": ("Ernie4_5_MoEForCausalLM",)}
+"""What else checkpoints call an architecture."""
 
-OFFERS = (
-    ModelOffer("deepseek_v2", ("DeepseekV2ForCausalLM",), "lsv_models.sparse.deepseek:DeepseekV2", _TASKS),
-    ModelOffer(
-        "deepseek_v3", ("DeepseekV3ForCausalLM", "KimiK2ForCausalLM"), "lsv_models.sparse.deepseek:DeepseekV3", _TASKS
-    ),
+OFFERS = tuple(
+    ModelOffer(name, (architecture, *_OTHER_NAMES.get(name, ())), f"lsv_models.sparse.{load}", _TASKS)
+    for name, architecture, load in _FAMILIES
 )

@@ -1,0 +1,100 @@
+"""Decoders with experts: what their config.json and their checkpoints have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.decoder import Decoder, DecoderLayer
+from lsv.nn.keys import Keys
+from lsv.nn.norm import RMSNorm
+from lsv.nn.rope import Rope
+from lsv.ops import Bindable
+from lsv.weights.place import Weights
+from lsv.weights.stacks import Stack
+from lsv_models.llama import LlamaLayer
+from lsv_models.sparse.experts import Experts, make_mlp
+
+STACKED = (
+    Stack(r"(.*\.experts)\.gate_up_proj", ("gate_proj.weight", "up_proj.weight")),
+    Stack(r"(.*\.experts)\.down_proj", ("down_proj.weight",)),
+)
+"""The experts of a layer in two tensors, which any family's checkpoint may have."""
+
+
+class SparseDecoder(Decoder):
+    """A decoder whose config.json has the keys of all decoders and those that ``read_experts`` takes."""
+
+    layer: ClassVar[type[DecoderLayer]] = LlamaLayer
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """The family's values for what config.json may leave out."""
+    mlp: ClassVar[str] = "mlp"
+    """Where a layer's feed-forward block is."""
+    stacks = STACKED
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        given = {key: value for key, value in config.items() if value is not None or key not in self.defaults}
+        keys = Keys({**self.defaults, **given})
+        c = DecoderConfig.read(keys)
+        experts = self.read_experts(keys, c)
+        self.read_more(keys, c)
+        keys.finish(type(self).__name__)
+        rope = Rope(w, c.rope, max_len)
+        places = [w / "model" / "layers" / number for number in range(c.layers)]
+        layers = (
+            self.make_layer(place, c, number, rope, self.make_mlp(place / self.mlp, c, number, experts))
+            for number, place in enumerate(places)
+        )
+        super().__init__(w, c, layers, self.layer.norm)
+
+    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+        raise NotImplementedError
+
+    def read_more(self, keys: Keys, c: DecoderConfig) -> None:
+        """Take what else the family has."""
+
+    def make_mlp(self, w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> Bindable:
+        return make_mlp(w, c, layer, experts)
+
+    def make_layer(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope, mlp: Bindable) -> DecoderLayer:
+        return self.layer(w, c, layer, rope, mlp)
+
+
+class PlainLayerNorm(RMSNorm):
+    """Layer normalisation without a bias."""
+
+    op = "layer_norm.plain"
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, self.weight.shape, self.weight, None, self.eps)
+
+
+class BiasedLayerNorm(RMSNorm):
+    """Layer normalisation with a bias."""
+
+    op = "layer_norm.biased"
+
+    def __init__(self, w: Weights, size: int, eps: float) -> None:
+        super().__init__(w, size, eps)
+        self.bias = w.take("bias", (size,))
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class Scaled(nn.Module):
+    """Another module's answer times ``scale``, plus a bias if there is one."""
+
+    def __init__(self, inner: nn.Module, scale: float = 1.0, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.inner, self.scale, self.bias = inner, scale, bias
+
+    def forward(self, *args: Any) -> torch.Tensor:
+        y: torch.Tensor = self.inner(*args)
+        y = y if self.scale == 1.0 else y * self.scale
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,23 @@
+"""OLMoE: experts in every layer, and a norm over all heads of q and of k."""
+
+from __future__ import annotations
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
+from lsv_models.llama import LlamaLayer
+from lsv_models.sparse.attention import WholeNormAttention
+from lsv_models.sparse.decoder import SparseDecoder
+from lsv_models.sparse.experts import Experts
+
+
+class OlmoeLayer(LlamaLayer):
+    attention = WholeNormAttention
+
+
+class Olmoe(SparseDecoder):
+    layer = OlmoeLayer
+    defaults = {"num_experts": 64, "num_experts_per_tok": 8, "rms_norm_eps": 1e-5}
+
+    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+        keys.agree("clip_qkv", None)
+        return Experts.read_qwen(keys, c.layers, size=c.intermediate_size)

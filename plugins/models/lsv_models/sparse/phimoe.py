@@ -1,0 +1,66 @@
+"""Phi-3.5-MoE: experts chosen by a sparse mixer, biased layer norms and head, LongRoPE with magnitudes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
+from lsv.nn.moe import MoE
+from lsv.nn.routers import SparseMixer
+from lsv.ops import Bindable
+from lsv.weights.place import Weights
+from lsv_models.llama import LlamaLayer
+from lsv_models.sparse.decoder import BiasedLayerNorm, Scaled, SparseDecoder
+from lsv_models.sparse.experts import Experts
+
+
+class PhiMoeLayer(LlamaLayer):
+    norm = BiasedLayerNorm
+
+
+class PhiMoe(SparseDecoder):
+    layer = PhiMoeLayer
+    mlp = "block_sparse_moe"
+    defaults = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        super().__init__(w, _with_magnitude(config, max_len), max_len)
+        if self.biased:
+            self.head = Scaled(self.head, bias=(w / "lm_head").take("bias", (self.vocab_size,)))
+
+    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+        return Experts(
+            layers=range(c.layers),
+            count=keys.count("num_local_experts", 16),
+            top=keys.count("num_experts_per_tok", 2),
+            size=c.intermediate_size,
+            normalise=False,
+        )
+
+    def read_more(self, keys: Keys, c: DecoderConfig) -> None:
+        self.biased = keys.take("lm_head_bias", bool, False)
+        self.jitter = keys.take("router_jitter_noise", float, 0.01)
+        keys.maybe("input_jitter_noise", float)
+
+    def make_mlp(self, w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> Bindable:
+        router = SparseMixer(w / "gate", c.hidden_size, experts.count, experts.top, jitter=self.jitter)
+        return MoE(
+            w, c.hidden_size, experts.size, c.activation,
+            experts=experts.count, top=experts.top, router=router, names=("w1", "w3", "w2"),
+        )  # fmt: skip
+
+
+def _with_magnitude(config: Mapping[str, Any], max_len: int) -> Mapping[str, Any]:
+    """The rope's ``short_mscale`` or ``long_mscale``, as the factor on cosine and sine that they are."""
+    changed = dict(config)
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key)
+        if isinstance(given, Mapping) and ("long_mscale" in given or "short_mscale" in given):
+            rope = {name: value for name, value in given.items() if name not in ("long_mscale", "short_mscale")}
+            original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+            long = isinstance(original, int) and max_len > original
+            magnitude = given.get("long_mscale" if long else "short_mscale")
+            changed[key] = rope if magnitude is None else {**rope, "attention_factor": magnitude}
+    return changed

@@ -1,0 +1,24 @@
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with routed experts and a gated one that all tokens go through."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lsv.nn.config import DecoderConfig
+from lsv.nn.keys import Keys
+from lsv_models.qwen2 import Qwen2Layer
+from lsv_models.sparse.decoder import SparseDecoder
+from lsv_models.sparse.experts import Experts
+
+
+class Qwen2Moe(SparseDecoder):
+    layer = Qwen2Layer
+    defaults = {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+
+    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+        keys.agree("qkv_bias", True)
+        shared = keys.count("shared_expert_intermediate_size", 5632)
+        experts = Experts.read_qwen(keys, c.layers)
+        return dataclasses.replace(
+            experts, shared=shared, shared_name="shared_expert", shared_gate="shared_expert_gate"
+        )
