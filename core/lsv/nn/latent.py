@@ -81,16 +81,17 @@ def _magnitude(rope: RopeConfig) -> float:
 class LatentAttention(Bindable):
     """x [T, hidden] -> [T, hidden]. Heads are split over the ranks, latents are computed on each.
 
-    The cache holds keys and values of every head, in the larger one of their sizes; or ``absorbed`` the latent and the
-    rotated features alone, as the keys and values of one head that all queries share. Queries are then brought into
-    the latent's space and answers out of it, by the two halves of ``kv_b_proj``.
+    The cache holds keys and values of every head, in the larger one of their sizes; or, once it is told to ``absorb``,
+    the latent and the rotated features alone, as the keys and values of one head that all queries share. Queries are
+    then brought into the latent's space and answers out of it, by the two halves of ``kv_b_proj``.
     """
 
     op: ClassVar[str] = "attention.latent"
+    absorbed = False
 
-    def __init__(self, w: Weights, c: LatentConfig, layer: int, rope: Rope, *, absorbed: bool = False) -> None:
+    def __init__(self, w: Weights, c: LatentConfig, layer: int, rope: Rope) -> None:
         super().__init__()
-        self.c, self.rope, self.absorbed = c, rope, absorbed
+        self.c, self.rope = c, rope
         first, last = w.shard.split(c.heads, "attention heads")
         self.heads, alone = last - first, w.replicated()
         size = c.plain_dim + c.rotated_dim
@@ -110,16 +111,25 @@ class LatentAttention(Bindable):
         self.kv_b = of_heads("kv_b_proj", c.plain_dim + c.value_dim, c.rank)
         reads = (first * c.value_dim, last * c.value_dim)
         self.out = Row(w, "o_proj", c.heads * c.value_dim, c.hidden_size, reads=reads, bias=c.bias)
-        if absorbed:
-            self.layer = AttentionLayer(layer, self.heads, 1, c.rank + c.rotated_dim, c.scale)
-        else:
-            self.layer = AttentionLayer(layer, self.heads, self.heads, max(size, c.value_dim), c.scale)
+        self.layer = AttentionLayer(layer, self.heads, self.heads, max(size, c.value_dim), c.scale)
+
+    @property
+    def latent_layer(self) -> AttentionLayer:
+        """The layer as a backend sees it once it is absorbed."""
+        return AttentionLayer(self.layer.index, self.heads, 1, self.c.rank + self.c.rotated_dim, self.c.scale)
+
+    def absorb(self) -> None:
+        """Keep latents in the cache from now on. Comes before weights are filled and layers get their places."""
+        self.absorbed, self.layer = True, self.latent_layer
+        shape = (self.heads, self.c.plain_dim + self.c.value_dim, self.c.rank)
+        self.keep("halves", torch.empty(shape, dtype=self.kv_b.linear.layer.dtype, device="meta"))
 
     def spec(self) -> OpSpec:
         linears = (self.q.linear, self.kv_a.linear, self.kv_b.linear, self.out.linear)
         shape = {"hidden": self.c.hidden_size, "heads": self.heads, "rank": self.c.rank}
         dtype = dtype_name(self.out.linear.layer.dtype)
-        return OpSpec(self.op, dtype, joint_format(*(linear.format for linear in linears)), shape)
+        op = f"{self.op}.absorbed" if self.absorbed else self.op
+        return OpSpec(op, dtype, joint_format(*(linear.format for linear in linears)), shape)
 
     def filled(self) -> None:
         """Any format of ``kv_b_proj`` gives its plain weight when asked for what becomes of each feature."""

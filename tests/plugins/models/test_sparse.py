@@ -4,8 +4,28 @@ import json
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from lsv.testing.model import check_model, engine_config
+from lsv.errors import CheckpointError, ConfigError
+from lsv.testing.catalog import catalog_of
+from lsv.testing.dense_attention import DenseAttention
+from lsv.testing.model import (
+    PROMPTS,
+    SCHEDULES,
+    Sequences,
+    check_model,
+    compare_decoding,
+    compare_logits,
+    engine_config,
+    load,
+    reference_model,
+    run_schedule,
+)
+from lsv.worker.load.declared import declare, keep_latents
+from lsv.worker.load.loaded import fill, open_source
+from lsv_models import plugin
+from lsv_quant import plugin as quant
 
 _LATENT = {
     "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 16, "num_key_value_heads": 4,
@@ -75,3 +95,103 @@ def test_sparse_family_equals_transformers(case, checkpoint, catalog, record_pro
     found = check_model(engine_config(checkpoint(family, **shape), case.split()[0]), catalog, tolerance=1e-4)
     worst = {comparison.schedule: f"{comparison.error:.1e}" for comparison in found}
     record_property("largest logit difference", json.dumps(worst))
+
+
+@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v3 yarn"])
+def test_cached_latents_give_the_same_logits(case, checkpoint, catalog):
+    family, shape = SHAPES[case]
+    config = engine_config(checkpoint(family, **shape), family)
+    declared = declare(config, catalog)
+    before = declared.specs[0].token_bytes
+    assert keep_latents(declared, DenseAttention(), config) == "latents are cached"
+    assert declared.specs[0].token_bytes == 2 * (24 + 8) * 4 < before
+    expected_bytes = declared.weight_bytes
+    fill(declared, open_source(config, declared, catalog))
+    assert declared.weight_bytes <= expected_bytes + declared.model.get_submodule("layers.0.attn.rope").table.nbytes
+    reference = reference_model(config)
+    expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
+    for name, schedule in SCHEDULES.items():
+        found = compare_logits(name, run_schedule(Sequences(declared), schedule), expected)
+        assert found.error <= 1e-4, name
+        assert found.same_tokens
+    assert compare_decoding(Sequences(declared), lambda _, ids: reference(ids)).error <= 1e-4
+
+
+def test_a_backend_without_room_for_latents_gets_keys_and_values(checkpoint, catalog):
+    class Narrow(DenseAttention):
+        def supports(self, layer):
+            return f"head size {layer.head_dim} is over 24" if layer.head_dim > 24 else None
+
+    family, shape = SHAPES["deepseek_v3"]
+    config = engine_config(checkpoint(family, **shape), family)
+    declared = declare(config, catalog)
+    assert "head size 32 is over 24" in (keep_latents(declared, Narrow(), config) or "")
+    assert declared.layers[0].kv_heads == 4
+
+
+def test_other_models_have_no_latents(checkpoint, catalog):
+    config = engine_config(checkpoint("llama"), "llama")
+    assert keep_latents(declare(config, catalog), DenseAttention(), config) is None
+
+
+@pytest.mark.parametrize("case", ["deepseek_v3", "gpt_oss", "granitemoeshared", "dbrx"])
+def test_experts_quantised_online_stay_close(case, checkpoint):
+    family, shape = SHAPES[case]
+    found = []
+    for quantization in (None, "int8"):
+        config = engine_config(checkpoint(family, **shape), family, quantization=quantization)
+        declared = load(config, catalog_of(plugin, quant))
+        found.append(run_schedule(Sequences(declared), SCHEDULES["mixed"])[0])
+    plain, coded = found
+    assert 0 < (plain - coded).abs().max() < 0.2 * plain.abs().max()
+
+
+def test_mxfp4_experts_are_read_as_stored(checkpoint, tmp_path):
+    """Beside transformers with the same weights written out."""
+    family, shape = SHAPES["gpt_oss"]
+    plain = checkpoint(family, **shape)
+    tensors = load_file(plain / "model.safetensors")
+    written, packed = dict(tensors), dict(tensors)
+    generator = torch.Generator().manual_seed(0)
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, inputs, outputs = tensors[name].shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(122, 126, (experts, outputs, inputs // 32), dtype=torch.uint8, generator=generator)
+        del packed[name]
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        written[name] = _written_out(blocks, scales).mT.contiguous()
+    config = json.loads((plain / "config.json").read_text())
+    skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    quantised = config | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": skipped}}
+    for place, weights, json_ in (("written", written, config), ("packed", packed, quantised)):
+        (tmp_path / place).mkdir()
+        save_file(weights, tmp_path / place / "model.safetensors", metadata={"format": "pt"})
+        (tmp_path / place / "config.json").write_text(json.dumps(json_))
+    reference = reference_model(engine_config(tmp_path / "written", family))
+    declared = load(engine_config(tmp_path / "packed", family, quantization="mxfp4"), catalog_of(plugin, quant))
+    found = run_schedule(Sequences(declared), SCHEDULES["mixed"])
+    expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
+    assert compare_logits("mixed", found, expected).error <= 1e-3
+
+
+def _written_out(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """[..., groups, 16] and exponents [..., groups] -> [..., inputs]; OCP Microscaling Formats 1.0."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = torch.cat((values, -values))
+    pairs = torch.stack((values[(blocks & 15).long()], values[(blocks >> 4).long()]), dim=-1).flatten(-2)
+    return (pairs * 2.0 ** (scales[..., None].float() - 127)).flatten(-2)
+
+
+def test_chunks_of_attention_are_refused_by_name(checkpoint, catalog):
+    family, shape = SHAPES["llama4"]
+    config = engine_config(checkpoint(family, **shape), "llama4", overrides={"attention_chunk_size": 64})
+    with pytest.raises(ConfigError, match="64"):
+        declare(config, catalog)
+
+
+@pytest.mark.parametrize("case", ["deepseek_v3", "qwen2_moe", "gpt_oss", "llama4"])
+def test_unknown_keys_are_refused(case, checkpoint, catalog):
+    family, shape = SHAPES[case]
+    config = engine_config(checkpoint(family, **shape), case, overrides={"expert_softcap_of_the_future": 30.0})
+    with pytest.raises(CheckpointError, match="expert_softcap_of_the_future"):
+        declare(config, catalog)

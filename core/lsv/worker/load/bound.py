@@ -17,7 +17,7 @@ from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
 from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
-from lsv.worker.load.declared import Declared
+from lsv.worker.load.declared import Declared, keep_latents
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
     why = next(
         (reason.why for reason in (*reasons, *config.reasons) if reason.name == "attention"), "asked for by name"
     )
+    latents = keep_latents(declared, backend, config)
+    why = why if latents is None else f"{why}; {latents}"
     attention = BoundOp("attention_backend", offer.load, len(declared.layers), why, offer.row_invariant)
     bound = bind_ops(declared, catalog, config.platform, config.reference_ops, config)
     return Bound(declared, backend, (attention, *bound), reasons)

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer, token_bytes
+from lsv.attention import AttentionBackend, AttentionLayer, token_bytes
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
 from lsv.nn.sampling import Sampling
 from lsv.offers import ModelOffer, QuantizerOffer
@@ -95,6 +96,27 @@ def declare(
         filler=Filler(model, slots, (*model.ignores, kv_scales.NAMES)),
         shared=tuple(communicator.ops) if communicator else (),
     )
+
+
+def keep_latents(declared: Declared, backend: AttentionBackend, config: EngineConfig) -> str | None:
+    """Have latent attention keep latents where ``backend`` serves heads of their size, before weights are filled.
+
+    What the cache holds, and why; None for a model without latent attention.
+    """
+    modules = [module for module in declared.model.modules() if isinstance(module, LatentAttention)]
+    refusals = [why for module in modules if (why := backend.supports(module.latent_layer)) is not None]
+    if refusals:
+        return f"keys and values of all heads are cached instead of latents: {refusals[0]}"
+    if not modules:
+        return None
+    for module in modules:
+        module.absorb()
+    model = declared.model
+    declared.specs = _specs(model.attention_layers(), cache_dtype(config.kv_dtype, model_dtype(config.dtype)))
+    declared.groups = group_specs(declared.specs)
+    model.place_layers(_place(model.attention_layers(), declared.groups))
+    declared.layers = model.attention_layers()
+    return "latents are cached"
 
 
 def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Catalog) -> Quantizer:
