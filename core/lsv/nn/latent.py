@@ -152,7 +152,7 @@ class LatentAttention(Bindable):
     def _rotate(self, heads: torch.Tensor, step: Step) -> torch.Tensor:
         """Features of one pair are brought to their places in two halves: that of q and k alike changes no product."""
         if self.c.paired:
-            heads = heads.unflatten(-1, (-1, 2)).mT.flatten(-2)
+            heads = heads.view(*heads.shape[:-1], -1, 2).mT.flatten(-2)
         return self.rope(heads, step.positions[0])  # type: ignore[no-any-return]
 
     def _attend_heads(
@@ -161,13 +161,13 @@ class LatentAttention(Bindable):
         c, size = self.c, self.layer.head_dim
         k, v = self.kv_b(latent).unflatten(-1, (self.heads, -1)).split((c.plain_dim, c.value_dim), dim=-1)
         k = torch.cat((k, shared.expand(-1, self.heads, -1)), dim=-1)
-        parts = (_widen(part, size) for part in (torch.cat((q, turned), dim=-1), k, v))
-        return self._attend(*parts, step)[..., : c.value_dim]
+        q = torch.cat((q, turned), dim=-1)
+        return self._attend(_widen(q, size), _widen(k, size), _widen(v, size), step)[..., : c.value_dim]
 
     def _attend_latents(
         self, q: torch.Tensor, turned: torch.Tensor, latent: torch.Tensor, shared: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        inward, outward = self.get_buffer("halves").split((self.c.plain_dim, self.c.value_dim), dim=1)
+        inward, outward = torch.split(self.get_buffer("halves"), (self.c.plain_dim, self.c.value_dim), dim=1)
         q = torch.einsum("thd,hdr->thr", q, inward)
         k = torch.cat((latent[:, None], shared), dim=-1)
         found = self._attend(torch.cat((q, turned), dim=-1), k, k, step)[..., : self.c.rank]

@@ -111,14 +111,14 @@ class ScoredRouter(Router):
         """The scores, with those of experts outside of the best groups at minus infinity."""
         if self.chosen_groups == self.groups:
             return wanted
-        grouped = wanted.unflatten(-1, (self.groups, -1))
+        grouped = wanted.view(len(wanted), self.groups, -1)
         if self.correction is None:
             best = grouped.amax(dim=-1)
         else:
             best = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(dim=-1)
         chosen = torch.zeros_like(best, dtype=torch.bool)
         chosen.scatter_(1, best.topk(self.chosen_groups, dim=-1).indices, True)
-        return grouped.masked_fill(~chosen[..., None], -torch.inf).flatten(1)
+        return torch.where(chosen[..., None], grouped, -torch.inf).flatten(1)
 
 
 class SparseMixer(Router):

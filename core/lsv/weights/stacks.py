@@ -43,7 +43,7 @@ class Stack:
         if self.interleaved:
             return tuple(whole[number::count].contiguous() for number in range(count))
         sizes = [share * len(whole) // sum(self.weights) for share in self.weights]
-        return tuple(part.contiguous() for part in whole.split(sizes))
+        return tuple(part.contiguous() for part in torch.split(whole, sizes))
 
     @property
     def weights(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE
+from lsv.nn.routers import ScoredRouter
 from lsv.offers import load_object
 from lsv.ops import bind
 from lsv.testing.ops import check_rows
@@ -23,7 +24,7 @@ from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
-from lsv_triton.gemm.moe import choose_experts, route_rows
+from lsv_triton.gemm.moe import GroupedExperts, choose_experts, route_rows
 from lsv_triton.gemm.weights import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
@@ -59,6 +60,24 @@ class Uneven(PerLayer):
 
 def make(w: Any, experts: int, top: int) -> MoE:
     return MoE(w, HIDDEN, INTERMEDIATE, "silu", experts=experts, top=top, normalise=True)
+
+
+def route_by_sigmoid(module: MoE, w: Any) -> MoE:
+    """The module with a router that no kernel knows."""
+    module.router = ScoredRouter(w / "other", HIDDEN, len(module.experts), 2, normalise=True, scores="sigmoid")
+    return module
+
+
+def test_a_router_that_no_kernel_knows_is_asked(device: torch.device) -> None:
+    w, plain = (place(device=device) for _ in range(2))
+    module, reference = (route_by_sigmoid(make(one, 5, 2), one) for one in (w, plain))
+    bind(module, tuple(plugin.lsv_kernels()), "xpu", lambda offer: load_object(offer.load))
+    assert isinstance(module.kernel, GroupedExperts)
+    for one, slots in ((module, w), (reference, plain)):
+        used = [slot for slot in slots.declaration.slots if not slot.pieces[0].name.startswith("gate.")]
+        Filler(one, used).fill(DummySource(used), device)
+    x = torch.randn(9, HIDDEN, device=device)
+    assert_near(module(x), reference(x), 1e-5)
 
 
 def pair(

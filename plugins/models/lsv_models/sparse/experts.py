@@ -93,6 +93,6 @@ def make_router(w: Weights, c: DecoderConfig, experts: Experts) -> Router:
         return kind(w, c.hidden_size, experts.count, experts.top, normalise=experts.normalise)
     return ScoredRouter(
         w, c.hidden_size, experts.count, experts.top, normalise=experts.normalise, scores=experts.scores,
-        correction=experts.correction, correction_rows=experts.correction_rows, groups=experts.groups, chosen_groups=experts.chosen_groups,
-        scale=experts.scale,
+        correction=experts.correction, correction_rows=experts.correction_rows, groups=experts.groups,
+        chosen_groups=experts.chosen_groups, scale=experts.scale,
     )  # fmt: skip
