@@ -167,7 +167,7 @@ class LatentAttention(Bindable):
     def _attend_latents(
         self, q: torch.Tensor, turned: torch.Tensor, latent: torch.Tensor, shared: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        inward, outward = torch.split(self.get_buffer("halves"), (self.c.plain_dim, self.c.value_dim), dim=1)
+        inward, outward = torch.split(self.get_buffer("halves"), [self.c.plain_dim, self.c.value_dim], dim=1)
         q = torch.einsum("thd,hdr->thr", q, inward)
         k = torch.cat((latent[:, None], shared), dim=-1)
         found = self._attend(torch.cat((q, turned), dim=-1), k, k, step)[..., : self.c.rank]

@@ -85,8 +85,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama4": ("llama4_text", _LLAMA4),
     "gpt_oss": ("gpt_oss", _GPT_OSS),
 }  # fmt: skip
-ROWS = {"qwen2_moe": "F-638", "phimoe": "F-634", "dbrx": "F-608"}
-CASES = [pytest.param(case, id=case, marks=[pytest.mark.row(ROWS[case])] if case in ROWS else []) for case in SHAPES]
+ROWS = {
+    "qwen2_moe": ("F-638", "F-689"), "phimoe": ("F-634",), "dbrx": ("F-608",), "deepseek_v2": ("F-657", "F-689"),
+}  # fmt: skip
+CASES = [pytest.param(case, id=case, marks=[pytest.mark.row(*ROWS[case])] if case in ROWS else []) for case in SHAPES]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -160,16 +162,38 @@ def test_mxfp4_experts_are_read_as_stored(checkpoint, tmp_path):
         del packed[name]
         packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         written[name] = _written_out(blocks, scales).mT.contiguous()
-    config = json.loads((plain / "config.json").read_text())
     skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    quantised = config | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": skipped}}
+    about = {"quant_method": "mxfp4", "modules_to_not_convert": skipped}
+    check_quantised(plain, tmp_path, family, about, packed, written)
+
+
+def test_fp8_blocks_of_latent_attention_and_experts(checkpoint, tmp_path):
+    """The last block of each projection is not whole."""
+    family, shape = SHAPES["deepseek_v3"]
+    plain = checkpoint(family, **shape)
+    tensors = load_file(plain / "model.safetensors")
+    written, packed = dict(tensors), dict(tensors)
+    for name in [name for name in tensors if name.endswith("_proj.weight") or "_proj_with_mqa" in name]:
+        codes = tensors[name].to(torch.float8_e4m3fn)
+        scales = torch.rand([-(-size // 16) for size in codes.shape]) + 0.5
+        spread = scales.repeat_interleave(16, 0).repeat_interleave(16, 1)
+        written[name] = codes.float() * spread[: codes.shape[0], : codes.shape[1]]
+        packed |= {name: codes, f"{name}_scale_inv": scales}
+    about = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 16]}
+    check_quantised(plain, tmp_path, family, about, packed, written)
+
+
+def check_quantised(plain, folder, family, about, packed, written):
+    """A checkpoint of quantised tensors, beside transformers with the weights that they stand for."""
+    config = json.loads((plain / "config.json").read_text())
+    quantised = config | {"quantization_config": about}
     for place, weights, json_ in (("written", written, config), ("packed", packed, quantised)):
-        (tmp_path / place).mkdir()
-        save_file(weights, tmp_path / place / "model.safetensors", metadata={"format": "pt"})
-        (tmp_path / place / "config.json").write_text(json.dumps(json_))
-    reference = reference_model(engine_config(tmp_path / "written", family))
-    declared = load(engine_config(tmp_path / "packed", family, quantization="mxfp4"), catalog_of(plugin, quant))
-    found = run_schedule(Sequences(declared), SCHEDULES["mixed"])
+        (folder / place).mkdir()
+        save_file(weights, folder / place / "model.safetensors", metadata={"format": "pt"})
+        (folder / place / "config.json").write_text(json.dumps(json_))
+    reference = reference_model(engine_config(folder / "written", family))
+    settings = engine_config(folder / "packed", family, quantization=about["quant_method"])
+    found = run_schedule(Sequences(load(settings, catalog_of(plugin, quant))), SCHEDULES["mixed"])
     expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
     assert compare_logits("mixed", found, expected).error <= 1e-3
 
