@@ -219,3 +219,11 @@ def test_unknown_keys_are_refused(case, checkpoint, catalog):
     config = engine_config(checkpoint(family, **shape), case, overrides={"expert_softcap_of_the_future": 30.0})
     with pytest.raises(CheckpointError, match="expert_softcap_of_the_future"):
         declare(config, catalog)
+
+
+def test_unknown_keys_of_parts_are_refused(checkpoint, catalog):
+    family, shape = SHAPES["dbrx"]
+    path = checkpoint(family, **shape)
+    attention = json.loads((path / "config.json").read_text())["attn_config"] | {"alibi": True}
+    with pytest.raises(CheckpointError, match="alibi"):
+        declare(engine_config(path, family, overrides={"attn_config": attention}), catalog)

@@ -29,6 +29,7 @@ _NAMES = (
     (".ffn.router.layer.", ".ffn.gate."),
 )
 """Parts of names: theirs and ours."""
+_OF_THE_WHOLE = ("hidden_size", "tie_word_embeddings")
 
 
 class DbrxLayer(LlamaLayer):
@@ -89,8 +90,8 @@ def _flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
     known = {key: value for key, value in config.items() if key not in inner}
     own = {"num_key_value_heads": 1, "ffn_hidden_size": 3584, "ffn_act_fn": None, "moe_normalize_expert_weights": 1.0}
     for part in inner.values():
-        # what configurations of transformers have by themselves; the hidden size is the model's
-        own |= {key: value for key, value in part.items() if matters_here(key)}
+        # the file's own keys stand for what transformers writes into every part, and its hidden size for the parts'
+        own |= {key: value for key, value in part.items() if _is_own(key) or key not in (*known, *_OF_THE_WHOLE)}
     activation = own.pop("ffn_act_fn") or {"name": "silu"}
     names = {
         "d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers",
@@ -101,9 +102,6 @@ def _flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**flat, "hidden_act": activation.get("name", "silu"), "rms_norm_eps": 1e-5}
 
 
-def matters_here(key: str) -> bool:
-    """Whether a key of a nested configuration says something about this part of the model."""
-    return key.startswith(("clip_qkv", "kv_n_heads", "rope_theta", "ffn_", "moe_")) and key not in (
-        "moe_jitter_eps",
-        "moe_loss_weight",
-    )
+def _is_own(key: str) -> bool:
+    """Whether a part says it of itself, whatever the file says."""
+    return key.startswith(("clip_qkv", "kv_n_heads", "rope_theta", "ffn_", "moe_"))
