@@ -105,8 +105,8 @@ class Attention(Bindable):
     None for a model or layer without positions, or that has them in the embedding. ``qk_norm`` normalises every head of
     q and k before the rotation. The ``unbiased`` projections have no bias even if the others do. ``fused`` names the
     tensor that holds q, k and v, as ``Heads.stacked`` or ``Heads.grouped`` finds them there. ``scale`` and ``cap`` are
-    those of ``AttentionLayer``. ``layer`` gets its place in the KV cache once the groups of all layers are known. ``heads`` says
-    where a family stores projections that have other names.
+    those of ``AttentionLayer``. ``layer`` gets its place in the KV cache once the groups of all layers are known.
+    ``heads`` says where a family stores projections that have other names.
     """
 
     op: ClassVar[str] = "attention"

@@ -145,7 +145,9 @@ def test_experts_quantised_online_stay_close(case, checkpoint):
         declared = load(config, catalog_of(plugin, quant))
         found.append(run_schedule(Sequences(declared), SCHEDULES["mixed"])[0])
     plain, coded = found
-    assert 0 < (plain - coded).abs().max() < 0.2 * plain.abs().max()
+    off = (plain - coded).abs().amax(dim=-1) / plain.abs().max()
+    assert off.max() > 0
+    assert off.median() < 0.1, "some tokens go to other experts, most do not"
 
 
 def test_mxfp4_experts_are_read_as_stored(checkpoint, tmp_path):
