@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lsv.attention.states import StateLayer
 from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup, KVKind, KVSpec
 
@@ -106,11 +107,33 @@ class CacheSpec:
     dtype: torch.dtype
     """What K and V are stored as."""
 
+    states: Sequence[StateLayer] = ()
+    """The recurrent layers of this rank, with their places in groups of kind "state"."""
+
     def placed(self) -> dict[Place, AttentionLayer]:
-        """The layers by place, group by group."""
+        """The attention layers by place, group by group."""
         found = {(layer.group, layer.place): layer for layer in self.layers}
-        order = ((group.index, place) for group in self.groups for place in range(len(group.layers)))
-        return {place: found[place] for place in order}
+        return {place: found[place] for place in self._places() if place in found}
+
+    def _places(self) -> Iterable[Place]:
+        return ((group.index, place) for group in self.groups for place in range(len(group.layers)))
+
+    def _sizes(self) -> dict[Place, int]:
+        """Bytes of the block of every layer, group by group."""
+        states = {(layer.group, layer.place): layer.state_bytes for layer in self.states}
+        layers = self.placed()
+        return {
+            place: states[place] if place in states else self.block_bytes(layers[place]) for place in self._places()
+        }
+
+    def state_pages(self, pieces: Sequence[torch.Tensor]) -> dict[Place, torch.Tensor]:
+        """Where in pages that are cut into ``pieces`` uint8 [pages, bytes] the states are: uint8 [pages, bytes]."""
+        begins, _ = self.pieces()
+        found: dict[Place, torch.Tensor] = {}
+        for layer in self.states:
+            number, begin = begins[layer.group, layer.place]
+            found[layer.group, layer.place] = pieces[number][:, begin : begin + layer.state_bytes]
+        return found
 
     def block_bytes(self, layer: AttentionLayer) -> int:
         """Bytes of a block of this layer, its K and V."""
@@ -122,9 +145,9 @@ class CacheSpec:
         """
         begins: dict[Place, int] = {}
         used = dict.fromkeys((group.index for group in self.groups), 0)
-        for (group, place), layer in self.placed().items():
+        for (group, place), size in self._sizes().items():
             begins[group, place] = used[group]
-            used[group] += self.block_bytes(layer)
+            used[group] += size
         return begins, max(used.values(), default=0)
 
     def pieces(self) -> tuple[Mapping[Place, tuple[int, int]], list[int]]:
@@ -136,8 +159,8 @@ class CacheSpec:
         """
         begins, _ = self.offsets()
         sizes: dict[int, list[int]] = {}
-        for (group, _), layer in self.placed().items():
-            sizes.setdefault(group, []).append(self.block_bytes(layer))
+        for (group, _), size in self._sizes().items():
+            sizes.setdefault(group, []).append(size)
         borders = cut_pages(sizes.values())
         numbers = {place: bisect(borders, begin) - 1 for place, begin in begins.items()}
         found = {place: (number, begins[place] - borders[number]) for place, number in numbers.items()}
@@ -210,11 +233,16 @@ class AttentionBackend(Protocol):
         ...
 
     def allocate(self, spec: CacheSpec, device: Device) -> Any:
-        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of.
+        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of, and for states where it has no
+        room for these.
 
         Comes before the first plan, and a second time when it is known how large the cache may be; from then on the
         first cache is not used any more.
         """
+        ...
+
+    def state_pages(self, cache: Any) -> Mapping[Place, torch.Tensor]:
+        """Where recurrent layers have their states in a cache: uint8 [pages, bytes of a state] by place."""
         ...
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:

@@ -10,6 +10,9 @@ import torch
 
 from lsv.attention import AttentionLayer, CacheSpec, Place
 
+_STATE_ALIGNMENT = 64
+"""Bytes: states have parts of other dtypes than the cache."""
+
 Pages = tuple[torch.Tensor, torch.Tensor]
 """K and V of one layer, views of the cache's dtype: [pages, block, kv_heads, head_dim] each, or with heads first
 [pages, kv_heads, block, head_dim].
@@ -23,6 +26,8 @@ class PagedCache:
     dtype: torch.dtype
     block_size: int
     layers: Mapping[Place, Pages]
+    states: Mapping[Place, torch.Tensor]
+    """Those of recurrent layers, uint8 [pages, bytes] each."""
 
     def of(self, layer: AttentionLayer) -> Pages:
         return self.layers[layer.group, layer.place]
@@ -44,13 +49,23 @@ def make_cache(spec: CacheSpec, device: torch.device, *, heads_first: bool = Fal
         return memory.view(spec.dtype).view(spec.pages, *shape, layer.head_dim)
 
     found: dict[Place, Pages] = {}
+    states: dict[Place, torch.Tensor] = {}
+    kept = {(layer.group, layer.place): layer.state_bytes for layer in spec.states}
     for number, size in enumerate(sizes):
-        sharing = {place: begin for place, (piece, begin) in begins.items() if piece == number}
-        equal = all(spec.block_bytes(layers[place]) == size for place in sharing)
-        make = _contiguous_views if equal else _pooled_views
-        for place, (k, v) in make(spec, sharing, size, device).items():
+        inside = {place: begin for place, (piece, begin) in begins.items() if piece == number}
+        sharing = {place: begin for place, begin in inside.items() if place in layers}
+        equal = len(sharing) == len(inside) and all(spec.block_bytes(layers[place]) == size for place in sharing)
+        if equal:
+            views = _contiguous_views(spec, sharing, size, device)
+        else:
+            pool = _make_pool(spec, sharing, size, device)
+            views = _pooled_views(spec, sharing, pool)
+            states |= {
+                place: pool[:, begin : begin + kept[place]] for place, begin in inside.items() if place in kept
+            }
+        for place, (k, v) in views.items():
             found[place] = (shaped(k, layers[place]), shaped(v, layers[place]))
-    return PagedCache(spec.dtype, spec.block_size, found)
+    return PagedCache(spec.dtype, spec.block_size, found, states)
 
 
 def _contiguous_views(
@@ -61,13 +76,19 @@ def _contiguous_views(
     return dict.fromkeys(sharing, (keys, values))
 
 
-def _pooled_views(spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device) -> dict[Place, Pages]:
-    """uint8 [pages, bytes] each, from pages whose size every layer's token divides, as kernels index by tokens."""
+def _make_pool(spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device) -> torch.Tensor:
+    """uint8 [pages, bytes], pages whose size every layer's token divides, as kernels index by tokens."""
+    layers = spec.placed()
+    tokens = (spec.block_bytes(layers[place]) // 2 // spec.block_size for place in sharing)
+    step = math.lcm(_STATE_ALIGNMENT if spec.states else 1, *tokens)
+    return torch.zeros(spec.pages, -(-size // step) * step, dtype=torch.uint8, device=device)
+
+
+def _pooled_views(spec: CacheSpec, sharing: Mapping[Place, int], pool: torch.Tensor) -> dict[Place, Pages]:
+    """uint8 [pages, bytes] each, parts of the pool's pages."""
     layers = spec.placed()
     halves = {place: spec.block_bytes(layers[place]) // 2 for place in sharing}
-    token = math.lcm(*(half // spec.block_size for half in halves.values()))
-    pool = torch.zeros(spec.pages, -(-size // token) * token, dtype=torch.uint8, device=device)
     return {
-        place: (pool[:, begin : begin + half], pool[:, begin + half : begin + 2 * half])
-        for (place, begin), half in zip(sharing.items(), halves.values(), strict=True)
+        place: (pool[:, begin : begin + halves[place]], pool[:, begin + halves[place] : begin + 2 * halves[place]])
+        for place, begin in sharing.items()
     }

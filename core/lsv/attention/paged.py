@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s, Place
 from lsv.attention.cache import make_cache
 from lsv.attention.plan import make_plan
 from lsv.attention.tables import TableRows
@@ -50,6 +51,9 @@ class PagedBackend(ABC):
     def make_cache(self, spec: CacheSpec, device: Device) -> Any:
         """Raises ``ConfigError`` for a dtype that the backend has no cache of."""
         return make_cache(spec, device.torch_device)
+
+    def state_pages(self, cache: Any) -> Mapping[Place, torch.Tensor]:
+        return cache.states  # type: ignore[no-any-return]
 
     def table_of(self, batch: BatchLayout, group: KVGroup) -> Int32s:
         """The group's block table [rows, blocks]; without columns for a step without a cache."""

@@ -68,6 +68,18 @@ class BlockPool:
         if self.lookup is not None:
             self.lookup.note_evicted(block)
 
+    def forget(self, key: bytes) -> None:
+        """Nobody shall find this content any more; where it is not in use its block becomes free."""
+        block = self._block_of.pop(key, None)
+        if block is None:
+            return
+        del self._key_of[block]
+        if self.lookup is not None:
+            self.lookup.note_evicted(block)
+        if block in self._cached:
+            del self._cached[block]
+            self._cached_count -= self._release(block)
+
     def _release(self, block: int) -> int:
         """The bundle's blocks become free; returns their number."""
         bundle = self._bundles.pop(block, None)

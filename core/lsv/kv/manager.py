@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lsv.errors import ConfigError
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
+from lsv.kv.checkpoints import Branches
 from lsv.kv.finder import PrefixFinder
 from lsv.kv.lookup import Match
 from lsv.kv.pending import PendingBlocks
@@ -21,7 +21,11 @@ class KVManager:
     Block 0 is the null block, so a worker allocates ``num_blocks + 1`` pages. ``root`` starts all hash chains
     (``kv.prefix.root_hash``). Cross groups come last: they hold the media item that a request attends to, which is
     written once and shared by all requests with the same item. What is done for a request is done once for each cohort,
-    however many groups that has. Raises ``ConfigError`` for a kind of group that can't be paged.
+    however many groups that has.
+
+    A block of a state group holds the state behind its last token that is computed: while a block fills up the
+    request's state, and the checkpoint of its border from then on, from which others can go on. Not every border gets
+    one (``_state_columns``, ``lsv.kv.checkpoints``), and those that an answer passes are forgotten but for the last (``_forget_passed``).
     """
 
     def __init__(
@@ -33,11 +37,6 @@ class KVManager:
         root: bytes,
         prefix_caching: bool = True,
     ) -> None:
-        for group in groups:
-            if group.kind not in ("full", "window", "latent", "cross"):
-                raise ConfigError(
-                    f"KV group {group.index} is of kind {group.kind}; the cache holds full, window, latent and cross"
-                )
         growing = [group for group in groups if group.kind != "cross"]
         cohorts = find_cohorts(groups)
         assert all(group.kind == "cross" for group in groups[len(growing) :]), "cross groups come last"
@@ -49,6 +48,9 @@ class KVManager:
         self.block_size = block_size
         self.prefix_caching = prefix_caching and bool(groups)
         self.pending = PendingBlocks()
+        self._state_groups = sum(group.kind == "state" for group in groups)
+        self._token_groups = self.growing_groups - self._state_groups
+        self._branches = Branches()
         self._root = root
         self._pool = BlockPool(num_blocks)
         self._reserved = 0
@@ -110,7 +112,8 @@ class KVManager:
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.
 
-        It is that of the last consecutive block which that request computes and this one needs, too.
+        It is that of the last consecutive block which that request computes and this one needs, too. Where states are
+        kept it is that of the last checkpoint which any request will leave and this one can go on from.
         """
         if not self.prefix_caching:
             return None
@@ -120,6 +123,8 @@ class KVManager:
         if first >= stop:
             return None
         hashes = self._finder.hashes(table, stop)
+        if self._state_groups:
+            return next((one for one in reversed(hashes[first:]) if self.pending.owner(one) is not None), None)
         owner = self.pending.owner(hashes[first])
         if owner is None:
             return None
@@ -162,7 +167,19 @@ class KVManager:
             self._allocate_cross(table)
         if self._shares(table):
             table.pending_until = length // self.block_size
-            self.pending.add(self._finder.hashes(table, table.pending_until)[table.published :], table.request.id)
+            hashes = self._finder.hashes(table, table.pending_until)
+            if self._state_groups:
+                self._promise(table, hashes, (length - 1) // self.block_size)
+            else:
+                self.pending.add(hashes[table.published :], table.request.id)
+
+    def _promise(self, table: Table, hashes: Sequence[bytes], most: int) -> None:
+        """Say where the request will leave checkpoints: others wait for these alone. After at most ``most`` blocks a
+        request with the same tokens can go on.
+        """
+        ends = {most, min(most, self._branches.note(hashes))}
+        table.checkpoints = frozenset(end - 1 for end in ends if end > table.published)
+        self.pending.add([hashes[column] for column in sorted(table.checkpoints)], table.request.id)
 
     def _allocate_cross(self, table: Table) -> None:
         """Blocks for an item whose K and V are still to be computed."""
@@ -188,14 +205,31 @@ class KVManager:
         missing = -(-(tokens - table.capacity) // size)
         if missing <= 0 or not table.blocks:
             return True
-        needed = missing * self.growing_groups
+        first = table.capacity // size
+        states = self._state_columns(table, first, tokens) if self._state_groups else []
+        needed = missing * self._token_groups + len(states) * self._state_groups
         if needed > self.unreserved + table.reserved:
             return False
         for cohort, blocks in zip(self._cohorts, table.blocks, strict=True):
-            blocks += self._pool.take(missing, cohort.width)
+            if not cohort.state:
+                blocks += self._pool.take(missing, cohort.width)
+                continue
+            begin, width = len(blocks), cohort.width
+            blocks += [NULL_BLOCK] * (missing * width)
+            for column in states:
+                place = begin + (column - first) * width
+                blocks[place : place + width] = self._pool.take(1, width)
         table.capacity += missing * size
         self._count_allocated(table, needed)
         return True
+
+    def _state_columns(self, table: Table, first: int, tokens: int) -> list[int]:
+        """Which blocks from number ``first`` on hold a state, for a chunk that ends at ``tokens``: its end, where the
+        request goes on, and for others its last border and those that were promised.
+        """
+        last, end = tokens // self.block_size - 1, (tokens - 1) // self.block_size
+        kept = {end, last, *table.checkpoints} if self._shares(table) else {end}
+        return sorted(column for column in kept if first <= column <= end)
 
     def settle(self, table: Table, computed: int) -> int:
         """``computed`` tokens have their KV: publish full blocks and give back those behind windows.
@@ -236,12 +270,24 @@ class KVManager:
         size, blocks, width = self.block_size, table.blocks[cohort], self._cohorts[cohort].width
         done, first = table.dropped[cohort], max(0, computed - window + 1) // size
         if first > done:
-            for place in range(done * width, first * width, width):
-                self._pool.unref(blocks[place])
+            held = [block for block in blocks[done * width : first * width : width] if block != NULL_BLOCK]
+            for block in held:
+                self._pool.unref(block)
             blocks[done * width : first * width] = [NULL_BLOCK] * ((first - done) * width)
-            self._count_allocated(table, (done - first) * width)
+            self._count_allocated(table, -len(held) * width)
+            if self._cohorts[cohort].state:
+                self._forget_passed(table, cohort, done - 1, first - 1)
             table.dropped[cohort] = done = first
         return (done + 1) * size + window - 1
+
+    def _forget_passed(self, table: Table, cohort: int, first: int, stop: int) -> None:
+        """Of the checkpoints that an answer leaves behind as it grows, only the last one is worth its memory: that is
+        where the request goes on after a preemption, and the next turn of a conversation.
+        """
+        prompt, prefix = len(table.request.prompt) // self.block_size, self._finder.prefixes[cohort]
+        for column in range(max(first, prompt), min(stop, table.published)):
+            if column not in table.checkpoints:
+                self._pool.forget(prefix + table.hashes[column])
 
     def release(self, tables: Iterable[Table]) -> None:
         """Take back all blocks of requests that are done with them at the same time.

@@ -15,7 +15,7 @@ class Table:
     """The block tables of one request. It lives as long as the request and is empty while that waits."""
 
     __slots__ = (
-        "allocated", "blocks", "capacity", "cohorts", "cross", "cross_cohorts", "cross_hashes", "cross_pending",
+        "allocated", "blocks", "capacity", "checkpoints", "cohorts", "cross", "cross_cohorts", "cross_hashes", "cross_pending",
         "cross_ready", "dropped", "hashes", "pending_until", "published", "request", "reservation", "salt", "sent",
     )  # fmt: skip
 
@@ -50,7 +50,11 @@ class Table:
         self.published = 0
         """Leading full blocks that other requests can find."""
         self.pending_until = 0
-        """Full blocks from ``published`` up to this one are registered as pending."""
+        """Full blocks from ``published`` up to this one are registered as pending; where states are kept, only those
+        in ``checkpoints``.
+        """
+        self.checkpoints: frozenset[int] = frozenset()
+        """Full blocks behind which it will leave its state to others, because it ends there or parts from others."""
 
         # Cross-attention
 
@@ -103,6 +107,7 @@ class Table:
         self.cross_pending = None
         self.capacity = self.sent = self.allocated = self.reservation = 0
         self.published = self.pending_until = 0
+        self.checkpoints = frozenset()
 
     @property
     def reserved(self) -> int:

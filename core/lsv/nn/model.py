@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from lsv.attention import AttentionLayer
+from lsv.attention.states import StateLayer
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.latent import LatentAttention
+from lsv.nn.recurrent.states import StateCache
 from lsv.nn.step import Step
 from lsv.ops import CarryingKernel
 from lsv.weights.naming import Prefixes, rename
@@ -83,6 +85,13 @@ class Model(nn.Module):
         """Replace the attention layers by the same ones with their places in the KV cache."""
         raise NotImplementedError
 
+    def state_layers(self) -> tuple[StateLayer, ...]:
+        """The recurrent layers of this rank, by index; attention layers and they share one numbering."""
+        return ()
+
+    def place_states(self, layers: Sequence[StateLayer]) -> None:
+        """Replace the recurrent layers by the same ones with their places in the KV cache."""
+
 
 class Architecture(Protocol):
     """A class of models, as ``ModelOffer.load`` names it."""
@@ -99,7 +108,7 @@ class Architecture(Protocol):
 
 
 class AttentionModel(Model):
-    """A model made of the attention modules of ``lsv.nn.attention``."""
+    """A model made of the attention modules of ``lsv.nn.attention`` and of recurrent ones (``lsv.nn.recurrent``)."""
 
     def attention_layers(self) -> tuple[AttentionLayer, ...]:
         return tuple(attention.layer for attention in self._attentions())
@@ -107,6 +116,17 @@ class AttentionModel(Model):
     def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
         for attention, layer in zip(self._attentions(), layers, strict=True):
             attention.layer = layer
+
+    def state_layers(self) -> tuple[StateLayer, ...]:
+        return tuple(cache.layer for cache in self._state_caches())
+
+    def place_states(self, layers: Sequence[StateLayer]) -> None:
+        for cache, layer in zip(self._state_caches(), layers, strict=True):
+            cache.layer = layer
+
+    def _state_caches(self) -> list[StateCache]:
+        found = [module for module in self.modules() if isinstance(module, StateCache)]
+        return sorted(found, key=lambda cache: cache.layer.index)
 
     def _attentions(self) -> list[Attention | CrossAttention | LatentAttention]:
         kinds = Attention | CrossAttention | LatentAttention

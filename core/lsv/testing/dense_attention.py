@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Place
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import row_starts
 from lsv.kv.spec import KVGroup
@@ -27,6 +28,9 @@ class DenseCache:
     """As ``k``."""
 
     block_size: int
+
+    states: Mapping[Place, torch.Tensor]
+    """Those of recurrent layers, uint8 [pages, bytes] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,13 @@ class DenseAttention(PagedBackend):
             return torch.full(shape, torch.nan, dtype=spec.dtype, device=where)
 
         keys, values = ({layer.index: make(layer) for layer in spec.layers} for _ in range(2))
-        return DenseCache(keys, values, spec.block_size)
+        states = {
+            (layer.group, layer.place): torch.full(
+                (spec.pages, layer.state_bytes), 255, dtype=torch.uint8, device=where  # NaN as any floating point
+            )
+            for layer in spec.states
+        }
+        return DenseCache(keys, values, spec.block_size, states)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: DensePlan | None = None) -> DensePlan:
         tables = tuple(torch.from_numpy(row.astype("int64")) for row in self.table_of(batch, group))

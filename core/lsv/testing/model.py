@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend, BatchLayout, CacheSpec
+from lsv.attention.states import StatePlan, plan_states, view_states
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
 from lsv.nn.model import run, write_item
@@ -77,8 +78,9 @@ class Sequences:
         dtype = kv_dtype or next(declared.model.parameters()).dtype
         device: Any = None
         self.cache = self.backend.allocate(
-            CacheSpec(declared.groups, declared.layers, pages, block_size, dtype), device
+            CacheSpec(declared.groups, declared.layers, pages, block_size, dtype, declared.states), device
         )
+        self.states = view_states(declared.states, self.backend, self.cache)
         self.free = list(range(1, pages))
         random.Random(0).shuffle(self.free)
         self.ids: dict[int, list[int]] = {}
@@ -147,7 +149,16 @@ class Sequences:
         """By group; those that attend across see so many embeddings a row."""
         across = replace(layout, context=items)
         groups = self.declared.groups
-        return tuple(self.backend.plan(layout if group.cross_len is None else across, group) for group in groups)
+        return tuple(
+            self._plan_states(layout, group)
+            if group.kind == "state"
+            else self.backend.plan(layout if group.cross_len is None else across, group)
+            for group in groups
+        )
+
+    def _plan_states(self, layout: BatchLayout, group: KVGroup) -> StatePlan:
+        """With a checkpoint at every border."""
+        return plan_states(layout, layout.tables[group.index], self.block_size, torch.device("cpu"), self.states)
 
     def _layout(self, rows: Rows) -> BatchLayout:
         query = np.array([count for _, count in rows], dtype=np.int32)

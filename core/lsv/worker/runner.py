@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lsv.attention import AttentionBackend, BatchLayout
+from lsv.attention.states import plan_states, view_states
 from lsv.attention.tables import TableRows
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
@@ -93,6 +94,7 @@ class ModelRunner:
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes = model.axes
+        self._states = view_states(model.state_layers(), backend, cache)
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
         self._warm_kinds: set[str] = set()
@@ -258,12 +260,20 @@ class ModelRunner:
             ids=ids,
             positions=positions,
             backend=self.backend,
-            attention=tuple(self.backend.plan(batch.layout_of(group), group) for group in self.groups),
+            attention=tuple(self._plan(batch, group) for group in self.groups),
             cache=self.cache,
             logits_rows=logits_rows,
         )
         self._await(step, batch)
         return step
+
+    def _plan(self, batch: Batch, group: KVGroup, into: Any | None = None) -> Any:
+        """What the layers of a group share in a step; an earlier plan of attention is overwritten."""
+        layout = batch.layout_of(group)
+        if group.kind != "state":
+            return self.backend.plan(layout, group, into)
+        size, device = self.policy.limits.block_size, self.device.torch_device
+        return plan_states(layout, layout.tables[group.index], size, device, self._states)
 
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
         """Write a batch of the buffers' shape into them, and which tokens are wanted: no more than it has rows."""
@@ -271,7 +281,7 @@ class ModelRunner:
         overwrite_batch(step, batch, np.pad(wanted, (0, len(step.logits_rows) - len(wanted))))
         self._await(step, batch)
         plans = zip(self.groups, step.attention, strict=True)
-        attention = tuple(self.backend.plan(batch.layout_of(group), group, plan) for group, plan in plans)
+        attention = tuple(self._plan(batch, group, plan) for group, plan in plans)
         buffers.step = replace(step, attention=attention)
 
     def _await(self, step: Step, batch: Batch) -> None:

@@ -32,6 +32,9 @@ class KVCache:
     offsets: Mapping[Place, int]
     """Where a layer's block begins in a page of its group, in elements."""
 
+    states: Mapping[Place, torch.Tensor]
+    """Those of recurrent layers, uint8 [pages, bytes] each."""
+
     @property
     def pair(self) -> int:
         return 2 if self.dtype in FORMS else 4 // self.dtype.itemsize
@@ -78,4 +81,7 @@ def make_cache(spec: CacheSpec) -> KVCache:
     memory = Arena().take(spec.pages * largest + _SLACK)[:-_SLACK]
     stored = torch.uint8 if spec.dtype in FORMS else spec.dtype
     offsets = {place: begin // spec.dtype.itemsize for place, begin in begins.items()}
-    return KVCache(memory.view(stored).view(spec.pages, -1), spec.dtype, spec.block_size, offsets)
+    sizes = {(layer.group, layer.place): layer.state_bytes for layer in spec.states}
+    pages = memory.view(spec.pages, -1)
+    states = {place: pages[:, begins[place] : begins[place] + size] for place, size in sizes.items()}
+    return KVCache(memory.view(stored).view(spec.pages, -1), spec.dtype, spec.block_size, offsets, states)

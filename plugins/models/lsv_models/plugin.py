@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import ModelOffer
 from lsv_models.gpt import offers as gpt
+from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
 from lsv_models.sparse import offers as sparse
 
@@ -40,4 +41,5 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
     yield from rms.OFFERS
     yield from gpt.OFFERS
+    yield from recurrent.OFFERS
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)

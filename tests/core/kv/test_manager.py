@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
@@ -176,8 +175,3 @@ def test_window_bounds_what_a_long_request_holds():
     assert blocks_for(1000, (WINDOW_ONLY,), 4, 8) == 5
     assert longest_length(250, (FULL,), 4, 8) == 1000
     assert longest_length(250, (FULL, WINDOW), 4, 8) == 980
-
-
-def test_state_groups_are_refused():
-    with pytest.raises(ConfigError, match="kind state"):
-        manager(KVGroup(0, "state", (0,), 1))

@@ -35,7 +35,7 @@ class Bound:
         """A KV cache of the backend's; with a single page it is the null page, which is enough to run on."""
         declared, dtype = self.declared, cache_dtype(config.kv_dtype, model_dtype(config.dtype))
         return self.backend.allocate(
-            CacheSpec(declared.groups, declared.layers, pages, config.block_size, dtype), device
+            CacheSpec(declared.groups, declared.layers, pages, config.block_size, dtype, declared.states), device
         )
 
 
@@ -45,6 +45,12 @@ def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
     A backend that was not asked for by name and can't serve a layer gives way to the next. Raises ``ConfigError`` with
     the reasons where none of them can serve all layers.
     """
+    if declared.states and config.layout == "padded":
+        raise ConfigError(
+            f"{config.architecture} has recurrent layers, and platform {config.platform} makes padded batches, whose "
+            "rows have tokens that must not change a state",
+            param="platform",
+        )
     passed: list[str] = []
     for name in (config.attention, *config.attention_next):
         offer = catalog.find(AttentionOffer, name)

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from lsv.attention import AttentionBackend, AttentionLayer, token_bytes
+from lsv.attention.states import StateLayer
 from lsv.config import EngineConfig
-from lsv.kv.spec import KVGroup, KVSpec, group_specs
+from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
@@ -37,8 +38,10 @@ class Declared:
     """The ops behind the model's logits; kernels are bound to them as to the model's own."""
     layers: tuple[AttentionLayer, ...]
     """The attention layers by index, with their places in the cache; with the checkpoint's scales once filled."""
+    states: tuple[StateLayer, ...]
+    """The recurrent layers by index, with their places in the cache."""
     specs: tuple[KVSpec, ...]
-    """What each layer keeps per token, by layer index."""
+    """What each layer keeps, by layer index."""
     groups: tuple[KVGroup, ...]
     """The layers that share a block table."""
     slots: tuple[TensorSlot, ...]
@@ -80,14 +83,13 @@ def declare(
         architecture.prefixes,
     )
     model = architecture(Weights(declaration), json, config.max_model_len)
-    specs = _specs(model.attention_layers(), cache_dtype(config.kv_dtype, dtype))
-    groups = group_specs(specs)
-    model.place_layers(_place(model.attention_layers(), groups))
+    specs, groups = _lay_out(model, config)
     slots = tuple(declaration.slots)
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
         layers=model.attention_layers(),
+        states=model.state_layers(),
         specs=specs,
         groups=groups,
         slots=slots,
@@ -112,10 +114,8 @@ def keep_latents(declared: Declared, backend: AttentionBackend, config: EngineCo
     for module in modules:
         module.absorb()
     model = declared.model
-    declared.specs = _specs(model.attention_layers(), cache_dtype(config.kv_dtype, model_dtype(config.dtype)))
-    declared.groups = group_specs(declared.specs)
-    model.place_layers(_place(model.attention_layers(), declared.groups))
-    declared.layers = model.attention_layers()
+    declared.specs, declared.groups = _lay_out(model, config)
+    declared.layers, declared.states = model.attention_layers(), model.state_layers()
     return "latents are cached"
 
 
@@ -127,15 +127,31 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
     return WithIgnored(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
 
 
-def _specs(layers: Sequence[AttentionLayer], dtype: torch.dtype) -> tuple[KVSpec, ...]:
-    """What layers keep per token in a cache of this dtype."""
-    return tuple(
+def _lay_out(model: Model, config: EngineConfig) -> tuple[tuple[KVSpec, ...], tuple[KVGroup, ...]]:
+    """Give the model's layers their places in the cache: what they keep there, and in which groups."""
+    specs = _specs(model, cache_dtype(config.kv_dtype, model_dtype(config.dtype)))
+    groups = group_specs(specs, config.block_size)
+    model.place_layers(_place(model.attention_layers(), groups))
+    model.place_states(_place(model.state_layers(), groups))
+    return specs, groups
+
+
+def _specs(model: Model, dtype: torch.dtype) -> tuple[KVSpec, ...]:
+    """What layers keep in a cache of this dtype, by their index."""
+    tokens = [
         KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, cross_len=layer.source)
-        for layer in layers
-    )
+        for layer in model.attention_layers()
+    ]
+    states = [
+        KVSpec(layer.index, "state", 0, layer.state_bytes, window=STATE_WINDOW) for layer in model.state_layers()
+    ]
+    return tuple(sorted(tokens + states, key=lambda spec: spec.layer))
 
 
-def _place(layers: Sequence[AttentionLayer], groups: Sequence[KVGroup]) -> list[AttentionLayer]:
+Layer = TypeVar("Layer", AttentionLayer, StateLayer)
+
+
+def _place(layers: Sequence[Layer], groups: Sequence[KVGroup]) -> list[Layer]:
     """The layers, each with its group and its position there."""
     places = {index: (group.index, place) for group in groups for place, index in enumerate(group.layers)}
     return [dataclasses.replace(layer, group=places[layer.index][0], place=places[layer.index][1]) for layer in layers]

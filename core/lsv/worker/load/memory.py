@@ -75,7 +75,7 @@ def page_bytes(
     """Bytes of one page, a block of every layer in the largest group, and of the largest piece that pages are cut into
     (``lsv.attention.CacheSpec.pieces``). 0 for a model without a cache.
     """
-    of_layer = {spec.layer: backend.page_bytes(spec, block_size) for spec in specs}
+    of_layer = {spec.layer: spec.state_bytes or backend.page_bytes(spec, block_size) for spec in specs}
     borders = cut_pages([of_layer[layer] for layer in group.layers] for group in groups)
     return borders[-1], max((end - begin for begin, end in pairwise(borders)), default=0)
 

@@ -49,6 +49,8 @@ class KVCache:
     dtype: torch.dtype
     block_size: int
     layers: Mapping[Place, LayerCache]
+    states: Mapping[Place, torch.Tensor]
+    """Those of recurrent layers, uint8 [pages, bytes] each."""
 
     def of(self, layer: AttentionLayer) -> LayerCache:
         return self.layers[layer.group, layer.place]
@@ -62,7 +64,7 @@ def make_cache(spec: CacheSpec, device: torch.device) -> KVCache:
     for place, layer in spec.placed().items():
         number, begin = begins[place]
         views[place] = _views(pieces[number][:, begin : begin + spec.block_bytes(layer)], layer, spec)
-    return KVCache(pieces, spec.dtype, spec.block_size, views)
+    return KVCache(pieces, spec.dtype, spec.block_size, views, spec.state_pages(pieces))
 
 
 def _views(memory: torch.Tensor, layer: AttentionLayer, spec: CacheSpec) -> LayerCache:

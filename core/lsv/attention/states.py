@@ -1,0 +1,195 @@
+"""Recurrent states in the pages of the KV cache: what a layer keeps, where a step reads it and where it leaves it.
+
+A block of a state group is one state, that behind the block's last token which is computed. A row goes on from the block
+of the token before its first one. It writes to the block of its last token, and at each border before that whose block
+is in its table: the checkpoints that the scheduler wants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lsv.attention.tables import Int32s, TableRows, blocks_at
+
+if TYPE_CHECKING:
+    import torch
+
+    from lsv.attention import AttentionBackend, BatchLayout, Place
+
+Int64s = npt.NDArray[np.int64]
+
+_ALIGNMENT = 64
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """One of the tensors that make up a state."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayer:
+    """One recurrent layer on one rank."""
+
+    index: int
+    """Its number among the attention layers and recurrent layers of the model."""
+
+    parts: tuple[StatePart, ...]
+    """What it keeps of a request."""
+
+    group: int = 0
+    """Index of the KV group, and so of the block table."""
+
+    place: int = 0
+    """Position among the layers of the group."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state, in which every part begins at a multiple of 64."""
+        return sum(_aligned(part.nbytes) for part in self.parts)
+
+    def views(self, pages: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts [pages, *shape] in pages of states uint8 [pages, state_bytes]."""
+        found: dict[str, torch.Tensor] = {}
+        begin = 0
+        for part in self.parts:
+            found[part.name] = pages[:, begin : begin + part.nbytes].view(part.dtype).unflatten(1, part.shape)
+            begin += _aligned(part.nbytes)
+        return found
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def view_states(
+    layers: Sequence[StateLayer], backend: AttentionBackend, cache: Any
+) -> Mapping[Place, Mapping[str, torch.Tensor]]:
+    """The parts of all layers' states in a backend's cache, [pages, *shape] each by name."""
+    if not layers:
+        return {}
+    pages = backend.state_pages(cache)
+    return {(layer.group, layer.place): layer.views(pages[layer.group, layer.place]) for layer in layers}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Pieces of rows that have equally many tokens, and are computed together."""
+
+    tokens: torch.Tensor
+    """int64 [pieces, length]: which tokens of the step they are."""
+
+    sources: torch.Tensor
+    """int64 [pieces]: the pages of the states that they go on from."""
+
+    fresh: torch.Tensor | None
+    """bool [pieces]: which of them begin their request, and so without a state; None where none does."""
+
+    targets: torch.Tensor
+    """int64 [pieces]: the pages that their last states go to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatePlan:
+    """What the layers of a state group share in a step."""
+
+    runs: tuple[Run, ...]
+    """In their order: a piece may go on from where one in an earlier run ends."""
+
+    states: Mapping[Place, Mapping[str, torch.Tensor]]
+    """The parts of all layers' states by name, [pages, *shape] each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Tokens ``begin … stop-1`` of the step, of one row; ``source`` is None at the row's first token."""
+
+    begin: int
+    stop: int
+    source: int | None
+    target: int
+
+
+def plan_states(
+    batch: BatchLayout,
+    table: Int32s | TableRows,
+    block_size: int,
+    device: torch.device,
+    states: Mapping[Place, Mapping[str, torch.Tensor]],
+) -> StatePlan:
+    """The plan of a flat batch over the block table [rows, blocks] of a state group."""
+    query = batch.query.astype(np.int64)
+    start = batch.context.astype(np.int64) - query
+    if (query == 1).all():
+        return StatePlan((_single_run(start, table, block_size, device),), states)
+    found: dict[tuple[int, int], list[_Piece]] = {}
+    begin = 0
+    for row, count in enumerate(query.tolist()):
+        for depth, piece in enumerate(_cut(row, begin, int(start[row]), count, table, block_size)):
+            found.setdefault((depth, piece.stop - piece.begin), []).append(piece)
+        begin += count
+    return StatePlan(tuple(_run(found[key], device) for key in sorted(found)), states)
+
+
+def _single_run(start: Int64s, table: Int32s | TableRows, block_size: int, device: torch.device) -> Run:
+    """The run of a step in which every row has one token."""
+    rows = np.arange(len(start))
+    sources = blocks_at(table, rows, np.maximum(start - 1, 0) // block_size)
+    targets = blocks_at(table, rows, start // block_size)
+    return _make_run(rows[:, None], sources, start == 0, targets, device)
+
+
+def _cut(
+    row: int, begin: int, start: int, count: int, table: Int32s | TableRows, block_size: int
+) -> Sequence[_Piece]:
+    """The pieces of a row whose ``count`` tokens from position ``start`` on begin at ``begin`` in the step."""
+    if not count:
+        return ()
+    columns = np.arange(max(0, start - 1) // block_size, (start + count - 1) // block_size + 1)
+    pages = blocks_at(table, np.full(len(columns), row), columns).tolist()
+    pieces: list[_Piece] = []
+    source, at = pages[0] if start else None, start
+    for column, page in zip(columns.tolist(), pages, strict=True):
+        border = (column + 1) * block_size
+        stop = min(border, start + count)
+        if stop > at and (page or stop == start + count):
+            pieces.append(_Piece(begin + at - start, begin + stop - start, source, page))
+            source, at = page, stop
+    return pieces
+
+
+def _run(pieces: Sequence[_Piece], device: torch.device) -> Run:
+    tokens = np.array([piece.begin for piece in pieces])[:, None] + np.arange(pieces[0].stop - pieces[0].begin)
+    sources = np.array([piece.source or 0 for piece in pieces])
+    fresh = np.array([piece.source is None for piece in pieces])
+    return _make_run(tokens, sources, fresh, np.array([piece.target for piece in pieces]), device)
+
+
+def _make_run(
+    tokens: Int64s,
+    sources: npt.NDArray[np.integer],
+    fresh: npt.NDArray[np.bool_],
+    targets: npt.NDArray[np.integer],
+    device: torch.device,
+) -> Run:
+    import torch
+
+    def send(array: npt.NDArray[np.integer]) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(device)
+
+    marks = torch.from_numpy(fresh).to(device) if fresh.any() else None
+    return Run(send(tokens), send(sources), marks, send(targets))

@@ -1,0 +1,1 @@
+"""Recurrent models, and hybrids of recurrent layers and attention."""

@@ -1,0 +1,74 @@
+"""The model around a stack of layers of which some or all are recurrent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lsv.nn.embed import Embed, Head
+from lsv.nn.model import AttentionModel
+from lsv.nn.norm import RMSNorm
+from lsv.nn.step import Step
+from lsv.weights.place import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What checkpoints call the parts of the model."""
+
+    embed: str = "model.embed_tokens"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+
+
+class Stack(AttentionModel):
+    """An embedding, layers, a norm and a head. ``tied`` shares the embedding's weight with the head."""
+
+    ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
+
+    def __init__(
+        self,
+        w: Weights,
+        sizes: tuple[int, int],
+        layers: Iterable[nn.Module],
+        *,
+        eps: float,
+        tied: bool,
+        names: Names = Names(),
+    ) -> None:
+        super().__init__()
+        self.vocab_size, hidden = sizes
+        self.embed = Embed(w / names.embed, self.vocab_size, hidden)
+        self.layers = nn.ModuleList(layers)
+        self.norm = WeightTyped(RMSNorm(w / names.norm, hidden, eps))
+        self.head = Head(w / names.head, self.vocab_size, hidden, tied=self.embed if tied else None)
+        if tied:
+            self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
+
+
+class WeightTyped(nn.Module):
+    """A norm whose input may be in float32 and whose output is in the dtype of its weight."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dtype = norm.weight.dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x.to(self.dtype))  # type: ignore[no-any-return]
+
+
+class RecurrentLayer(nn.Module):
+    """``x + mixer(norm(x))``: x [T, hidden] -> [T, hidden]; ``wide`` keeps x in float32."""
+
+    def __init__(self, norm: RMSNorm, mixer: nn.Module, *, wide: bool) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.wide = WeightTyped(norm), mixer, wide
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        y = self.mixer(self.norm(x), step)
+        return (x.float() if self.wide else x) + y  # type: ignore[no-any-return]
