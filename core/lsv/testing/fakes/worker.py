@@ -251,12 +251,30 @@ class FakeWorker:
             self._check_item(slot, named)
         for group in self._groups:
             table = slot.tables[group.index]
+            if group.kind == "state":
+                self._write_states(row, group, named)
+                continue
             for position in range(start, start + count):
                 content = self._own(group.index, table[position // size], slot.stay, named)
                 content[position % size] = None if slot.fault is not None else slot.states[position]
             for block in table[_first_seen(group, start) // size : -(-(start + count) // size)]:
                 named.setdefault(block, set()).add(slot.stay)
         slot.computed = start + count
+
+    def _write_states(self, row: Row, group: KVGroup, named: dict[int, set[int]]) -> None:
+        """A block holds one state, so nothing but its last token's; only some have a block, the last always."""
+        slot, start, count, _ = row
+        table, size, end = slot.tables[group.index], self._block_size, start + count
+        for column in range(start // size, -(-end // size)):
+            position = min((column + 1) * size, end) - 1
+            if table[column] == NULL_BLOCK and position < end - 1:
+                continue
+            content = self._own(group.index, table[column], slot.stay, named)
+            content[:] = [None] * size
+            content[position % size] = None if slot.fault is not None else slot.states[position]
+        for block in table[max(0, start - 1) // size : -(-end // size)]:
+            if block != NULL_BLOCK:
+                named.setdefault(block, set()).add(slot.stay)
 
     def _own(self, group: int, block: int, stay: int, named: dict[int, set[int]]) -> list[int | None]:
         """The content of a block that the request of this stay may write in this group."""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from lsv.offers import ModelOffer
 
 OFFERS = (
+    ModelOffer("mamba", ("MambaForCausalLM",), "lsv_models.recurrent.mamba:Mamba"),
+    ModelOffer("falcon_mamba", ("FalconMambaForCausalLM",), "lsv_models.recurrent.mamba:FalconMamba"),
     ModelOffer("mamba2", ("Mamba2ForCausalLM",), "lsv_models.recurrent.mamba2:Mamba2"),
+    ModelOffer("bamba", ("BambaForCausalLM",), "lsv_models.recurrent.bamba:Bamba"),
+    ModelOffer("jamba", ("JambaForCausalLM",), "lsv_models.recurrent.jamba:Jamba"),
+    ModelOffer("lfm2", ("Lfm2ForCausalLM",), "lsv_models.recurrent.lfm2:Lfm2"),
 )
 """Recurrent and hybrid families."""

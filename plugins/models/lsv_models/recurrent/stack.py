@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -29,6 +30,8 @@ class Stack(AttentionModel):
     """An embedding, layers, a norm and a head. ``tied`` shares the embedding's weight with the head."""
 
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
+    names: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Regular expressions of parts of the family's tensor names, and what they are here."""
 
     def __init__(
         self,
@@ -48,6 +51,13 @@ class Stack(AttentionModel):
         self.head = Head(w / names.head, self.vocab_size, hidden, tied=self.embed if tied else None)
         if tied:
             self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
+
+
+    def rename(self, name: str) -> str:
+        name = super().rename(name)
+        for theirs, own in self.names:
+            name = re.sub(theirs, own, name)
+        return name
 
 
 class WeightTyped(nn.Module):
