@@ -56,9 +56,14 @@ class GatedNorm(nn.Module):
 
 
 class Mamba2Mixer(nn.Module):
-    """x [T, hidden] -> [T, hidden]; ``index`` is its number among the layers that keep something."""
+    """x [T, hidden] -> [T, hidden]; ``index`` is its number among the layers that keep something.
 
-    def __init__(self, w: Weights, c: Mamba2Sizes, index: int) -> None:
+    Its output is gated, and normalised unless ``normed`` is False.
+    """
+
+    def __init__(
+        self, w: Weights, c: Mamba2Sizes, index: int, *, normed: bool = True, out_bias: bool | None = None
+    ) -> None:
         super().__init__()
         shared = c.groups * c.state
         self.sizes = (c.inner, c.inner + 2 * shared, c.heads)
@@ -67,11 +72,14 @@ class Mamba2Mixer(nn.Module):
         self.conv = CausalConv(w / "conv1d", self.sizes[1], c.conv, activation=c.activation, bias=c.conv_bias)
         self.scan = StateSpace(w, c.heads, c.head_dim, c.state, c.groups, limits=c.limits)
         self.cache = StateCache(w, index, (self.conv.part, self.scan.part))
-        self.norm = GatedNorm(w / "norm", c.inner, c.norm_groups, c.eps)
-        self.out = Row(w, "out_proj", c.inner, c.hidden, reads=(0, c.inner), bias=c.bias)
+        self.norm = GatedNorm(w / "norm", c.inner, c.norm_groups, c.eps) if normed else None
+        bias = c.bias if out_bias is None else out_bias
+        self.out = Row(w, "out_proj", c.inner, c.hidden, reads=(0, c.inner), bias=bias)
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         states = self.cache.of(step)
         gate, mixed, dt = self.project(x).split(self.sizes, dim=-1)
         x, b, c = self.conv(mixed, states).split(self.inner, dim=-1)
-        return self.out(self.norm(self.scan(x, dt, b, c, states), gate))  # type: ignore[no-any-return]
+        y = self.scan(x, dt, b, c, states)
+        y = (y * functional.silu(gate.float())).to(gate.dtype) if self.norm is None else self.norm(y, gate)
+        return self.out(y)  # type: ignore[no-any-return]

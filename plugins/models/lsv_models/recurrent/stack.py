@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from lsv.weights.place import Weights
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What checkpoints call the parts of the model."""
+    """Where checkpoints have the parts of the model."""
 
     embed: str = "model.embed_tokens"
     norm: str = "model.norm"
@@ -32,6 +32,9 @@ class Stack(AttentionModel):
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
     names: ClassVar[Sequence[tuple[str, str]]] = ()
     """Regular expressions of parts of the family's tensor names, and what they are here."""
+
+    make_norm: ClassVar[Callable[[Weights, int, float], nn.Module]] = RMSNorm
+    """The norm before the head."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Stack(AttentionModel):
         self.vocab_size, hidden = sizes
         self.embed = Embed(w / names.embed, self.vocab_size, hidden)
         self.layers = nn.ModuleList(layers)
-        self.norm = WeightTyped(RMSNorm(w / names.norm, hidden, eps))
+        self.norm = WeightTyped(type(self).make_norm(w / names.norm, hidden, eps))
         self.head = Head(w / names.head, self.vocab_size, hidden, tied=self.embed if tied else None)
         if tied:
             self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
@@ -63,13 +66,25 @@ class Stack(AttentionModel):
 class WeightTyped(nn.Module):
     """A norm whose input may be in float32 and whose output is in the dtype of its weight."""
 
-    def __init__(self, norm: RMSNorm) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-        self.dtype = norm.weight.dtype
+        self.dtype = next(norm.parameters()).dtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(x.to(self.dtype))  # type: ignore[no-any-return]
+
+
+class Scaled(nn.Module):
+    """A module whose output is multiplied by a number: an embedding or a head."""
+
+    def __init__(self, module: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.module, self.factor = module, factor
+
+    def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        y: torch.Tensor = self.module(x, step)
+        return y if self.factor == 1.0 else y * self.factor
 
 
 class RecurrentLayer(nn.Module):
