@@ -202,10 +202,23 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     def kv_tokens(self) -> int:
         """Tokens of full-length requests that fit into the cache together with the media items they attend to.
 
-        Every group but those of cross-attention is taken to need a block for each block of tokens.
+        Every group but those of cross-attention and of states is taken to need a block for each block of tokens. Of a
+        state group a request that is answered holds two: its state, and its last checkpoint.
         """
         sources: list[int] = [group["cross_len"] for group in self.groups if group.get("cross_len") is not None]
+        states = len([group for group in self.groups if group["kind"] == "state"])
+        columns = -(-self.max_model_len // self.block_size)
+        fixed = 2 * states + sum(-(-source // self.block_size) for source in sources)
+        if states:
+            growing = len(self.groups) - len(sources) - states
+            needed = growing * columns + fixed
+            return self.num_blocks * columns // needed * self.block_size
         growing = max(1, len(self.groups) - len(sources))
-        own = growing * -(-self.max_model_len // self.block_size)
-        items = sum(-(-source // self.block_size) for source in sources)
-        return self.num_blocks * own // (own + items) // growing * self.block_size
+        own = growing * columns
+        return self.num_blocks * own // (own + fixed) // growing * self.block_size
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of a request, in all recurrent layers of a rank together."""
+        sizes: list[int] = [group.get("state_bytes", 0) * len(group["layers"]) for group in self.groups]
+        return sum(sizes)

@@ -121,6 +121,9 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Dtypes it can't run in, each with the reason; they are refused."""
     fallback: bool = False
     """Whether it serves architectures that no other model offers."""
+    block_size: int | None = None
+    """Tokens of a cache block that suit it, where the attention backend has such blocks; None leaves it to that. A page
+    holds a recurrent layer's state or so many tokens, and what the smaller one leaves of it is lost."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):

@@ -233,8 +233,7 @@ class AttentionBackend(Protocol):
         ...
 
     def allocate(self, spec: CacheSpec, device: Device) -> Any:
-        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of, and for states where it has no
-        room for these.
+        """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of.
 
         Comes before the first plan, and a second time when it is known how large the cache may be; from then on the
         first cache is not used any more.

@@ -60,9 +60,7 @@ def make_cache(spec: CacheSpec, device: torch.device, *, heads_first: bool = Fal
         else:
             pool = _make_pool(spec, sharing, size, device)
             views = _pooled_views(spec, sharing, pool)
-            states |= {
-                place: pool[:, begin : begin + kept[place]] for place, begin in inside.items() if place in kept
-            }
+            states |= {place: pool[:, begin : begin + kept[place]] for place, begin in inside.items() if place in kept}
         for place, (k, v) in views.items():
             found[place] = (shaped(k, layers[place]), shaped(v, layers[place]))
     return PagedCache(spec.dtype, spec.block_size, found, states)

@@ -1,8 +1,8 @@
 """Recurrent states in the pages of the KV cache: what a layer keeps, where a step reads it and where it leaves it.
 
-A block of a state group is one state, that behind the block's last token which is computed. A row goes on from the block
-of the token before its first one. It writes to the block of its last token, and at each border before that whose block
-is in its table: the checkpoints that the scheduler wants.
+A block of a state group is one state, that behind the block's last token which is computed. A row goes on from the
+block of the token before its first one. It writes to the block of its last token, and at each border before that whose
+block is in its table: the checkpoints that the scheduler wants.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class StateLayer:
         found: dict[str, torch.Tensor] = {}
         begin = 0
         for part in self.parts:
-            found[part.name] = pages[:, begin : begin + part.nbytes].view(part.dtype).unflatten(1, part.shape)
+            memory = pages[:, begin : begin + part.nbytes].view(part.dtype)
+            found[part.name] = memory.view(len(pages), *part.shape)
             begin += _aligned(part.nbytes)
         return found
 
@@ -153,9 +154,7 @@ def _single_run(start: Int64s, table: Int32s | TableRows, block_size: int, devic
     return _make_run(rows[:, None], sources, start == 0, targets, device)
 
 
-def _cut(
-    row: int, begin: int, start: int, count: int, table: Int32s | TableRows, block_size: int
-) -> Sequence[_Piece]:
+def _cut(row: int, begin: int, start: int, count: int, table: Int32s | TableRows, block_size: int) -> Sequence[_Piece]:
     """The pieces of a row whose ``count`` tokens from position ``start`` on begin at ``begin`` in the step."""
     if not count:
         return ()

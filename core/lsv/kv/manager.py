@@ -25,7 +25,7 @@ class KVManager:
 
     A block of a state group holds the state behind its last token that is computed: while a block fills up the
     request's state, and the checkpoint of its border from then on, from which others can go on. Not every border gets
-    one (``_state_columns``, ``lsv.kv.checkpoints``), and those that an answer passes are forgotten but for the last (``_forget_passed``).
+    one (``_state_columns``, ``lsv.kv.checkpoints``), and those that an answer passes are forgotten but for the last.
     """
 
     def __init__(

@@ -15,8 +15,9 @@ class Table:
     """The block tables of one request. It lives as long as the request and is empty while that waits."""
 
     __slots__ = (
-        "allocated", "blocks", "capacity", "checkpoints", "cohorts", "cross", "cross_cohorts", "cross_hashes", "cross_pending",
-        "cross_ready", "dropped", "hashes", "pending_until", "published", "request", "reservation", "salt", "sent",
+        "allocated", "blocks", "capacity", "checkpoints", "cohorts", "cross", "cross_cohorts", "cross_hashes",
+        "cross_pending", "cross_ready", "dropped", "hashes", "pending_until", "published", "request", "reservation",
+        "salt", "sent",
     )  # fmt: skip
 
     def __init__(self, request: Request, cohorts: Sequence[Cohort], cross: Sequence[Cohort] = ()) -> None:

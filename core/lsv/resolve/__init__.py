@@ -63,7 +63,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     attention, *others = choose_attention(
         settings["attention_backend"], platform, capabilities, catalog, choices, asked
     )
-    block_size = _choose_block_size(settings["block_size"], attention, choices)
+    block_size = _choose_block_size(settings["block_size"], attention, model, choices)
     length, overrides = _choose_context(settings, checkpoint, overrides, choices)
     _note_dropped(settings, platform.name, choices)
     topology = _topology(settings)
@@ -147,8 +147,12 @@ def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
     return names[0]
 
 
-def _choose_block_size(asked: int | None, attention: AttentionOffer, choices: Choices) -> int:
+def _choose_block_size(asked: int | None, attention: AttentionOffer, model: ModelOffer, choices: Choices) -> int:
     allowed = attention.block_sizes
+    if asked is None and model.block_size is not None:
+        size = max((one for one in allowed if one <= model.block_size), default=min(allowed))
+        choices.note("block_size", size, f"{model.name} keeps states, which are as large as many tokens")
+        return size
     if asked is None:
         choices.note("block_size", allowed[0], f"the default of {attention.name}")
         return allowed[0]

@@ -64,7 +64,10 @@ class DenseAttention(PagedBackend):
         keys, values = ({layer.index: make(layer) for layer in spec.layers} for _ in range(2))
         states = {
             (layer.group, layer.place): torch.full(
-                (spec.pages, layer.state_bytes), 255, dtype=torch.uint8, device=where  # NaN as any floating point
+                (spec.pages, layer.state_bytes),
+                255,
+                dtype=torch.uint8,
+                device=where,  # NaN as any floating point
             )
             for layer in spec.states
         }

@@ -12,7 +12,7 @@ from lsv.resolve.hardware import load_platform
 from lsv.settings import Setting, Settings, dashed
 from lsv_doctor.traffic import read_traffic
 
-_GIB = 1 << 30
+_GIB, _MIB = 1 << 30, 1 << 20
 
 
 TRAFFIC = Setting(
@@ -53,6 +53,10 @@ def run(arguments: list[str], context: CommandContext) -> int:
             table.add_row("media", f"{int(reason.value) / _GIB:.2f} GiB", reason.why)
     table.add_row("KV cache", f"{fit.kv_bytes / _GIB:.2f} GiB", why.get("kv_bytes", ""))
     table.add_row("KV cache size", f"{fit.kv_tokens:,} tokens", f"{fit.num_blocks:,} blocks of {fit.block_size}")
+    if fit.state_bytes:
+        table.add_row(
+            "state", f"{fit.state_bytes / _MIB:.2f} MiB", "of each request, and of each checkpoint in the cache"
+        )
     concurrency = fit.kv_tokens / config.max_model_len
     table.add_row("concurrency", f"{concurrency:.2f}x", f"requests of {config.max_model_len:,} tokens at once")
     context.console.print(table)

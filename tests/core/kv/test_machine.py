@@ -21,7 +21,10 @@ LAYOUTS = {
     "full": (FULL,),
     "window": (KVGroup(0, "window", (0,), 1, window=6),),
     "state": (KVGroup(0, "state", (0,), 0, window=2, state_bytes=8),),
-    "states beside tokens": (FULL, *(KVGroup(index, "state", (index,), 0, window=2, state_bytes=8) for index in (1, 2))),
+    "states beside tokens": (
+        FULL,
+        *(KVGroup(index, "state", (index,), 0, window=2, state_bytes=8) for index in (1, 2)),
+    ),
     "both": (FULL, KVGroup(1, "window", (1,), 1, window=10)),
 }
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST)

@@ -49,8 +49,8 @@ class GatedDelta(Bindable):
         strength: torch.Tensor,
         states: RowStates,
     ) -> torch.Tensor:
-        q, k = (_unit(part.float().unflatten(-1, (self.key_heads, self.key_dim))) for part in (q, k))
-        v = v.float().unflatten(-1, (self.heads, self.dim))
+        q, k = (_unit(part.float().reshape(-1, self.key_heads, self.key_dim)) for part in (q, k))
+        v = v.float().reshape(-1, self.heads, self.dim)
         logs = -self.a_log.exp() * functional.softplus(gate.float() + self.dt_bias)
         scale = self.key_dim**-0.5
         return states.advance(self.part.name, self._scan, q * scale, k, v, logs, strength.float().sigmoid()).flatten(1)

@@ -67,7 +67,7 @@ class SelectiveScan(Bindable):
         a, size = -self.a_log.exp(), max(1, math.isqrt(length))
         count = -(-length // size)
         fill = (0, 0, 0, count * size - length)  # tokens with dt = 0 change nothing
-        x, dt, b, c = (functional.pad(part, fill).unflatten(1, (count, size)) for part in (x, dt, b, c))
+        x, dt, b, c = (functional.pad(part, fill).view(len(part), count, size, -1) for part in (x, dt, b, c))
         local = x.new_zeros(len(x), count, self.channels, self.size)
         inner = []
         for place in range(size):

@@ -21,8 +21,8 @@ _CHUNK = 64
 class StateSpace(Bindable):
     """``s = exp(dt·A)·s + dt·x⊗b`` and ``y = s·c + D·x`` for each head, in float32.
 
-    x [T, heads * dim], dt [T, heads], b and c [T, groups * size] -> [T, heads * dim] of float32. Consecutive heads share
-    the b and c of a group. ``dt`` has its bias added, is made positive by softplus and held within ``limits``.
+    x [T, heads * dim], dt [T, heads], b and c [T, groups * size] -> [T, heads * dim] of float32. Consecutive heads
+    share the b and c of a group. ``dt`` has its bias added, is made positive by softplus and held within ``limits``.
     """
 
     op: ClassVar[str] = "scan.ssd"
@@ -32,9 +32,7 @@ class StateSpace(Bindable):
         self, w: Weights, heads: int, dim: int, size: int, groups: int, *, limits: tuple[float, float]
     ) -> None:
         super().__init__()
-        self.a_log, self.skip, self.dt_bias = (
-            take_float(w, name, heads) for name in ("A_log", "D", "dt_bias")
-        )
+        self.a_log, self.skip, self.dt_bias = (take_float(w, name, heads) for name in ("A_log", "D", "dt_bias"))
         self.heads, self.dim, self.size, self.groups, self.limits = heads, dim, size, groups, limits
         self.part = StatePart("ssm", (heads, dim, size), torch.float32)
 
@@ -45,9 +43,9 @@ class StateSpace(Bindable):
     def reference(
         self, x: torch.Tensor, dt: torch.Tensor, b: torch.Tensor, c: torch.Tensor, states: RowStates
     ) -> torch.Tensor:
-        x = x.float().unflatten(-1, (self.heads, self.dim))
+        x = x.float().reshape(-1, self.heads, self.dim)
         dt = functional.softplus(dt.float() + self.dt_bias).clamp(*self.limits)
-        b, c = (part.float().unflatten(-1, (self.groups, self.size)) for part in (b, c))
+        b, c = (part.float().reshape(-1, self.groups, self.size) for part in (b, c))
         y = states.advance(self.part.name, self._scan, x, dt, b, c)
         return (y + self.skip[:, None] * x).flatten(1)
 

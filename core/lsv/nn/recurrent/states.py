@@ -35,7 +35,7 @@ class RowStates:
         for run in self.runs:
             pieces, length = run.tokens.shape
             tokens = run.tokens.flatten()
-            cut = (x.index_select(0, tokens).unflatten(0, (pieces, length)) for x in inputs)
+            cut = (x.index_select(0, tokens).view(pieces, length, *x.shape[1:]) for x in inputs)
             y, states = compute(_read(pages, run), *cut)
             pages.index_copy_(0, run.targets, states.to(pages.dtype))
             if out is None:

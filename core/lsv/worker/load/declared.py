@@ -142,9 +142,7 @@ def _specs(model: Model, dtype: torch.dtype) -> tuple[KVSpec, ...]:
         KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, cross_len=layer.source)
         for layer in model.attention_layers()
     ]
-    states = [
-        KVSpec(layer.index, "state", 0, layer.state_bytes, window=STATE_WINDOW) for layer in model.state_layers()
-    ]
+    states = [KVSpec(layer.index, "state", 0, layer.state_bytes, window=STATE_WINDOW) for layer in model.state_layers()]
     return tuple(sorted(tokens + states, key=lambda spec: spec.layer))
 
 
