@@ -1,4 +1,4 @@
-"""An engine on a recurrent model gives the tokens of the plain path, whatever it does about steps, blocks and prefixes."""
+"""An engine on a recurrent model gives the tokens of the plain path, however it cuts steps and shares blocks."""
 
 import random
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.testing.tiny import tiny
 
-TOKENS = 48
+TOKENS = 80
 PLAIN = {
     "platform": "cpu", "emulate": False, "max_num_seqs": 1, "max_num_batched_tokens": 512,
     "enable_chunked_prefill": False, "enable_prefix_caching": False,
@@ -50,7 +50,7 @@ def run(path: Path, *, n: int = 1, **more: Any) -> tuple[list[tuple[int, ...]], 
         return [output.token_ids for answer in answers for output in answer.outputs], llm.stats
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[pytest.param("mamba2", marks=pytest.mark.slow), "lfm2"])
 def family(request, tmp_path_factory) -> tuple[Path, list[tuple[int, ...]]]:
     """A checkpoint, and its answers by the plain path."""
     path = tiny(request.param, tmp_path_factory.mktemp("recurrent") / request.param, **FAMILIES[request.param])

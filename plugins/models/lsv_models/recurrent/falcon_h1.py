@@ -59,7 +59,9 @@ def _read_factors(keys: Keys, name: str, count: int) -> tuple[float, ...]:
 class ScaledMixer(Mamba2Mixer):
     """Mamba 2 whose projections are multiplied, and whose output is gated without a norm unless ``normed``."""
 
-    def __init__(self, w: Weights, c: Mamba2Sizes, index: int, factors: Factors, *, normed: bool, out_bias: bool) -> None:
+    def __init__(
+        self, w: Weights, c: Mamba2Sizes, index: int, factors: Factors, *, normed: bool, out_bias: bool
+    ) -> None:
         super().__init__(w, c, index, normed=normed, out_bias=out_bias)
         self.factors, (inner, shared, _) = factors, self.inner
         self.columns = (inner, inner, shared, shared, c.heads)

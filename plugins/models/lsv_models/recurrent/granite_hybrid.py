@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
@@ -21,7 +22,6 @@ from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Scaled, Stack
-from torch import nn
 
 
 class FusedMLP(nn.Module):
@@ -45,7 +45,14 @@ class GraniteHybrid(Stack):
                 "Granite hybrids; dense ones have num_local_experts=0"
             )
         keys = Keys(config)
-        ignore(keys, "layer_types", "layers_block_type", "num_local_experts", "num_experts_per_tok", "normalization_function")
+        ignore(
+            keys,
+            "layer_types",
+            "layers_block_type",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "normalization_function",
+        )
         ignore(keys, "init_method", "intermediate_size")
         c = DecoderConfig.read(keys)
         sizes = read_mamba2(keys, c.hidden_size, c.norm_eps, c.activation)

@@ -51,7 +51,9 @@ def with_defaults(config: Mapping[str, Any], **defaults: Any) -> Mapping[str, An
     return {**{name: value for name, value in defaults.items() if name not in rope}, **config}
 
 
-def read_kinds(config: Mapping[str, Any], names: Sequence[str], layers: int, known: Mapping[str, str]) -> list[str] | None:
+def read_kinds(
+    config: Mapping[str, Any], names: Sequence[str], layers: int, known: Mapping[str, str]
+) -> list[str] | None:
     """The kind of each layer by the first of ``names`` that config.json has, in our words; None where it has none.
 
     Raises ``CheckpointError`` for other kinds and another number of layers.
@@ -74,7 +76,15 @@ def read_mamba2(keys: Keys, hidden: int, eps: float, activation: str, *, inner: 
     if heads * dim != inner:
         raise CheckpointError(f"config.json: mamba_n_heads={heads} of {dim} do not make {inner} features")
     groups = keys.count("mamba_n_groups", 1)
-    ignore(keys, "mamba_d_head", "mamba_expand", "mamba_chunk_size", "mamba_use_mlp", "num_logits_to_keep", "z_loss_coefficient")
+    ignore(
+        keys,
+        "mamba_d_head",
+        "mamba_expand",
+        "mamba_chunk_size",
+        "mamba_use_mlp",
+        "num_logits_to_keep",
+        "z_loss_coefficient",
+    )
     return Mamba2Sizes(
         hidden=hidden,
         heads=heads,

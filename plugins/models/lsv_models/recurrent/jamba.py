@@ -45,7 +45,14 @@ class Jamba(Stack):
         sparse, begin = keys.count("expert_layer_period", 2), keys.take("expert_layer_offset", int, 1)
         other = keys.take("num_local_experts", int, 16)
         experts, top = keys.count("num_experts", other), keys.count("num_experts_per_tok", 2)
-        ignore(keys, "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "calc_logits_for_entire_prompt")
+        ignore(
+            keys,
+            "use_mamba_kernels",
+            "use_mambapy",
+            "use_associative_scan",
+            "num_logits_to_keep",
+            "calc_logits_for_entire_prompt",
+        )
         ignore(keys, "layers_block_type", "layer_types", "layers_num_experts")
         keys.finish("Jamba")
 

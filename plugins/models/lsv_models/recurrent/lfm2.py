@@ -50,7 +50,11 @@ class Lfm2(Stack):
     )
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        renamed = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tie_embedding", "intermediate_size": "block_ff_dim"}
+        renamed = {
+            "rms_norm_eps": "norm_eps",
+            "tie_word_embeddings": "tie_embedding",
+            "intermediate_size": "block_ff_dim",
+        }
         given = {**config, **{own: config[theirs] for own, theirs in renamed.items() if config.get(theirs) is not None}}
         keys = Keys(with_defaults(given, tie_word_embeddings=True))
         ignore(keys, *renamed.values(), "layer_types", "full_attn_idxs", "theta", "use_pos_enc")

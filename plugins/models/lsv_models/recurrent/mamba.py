@@ -42,7 +42,9 @@ class Mamba(Stack):
         keys.finish(type(self).__name__)
         place = w / "backbone" / "layers"
         blocks = (
-            RecurrentLayer(RMSNorm(place / i / "norm", hidden, eps), MambaMixer(place / i / "mixer", sizes, i), wide=wide)
+            RecurrentLayer(
+                RMSNorm(place / i / "norm", hidden, eps), MambaMixer(place / i / "mixer", sizes, i), wide=wide
+            )
             for i in range(layers)
         )
         super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES)

@@ -48,7 +48,9 @@ class Mamba2(Stack):
         keys.finish("Mamba2")
         place = w / "backbone" / "layers"
         blocks = (
-            RecurrentLayer(RMSNorm(place / i / "norm", hidden, eps), Mamba2Mixer(place / i / "mixer", sizes, i), wide=wide)
+            RecurrentLayer(
+                RMSNorm(place / i / "norm", hidden, eps), Mamba2Mixer(place / i / "mixer", sizes, i), wide=wide
+            )
             for i in range(layers)
         )
         super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES)

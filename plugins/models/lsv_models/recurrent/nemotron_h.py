@@ -53,7 +53,9 @@ class NemotronH(Stack):
         kinds = _read_kinds(config)
         eps = config.get("layer_norm_epsilon", 1e-5)
         keys = Keys(with_defaults(config, rms_norm_eps=eps, num_hidden_layers=len(kinds), head_dim=128))
-        ignore(keys, *TRAINING, *_EXPERTS, "layer_norm_epsilon", "layers_block_type", "layer_types", "expand", "chunk_size")
+        ignore(
+            keys, *TRAINING, *_EXPERTS, "layer_norm_epsilon", "layers_block_type", "layer_types", "expand", "chunk_size"
+        )
         ignore(keys, "hybrid_override_pattern", "use_mamba_kernels", "mamba_ssm_cache_dtype", "num_logits_to_keep")
         ignore(keys, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "hidden_act")
         ignore(keys, "attention_head_dim", "norm_eps", "rms_norm_eps", "time_step_rank")

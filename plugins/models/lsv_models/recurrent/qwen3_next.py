@@ -1,4 +1,4 @@
-"""Qwen3-Next: layers of the gated delta rule, gated attention in every fourth, and experts beside a shared one."""
+"""Qwen3-Next and Qwen3.5: layers of the gated delta rule, gated attention in every fourth, perhaps experts."""
 
 from __future__ import annotations
 
@@ -56,30 +56,52 @@ class NormedGate(nn.Module):
 
 
 class DeltaMixer(nn.Module):
-    """x [T, hidden] -> [T, hidden]; projections are ordered by key heads, each with its value heads."""
+    """x [T, hidden] -> [T, hidden]. Projections are ordered by key heads, each with its value heads."""
 
-    def __init__(self, w: Weights, keys: DeltaSizes, hidden: int, eps: float, activation: str, index: int) -> None:
+    def __init__(self, w: Weights, sizes: DeltaSizes, c: DecoderConfig, index: int) -> None:
         super().__init__()
-        c = self.c = keys
-        self.share = c.heads // c.key_heads
-        self.project = Column.even(w, ("in_proj_qkvz",), hidden, 2 * (c.keys + c.values))
-        self.gates = Column.even(w, ("in_proj_ba",), hidden, 2 * c.heads)
-        self.conv = CausalConv(w / "conv1d", 2 * c.keys + c.values, c.conv, activation=activation, bias=False)
-        self.scan = GatedDelta(w, c.heads, c.dim, c.key_heads, c.key_dim)
+        self.sizes = sizes
+        self._declare(w, sizes, c.hidden_size)
+        channels = 2 * sizes.keys + sizes.values
+        self.conv = CausalConv(w / "conv1d", channels, sizes.conv, activation=c.activation, bias=False)
+        self.scan = GatedDelta(w, sizes.heads, sizes.dim, sizes.key_heads, sizes.key_dim)
         self.cache = StateCache(w, index, (self.conv.part, self.scan.part))
-        self.norm = NormedGate(w / "norm", c.dim, eps)
-        self.out = Row(w, "out_proj", c.values, hidden, reads=(0, c.values))
+        self.norm = NormedGate(w / "norm", sizes.dim, c.norm_eps)
+        self.out = Row(w, "out_proj", sizes.values, c.hidden_size, reads=(0, sizes.values))
+
+    def _declare(self, w: Weights, sizes: DeltaSizes, hidden: int) -> None:
+        self.project = Column.even(w, ("in_proj_qkvz",), hidden, 2 * (sizes.keys + sizes.values))
+        self.gates = Column.even(w, ("in_proj_ba",), hidden, 2 * sizes.heads)
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Queries, keys and values in a row; gates, strengths and decays."""
+        c = self.sizes
+        wide = c.heads // c.key_heads * c.dim
+        parts = self.project(x).unflatten(-1, (c.key_heads, -1)).split((c.key_dim, c.key_dim, wide, wide), dim=-1)
+        *mixed, gate = (part.flatten(1) for part in parts)
+        strength, decay = (part.flatten(1) for part in self.gates(x).unflatten(-1, (c.key_heads, 2, -1)).unbind(2))
+        return torch.cat(mixed, dim=-1), gate, strength, decay
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        c, states = self.c, self.cache.of(step)
-        wide = self.share * c.dim
-        parts = self.project(x).unflatten(-1, (c.key_heads, -1)).split((c.key_dim, c.key_dim, wide, wide), dim=-1)
-        q, k, v, gate = (part.flatten(1) for part in parts)
-        strength, decay = (part.flatten(1) for part in self.gates(x).unflatten(-1, (c.key_heads, 2, -1)).unbind(2))
-        q, k, v = self.conv(torch.cat((q, k, v), dim=-1), states).split((c.keys, c.keys, c.values), dim=-1)
+        c, states = self.sizes, self.cache.of(step)
+        mixed, gate, strength, decay = self._project(x)
+        q, k, v = self.conv(mixed, states).split((c.keys, c.keys, c.values), dim=-1)
         y = self.scan(q, k, v, decay, strength, states)
         y = self.norm(y.unflatten(-1, (c.heads, c.dim)), gate.unflatten(-1, (c.heads, c.dim)))
         return self.out(y.flatten(1))  # type: ignore[no-any-return]
+
+
+class PlainDeltaMixer(DeltaMixer):
+    """The same, with projections of their own, ordered by heads."""
+
+    def _declare(self, w: Weights, sizes: DeltaSizes, hidden: int) -> None:
+        self.qkv = Column.even(w, ("in_proj_qkv",), hidden, 2 * sizes.keys + sizes.values)
+        self.gate = Column.even(w, ("in_proj_z",), hidden, sizes.values)
+        self.strength = Column.even(w, ("in_proj_b",), hidden, sizes.heads)
+        self.decay = Column.even(w, ("in_proj_a",), hidden, sizes.heads)
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.qkv(x), self.gate(x), self.strength(x), self.decay(x)
 
 
 class DeltaSizes:
@@ -141,11 +163,14 @@ class SharedExpert(nn.Module):
 class Qwen3Next(Stack):
     ignores = (*Stack.ignores, r"^mtp\.")
     make_norm = OffsetNorm
+    mixer: ClassVar[type[DeltaMixer]] = DeltaMixer
+    experts: ClassVar[int] = 512
+    """How many there are where config.json does not say."""
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(
             with_defaults(
-                config, partial_rotary_factor=0.25, head_dim=256, norm_topk_prob=True, num_experts=512,
+                config, partial_rotary_factor=0.25, head_dim=256, norm_topk_prob=True, num_experts=self.experts,
                 num_experts_per_tok=10, moe_intermediate_size=512,
             )
         )  # fmt: skip
@@ -153,7 +178,7 @@ class Qwen3Next(Stack):
         ignore(keys, "layer_types")
         c, experts, sizes = DecoderConfig.read(keys), Experts.read(keys), DeltaSizes(keys)
         shared = keys.count("shared_expert_intermediate_size", 512)
-        keys.finish("Qwen3Next")
+        keys.finish(type(self).__name__)
         kinds = read_kinds(config, ("layer_types",), c.layers, KINDS) or [
             "recurrent" if (layer + 1) % every else "attention" for layer in range(c.layers)
         ]
@@ -164,7 +189,7 @@ class Qwen3Next(Stack):
             mixer = (
                 GatedAttention(place / "self_attn", c, i, rope)
                 if kinds[i] == "attention"
-                else DeltaMixer(place / "linear_attn", sizes, c.hidden_size, c.norm_eps, c.activation, i)
+                else self.mixer(place / "linear_attn", sizes, c, i)
             )
             mlp = (
                 SharedExpert(place / "mlp", c, experts, shared)
@@ -175,3 +200,10 @@ class Qwen3Next(Stack):
 
         layers = map(layer, range(c.layers))
         super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied)
+
+
+class Qwen35(Qwen3Next):
+    """Qwen3.5's text: without experts."""
+
+    mixer = PlainDeltaMixer
+    experts = 0

@@ -55,7 +55,6 @@ class Stack(AttentionModel):
         if tied:
             self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
 
-
     def rename(self, name: str) -> str:
         name = super().rename(name)
         for theirs, own in self.names:
