@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.capabilities import Layout, Padding
+from lsv.request.pooling import Pooler
 
 OptionValue = bool | int | float | str | None
 
@@ -87,6 +88,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of the KV cache; ``"auto"`` is ``dtype``."""
     kv_scales: str | None = None
     """A file with the cache's scales, see ``lsv.weights.kv_scales.read_file``; None is the checkpoint's own."""
+    pooler: Pooler = Pooler()
+    """What the model is for, and how it pools."""
+    cached: bool = True
+    """Whether there is a KV cache. Where tokens see those behind them there is none: a step computes whole prompts."""
     block_size: int
     """Tokens in a cache block."""
     max_model_len: int

@@ -11,6 +11,7 @@ import msgspec
 from lsv.capabilities import DeviceInfo, Layout
 from lsv.config import EngineConfig
 from lsv.request.media import Modality
+from lsv.request.pooling import PoolingKind
 
 Stage = Literal["constraints", "processors"]
 """Where in the sampling chain a logits processor stands; see ``LogitsProcessorOffer``."""
@@ -124,6 +125,12 @@ class ModelOffer(msgspec.Struct, frozen=True):
     block_size: int | None = None
     """Tokens of a cache block that suit it, where the attention backend has such blocks; None leaves it to that. A page
     holds a recurrent layer's state or so many tokens, and what the smaller one leaves of it is lost."""
+    causal: bool = True
+    """Whether a token sees only those before it. Where it sees all, nothing is cached and a step takes whole prompts."""
+    pooling: PoolingKind = "last"
+    """How prompts are pooled where the checkpoint does not say."""
+    unused_positions: int = 0
+    """How many of ``max_position_embeddings`` no token is ever at."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest, ContextTooLong
-from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, SamplingParams, told
+from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, PoolingParams, SamplingParams, told
+from lsv.request.pooling import Pooler
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -35,12 +36,19 @@ class Admission(msgspec.Struct, frozen=True):
     max_logprobs: int
     """Most log probabilities a position may show; -1 for any number."""
 
+    pooler: Pooler = Pooler()
+    """What the model is for, and how it pools."""
+
+    model: str = ""
+    """The model's name, for errors."""
+
     @classmethod
     def of(cls, config: EngineConfig, fit: Fit | None, tokenizer: Tokenizer) -> Admission:
         """The bounds of an engine; while it is loading (``fit`` is None), those it was configured with."""
-        if fit is None:
-            return cls(config.max_model_len, tokenizer.vocab_size, config.max_logprobs)
-        return cls(fit.max_model_len, fit.vocab_size, config.max_logprobs)
+        length, vocab_size = config.max_model_len, tokenizer.vocab_size
+        if fit is not None:
+            length, vocab_size = fit.max_model_len, fit.vocab_size
+        return cls(length, vocab_size, config.max_logprobs, config.pooler, config.served_names[0])
 
     def admit(
         self,
@@ -57,6 +65,10 @@ class Admission(msgspec.Struct, frozen=True):
         ``max_tokens`` beyond that is refused if ``strict``; otherwise the answer ends with the context.
         Admitting a request again changes nothing. Raises ``BadRequest``, ``ContextTooLong`` among them.
         """
+        if request.sampling is not None:
+            self.pooler.check("generate", self.model)
+        elif request.pooling is not None:
+            request = msgspec.structs.replace(request, pooling=self._pooled(request.pooling))
         params = None if request.sampling is None else self._checked(request.sampling)
         if params is not None and params.use_beam_search and request.thinking is not None:
             raise BadRequest(
@@ -124,9 +136,10 @@ class Admission(msgspec.Struct, frozen=True):
             answer = 0 if request.sampling is None else request.sampling.max_tokens or 1
             keep = max(1, self.max_model_len - answer)
         if params is not None and keep is not None and keep < len(prompt.ids):
-            if prompt.media:
+            if prompt.media or prompt.second:
+                what = "media" if prompt.media else "two texts"
                 raise BadRequest(
-                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt.ids)} tokens with media: "
+                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt.ids)} tokens with {what}: "
                     "shorten it",
                     param="truncate_prompt_tokens",
                 )
@@ -135,6 +148,14 @@ class Admission(msgspec.Struct, frozen=True):
             raise BadRequest(f"{field} must hold at least one token, got an empty prompt", param=field)
         self.check_ids(prompt.ids, field)
         return prompt
+
+    def _pooled(self, params: PoolingParams) -> PoolingParams:
+        """The parameters, with the task and how it is pooled. Raises ``BadRequest`` for what the model can't do."""
+        task = params.task or self.pooler.own
+        self.pooler.check(task, self.model)
+        if params.dimensions is not None:
+            self.pooler.check_dimensions(params.dimensions)
+        return msgspec.structs.replace(params, task=task, kind=self.pooler.kind_of(task))
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
         """The parameters, with each token id once. Raises ``BadRequest`` for token ids and numbers of log probabilities

@@ -52,6 +52,8 @@ class Model(nn.Module):
     """What checkpoints write instead of the beginnings of this model's tensor names."""
     axes: ClassVar[int] = 1
     """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
+    pairs: ClassVar[bool] = False
+    """Whether it tells the tokens of a row's second text from those of its first (``Step.types``)."""
     ignores: tuple[str, ...] = ()
     """Regular expressions of tensors that checkpoints may hold and the model does not need."""
     stacks: tuple[Stack, ...] = ()
@@ -68,10 +70,13 @@ class Model(nn.Module):
     """Normed hidden states [R, hidden] -> logits [R, vocab_size]."""
     encoder: Encoder | None
     """The tower of a model that takes media; None for text alone."""
+    scorer: nn.Module | None
+    """What stands behind the states of a model that classifies: [R, hidden], pooled or one a token -> [R, labels]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encoder = None
+        self.scorer = None
 
     def rename(self, name: str) -> str:
         """A checkpoint's name of a tensor -> the name under which the model declared it."""

@@ -39,5 +39,7 @@ class Step:
     """int32 [T], or None without adapters."""
     media: Embeddings | None = None
     """Embeddings that replace those of some tokens."""
+    types: torch.Tensor | None = None
+    """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
     taps: tuple[int, ...] = ()
     """Layers whose output is wanted."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.pooling import PoolingKind, PoolingTask
 from lsv.request.repetition import RepetitionDetectionParams, read_repetition
 from lsv.request.structured import StructuredOutputsParams
 
@@ -41,11 +42,23 @@ CALLABLES = "callables"
 Side = Literal["left", "right"]
 
 
-class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How a prompt becomes one vector: the last token's final hidden state."""
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a prompt becomes instead of being answered: a vector, probabilities or scores, as the model pools them."""
 
-    normalize: bool = True
-    """Whether the vector is scaled to unit length."""
+    task: PoolingTask | None = None
+    """None is what the model is for."""
+
+    normalize: bool | None = None
+    """Whether a vector is scaled to unit length; None leaves it to the model."""
+
+    use_activation: bool | None = None
+    """Whether a classifier's scores become probabilities, as they do unless it is False."""
+
+    dimensions: int | None = None
+    """Cut vectors to this size, before they are scaled; for models that were trained for it."""
+
+    kind: PoolingKind | None = None
+    """How hidden states are pooled: admission fills it in, from what the model says of the task."""
 
     truncate_prompt_tokens: int | None = None
     """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
@@ -55,7 +68,16 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 1 << 31)
+        _check_range("dimensions", self.dimensions, 1, 1 << 31)
+        if self.task is not None and self.task not in get_args(PoolingTask):
+            known = ", ".join(get_args(PoolingTask))
+            raise BadRequest(f"task must be one of {known}, got {self.task!r:.100}", param="task")
         _check_truncation(self)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the hidden state of every token is needed, so that none may come from the prefix cache."""
+        return self.kind not in (None, "last")
 
 
 class Range(NamedTuple):

@@ -44,7 +44,8 @@ class Request:
 
     __slots__ = (
         "arrival", "bad_words", "cached", "first_planned", "first_token", "group", "id", "index", "media", "output",
-        "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "seed", "spec", "status", "stop_ids",
+        "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "second", "seed", "spec", "status",
+        "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Request:
         self.prompt = prompt.ids
         self.media = prompt.media
         self.positions = prompt.positions
+        self.second = prompt.second
         self.sampling = _own_params(spec, index)
         self.pooling = spec.pooling
         self.salt = spec.salt

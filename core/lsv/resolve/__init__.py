@@ -21,6 +21,7 @@ from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, merge, read_config
 from lsv.resolve.overrides import read_overrides
+from lsv.resolve.pooling import choose_pooler, find_offer, is_cached, require_flat
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
 
@@ -53,8 +54,10 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     overrides = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
     architecture = _architecture(checkpoint, folder)
-    model = catalog.architecture(architecture)
+    model = find_offer(catalog, architecture)
     note_model(checkpoint, architecture, model, choices)
+    pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
+    cached = is_cached(checkpoint, model, pooler)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
     dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
@@ -64,10 +67,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         settings["attention_backend"], platform, capabilities, catalog, choices, asked
     )
     block_size = _choose_block_size(settings["block_size"], attention, model, choices)
-    length, overrides = _choose_context(settings, checkpoint, overrides, choices)
+    own = min(longest or _MOST_LENGTH, _own_length(checkpoint) - model.unused_positions)
+    length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
     _note_dropped(settings, platform.name, choices)
     topology = _topology(settings)
-    chunked = bool(settings["enable_chunked_prefill"])
+    chunked = cached and bool(settings["enable_chunked_prefill"])
+    if not cached:
+        require_flat(capabilities)
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
@@ -89,20 +95,22 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         dtype=dtype,
         kv_dtype=kv_dtype,
         kv_scales=_choose_scales(settings["quantization_param_path"], kv_dtype),
+        pooler=pooler,
+        cached=cached,
         block_size=block_size,
         max_model_len=length,
         max_num_seqs=settings["max_num_seqs"],
         mixed_batches=capabilities.mixed_batches,
         max_num_batched_tokens=_choose_step_tokens(settings["max_num_batched_tokens"], length, chunked, choices),
         max_queue=settings["max_queue"],
-        prefix_caching=settings["enable_prefix_caching"],
+        prefix_caching=cached and settings["enable_prefix_caching"],
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
         executor=_choose_executor(settings["executor"], topology, catalog),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities),
-        enforce_eager=settings["enforce_eager"],
+        enforce_eager=settings["enforce_eager"] or not cached,
         memory_share=settings["gpu_memory_utilization"],
         kv_bytes=settings["kv_cache_memory_bytes"],
         num_blocks=settings["num_gpu_blocks_override"],
@@ -126,10 +134,10 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
 
 
 def _choose_context(
-    settings: Settings, checkpoint: Mapping[str, Any], overrides: dict[str, Any], choices: Choices
+    settings: Settings, checkpoint: Mapping[str, Any], own: int, overrides: dict[str, Any], choices: Choices
 ) -> tuple[int, dict[str, Any]]:
-    """The longest context, and what is laid over the checkpoint for it."""
-    length = _choose_length(settings, checkpoint, choices)
+    """The longest context, and what is laid over the checkpoint for it; ``own`` is what that was made for."""
+    length = _choose_length(settings, own, choices)
     if settings["disable_sliding_window"]:
         return _without_window(checkpoint, length, overrides, choices)
     return length, overrides
@@ -278,8 +286,7 @@ def _choose_ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[
     return names
 
 
-def _choose_length(settings: Settings, checkpoint: Mapping[str, Any], choices: Choices) -> int:
-    own = _own_length(checkpoint)
+def _choose_length(settings: Settings, own: int, choices: Choices) -> int:
     asked = settings["max_model_len"]
     if asked is None:
         choices.note("max_model_len", own, "the checkpoint's own")

@@ -84,7 +84,9 @@ class Job:
     @property
     def max_cached(self) -> int:
         """How many tokens may come from the prefix cache: one must be computed, and all that still need scoring."""
-        sampling, known = self.request.sampling, len(self.request)
+        sampling, pooling, known = self.request.sampling, self.request.pooling, len(self.request)
+        if pooling is not None and pooling.needs_all:
+            return 0
         if sampling is not None and sampling.prompt_logprobs is not None:
             to_score = len(self.request.prompt) - 1
             return self.scored if self.scored < to_score else known - 1

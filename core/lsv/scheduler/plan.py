@@ -55,6 +55,8 @@ class Begin(msgspec.Struct, frozen=True):
     """In the order of their places in the prompt."""
     positions: Positions | None = None
     """Where the prompt's tokens are along several rotary axes; None if that is their index."""
+    second: int = 0
+    """Where the second of two texts begins; 0 for a single text."""
 
 
 class Rows(msgspec.Struct, frozen=True):

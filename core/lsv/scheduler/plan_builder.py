@@ -134,4 +134,5 @@ def _begin(slot: int, request: Request) -> Begin:
         bad_words=request.bad_words,
         media=request.media,
         positions=request.positions,
+        second=request.second,
     )

@@ -46,8 +46,6 @@ def _rows(instead: str, *, tolerant: bool = False, **rows: _Row) -> tuple[Settin
 
 
 _LOADING = (
-    *_rows("every model that can do both serves both", task=_Row(("generate", "embed", "auto", "embedding")),
-           runner=_Row(("auto", "generate", "pooling")), convert=_Row(("auto", "none", "embed"))),
     *_rows("what no plugin has a model for runs by the generic adapter", model_impl=_Row(("auto", "vllm"))),
     *_rows("config.json is read in the layout of transformers", config_format=_Row(("auto", "hf"))),
     *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),
@@ -157,8 +155,6 @@ _ANSWERS = (
            guided_decoding_disable_additional_properties=_SWITCH),
     *_rows("requests can't bring code: --logits-processors names what may change logits",
            logits_processor_pattern=_none()),
-    *_rows("vectors are pooled as the checkpoint says", pooler_config=_none("json"),
-           override_pooler_config=_none("json")),
 )  # fmt: skip
 
 _WATCHING = (

@@ -79,6 +79,22 @@ _MODEL = grouped(
         help="type of weights and activations; auto takes the checkpoint's or the platform's", main=True,
     ),
     Setting(
+        name="task", default="auto", choices=("auto", "generate", "embed", "classify", "score", "reward"),
+        spellings={"embedding": "embed"},
+        help="what the model is for, if its checkpoint does not say: answers, vectors, labels, scores", main=True,
+    ),
+    Setting(
+        name="runner", default="auto", choices=("auto", "generate", "pooling"), help="the same, coarser: answers or not",
+    ),
+    Setting(
+        name="convert", default="auto", choices=("auto", "none", "embed", "classify", "reward"),
+        help="the same: what a language model is made into",
+    ),
+    Setting(
+        name="pooler_config", type="json", aliases=("override_pooler_config",),
+        help='JSON over how the checkpoint pools: {"pooling_type": "MEAN", "normalize": true}',
+    ),
+    Setting(
         name="quantization", short=("-q",),
         help="weight format: the name of a quantiser (default: the checkpoint's own)", main=True,
     ),

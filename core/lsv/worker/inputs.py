@@ -41,6 +41,8 @@ class Batch:
     """int64: the slots that this step samples tokens for, where the next one will take them from the device."""
     cross: BatchLayout | None = None
     """The layout for groups of kind "cross", if the model has any."""
+    types: Int64s | None = None
+    """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
 
     @property
     def rows(self) -> int:
@@ -58,9 +60,11 @@ def build_batch(
     block_size: int,
     *,
     axes: int = 1,
+    pairs: bool = False,
     ahead: bool = False,
 ) -> Batch:
-    """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``.
+    """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``; for a model
+    that reads ``pairs`` of texts with what says where the second one begins.
 
     ``ahead`` says that steps are in flight whose tokens the slots may lack.
     """
@@ -96,7 +100,17 @@ def build_batch(
         unknown=last[late],
         awaited=numbers[late],
         cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
+        types=_types(slots, start, count) if pairs else None,
     )
+
+
+def _types(slots: Sequence[Slot], start: Int64s, count: Int64s) -> Int64s | None:
+    """1 for every token from the beginning of its row's second text on."""
+    if not any(slot.begin.second for slot in slots):
+        return None
+    spans = zip(slots, start.tolist(), count.tolist(), strict=True)
+    second = [np.arange(first, first + size) >= (slot.begin.second or first + size) for slot, first, size in spans]
+    return np.concatenate(second).astype(np.int64)
 
 
 def _late(slots: Sequence[Slot], context: Int64s) -> Int64s:
@@ -143,6 +157,7 @@ def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0
         awaited=batch.awaited,
         sampled=batch.sampled,
         cross=None if batch.cross is None else _pad_layout(batch.cross, more, more.clip(max=1), span, cross_blocks),
+        types=None if batch.types is None else _place(batch.types, moved, tokens),
     )
 
 

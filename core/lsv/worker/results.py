@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lsv.devices.staging import Fetched, fetch, send
-from lsv.nn import sample_ops
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import AwaitMasks, Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import Described, describe, join
 from lsv.worker.masks import NO_MASKS, read_masks
+from lsv.worker.pooling import Pool
 from lsv.worker.runner import ForwardResult
 from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
@@ -38,8 +37,8 @@ class Outputs:
 
     sampled: tuple[int, ...]
     """Rows that a token is sampled for."""
-    pooled: tuple[int, ...]
-    """Rows whose last hidden state is the result."""
+    pooled: dict[int, tuple[int, int]]
+    """For rows that are pooled: the first and one more than the last of the row's tokens whose states are gathered."""
     scored: dict[int, int]
     """For rows with prompt log probabilities: how many tokens, from the row's first on, predict a prompt token."""
     faults: dict[int, str]
@@ -50,14 +49,15 @@ class Outputs:
         if len(self.sampled) == batch.rows and not self.scored:
             return batch.last
         first = batch.last - batch.layout.query[: batch.rows] + 1
-        runs = [first[row] + np.arange(count) for row, count in self.scored.items()]
-        return np.concatenate((batch.last[[*self.sampled, *self.pooled]], *runs))
+        runs = [first[row] + np.arange(start, stop) for row, (start, stop) in self.pooled.items()]
+        runs += [first[row] + np.arange(count) for row, count in self.scored.items()]
+        return np.concatenate((batch.last[[*self.sampled]], *runs))
 
 
 def select_outputs(rows: Rows, slots: Sequence[Slot]) -> Outputs:
     """Sort a plan's rows by what they yield; rows of slots with a fault yield nothing."""
     sampled: list[int] = []
-    pooled: list[int] = []
+    pooled: dict[int, tuple[int, int]] = {}
     scored: dict[int, int] = {}
     faults: dict[int, str] = {}
     for row, (slot, wants_logits) in enumerate(zip(slots, rows.wants_logits, strict=True)):
@@ -68,12 +68,17 @@ def select_outputs(rows: Rows, slots: Sequence[Slot]) -> Outputs:
         if slot.fault is not None:
             faults[row] = slot.fault
             continue
+        if slot.gathered is not None:
+            start, count = rows.start[row], rows.count[row]
+            if (span := slot.gathered.span(start, count, ends=wants_logits)) is not None:
+                pooled[row] = span
+            continue
         if wants_logits:
-            (sampled if slot.begin.pooling is None else pooled).append(row)
+            sampled.append(row)
         count = _positions_to_score(slot, rows.start[row], rows.count[row])
         if count > 0:
             scored[row] = count
-    return Outputs(tuple(sampled), tuple(pooled), scored, faults)
+    return Outputs(tuple(sampled), pooled, scored, faults)
 
 
 def _positions_to_score(slot: Slot, start: int, count: int) -> int:
@@ -96,6 +101,7 @@ class ResultBuilder:
     """The slot of each row."""
     outputs: Outputs
     ops: Sampling = field(default_factory=Sampling)
+    pool: Pool = field(default_factory=Pool)
     unencoded: Mapping[bytes, str] = field(default_factory=dict)
     """By hash, why media could not be encoded in this step."""
     masks: AwaitMasks | None = None
@@ -122,12 +128,13 @@ class ResultBuilder:
         outputs, hidden = self.outputs, ran.hidden
         self.failed |= outputs.faults
         if outputs.pooled or outputs.scored:
-            sizes = [len(outputs.sampled), len(outputs.pooled), *outputs.scored.values()]
-            hidden, to_pool, *to_score = torch.split(hidden[: ran.wanted], sizes)
-            for row, states in zip(outputs.scored, to_score, strict=True):
+            pooled = [stop - start for start, stop in outputs.pooled.values()]
+            sizes = [len(outputs.sampled), *pooled, *outputs.scored.values()]
+            hidden, *spans = torch.split(hidden[: ran.wanted], sizes)
+            for row, states in zip(outputs.scored, spans[len(pooled) :], strict=True):
                 self._score(row, states, head)
             if outputs.pooled:
-                self._pool(to_pool)
+                self._pool(spans[: len(pooled)])
         if outputs.sampled:
             self._sample(head(hidden), agree)
 
@@ -201,18 +208,19 @@ class ResultBuilder:
         self.coming = fetch(self.drawn)
         self.described = describe_rows(logits, self.drawn, slots, self.ops)
 
-    def _pool(self, hidden: Tensor) -> None:
-        states = hidden.float()
-        sound = sample_ops.finite(states).tolist()
-        for row, slot, state, fine in zip(
-            self.outputs.pooled, self._slots_of(self.outputs.pooled), states, sound, strict=True
-        ):
-            if not fine:
+    def _pool(self, spans: Sequence[Tensor]) -> None:
+        """Gather the states of pooled rows, and make the vectors of those whose prompts end in this step."""
+        rows = self.plan.rows
+        for (row, (first, _)), states in zip(self.outputs.pooled.items(), spans, strict=True):
+            gathered = self.slots[row].gathered
+            assert gathered is not None
+            gathered.add(states, rows.start[row] + first)
+        ended = [row for row in self.outputs.pooled if rows.wants_logits[row]]
+        for row, vector in zip(ended, self.pool(self._slots_of(ended)), strict=True):
+            if vector is None:
                 self.failed[row] = NOT_FINITE
-                continue
-            assert slot.begin.pooling is not None
-            vector = functional.normalize(state, dim=0) if slot.begin.pooling.normalize else state
-            self.vectors[row] = vector.cpu().numpy().astype("<f4").tobytes()
+            else:
+                self.vectors[row] = vector
 
     def _score(self, row: int, hidden: Tensor, head: Head) -> None:
         """Log probabilities of the prompt tokens that follow the row's first ``len(hidden)`` tokens."""

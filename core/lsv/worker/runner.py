@@ -16,6 +16,7 @@ from torch import Tensor
 from lsv.attention import AttentionBackend, BatchLayout
 from lsv.attention.states import plan_states, view_states
 from lsv.attention.tables import TableRows
+from lsv.devices.staging import send
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 Int64s = npt.NDArray[np.int64]
 
 _DECODE = "decode"
+
+_UNCACHED = (KVGroup(0, "full", (), 0),)
+"""What the attention of a model without a cache is planned as: its layers share the rows, and there are no blocks."""
 
 Gather = Callable[[Batch], Embeddings | None]
 """The embeddings of media in a batch."""
@@ -89,11 +93,12 @@ class ModelRunner:
         padded: bool = False,
         slots: int = 0,
     ) -> None:
-        self.model, self.backend, self.groups, self.cache = model, backend, groups, cache
+        self.model, self.backend, self.groups = model, backend, groups
+        self.cache = cache if groups else None
         self.device, self.policy, self._padded = device, policy, padded
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
-        self.axes = model.axes
+        self.axes, self.pairs = model.axes, model.pairs
         self._states = view_states(model.state_layers(), backend, cache)
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
@@ -260,9 +265,10 @@ class ModelRunner:
             ids=ids,
             positions=positions,
             backend=self.backend,
-            attention=tuple(self._plan(batch, group) for group in self.groups),
+            attention=tuple(self._plan(batch, group) for group in self.groups or _UNCACHED),
             cache=self.cache,
             logits_rows=logits_rows,
+            types=None if batch.types is None else send(batch.types, self.device.torch_device),
         )
         self._await(step, batch)
         return step

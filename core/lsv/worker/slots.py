@@ -15,6 +15,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.choices import make_choice
 from lsv.worker.constraints import Constraints, is_constrained
+from lsv.worker.pooling import Gathered
 from lsv.worker.processing import Processing, Processors, end_processing
 
 Int32s = npt.NDArray[np.int32]
@@ -72,6 +73,8 @@ class Slot:
     """Whether its logits may change depending on the tokens so far."""
     choice: bytes
     """How its tokens are chosen, see ``lsv.worker.choices``; empty for a pooling request."""
+    gathered: Gathered | None
+    """What a pooling request has gathered of its tokens' states."""
 
     def __init__(self, begin: Begin, vocab_size: int) -> None:
         self.begin = begin
@@ -89,6 +92,7 @@ class Slot:
         self.processing = ()
         self.choice = b"" if params is None else make_choice(params, begin.seed)
         self.constrained = constrained or (params is not None and bool(params.logits_processors))
+        self.gathered = None if begin.pooling is None else Gathered(begin.pooling.kind or "last")
 
     def fail(self, fault: str) -> None:
         """Mark the request as one that can't be computed any more, and say why."""

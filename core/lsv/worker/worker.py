@@ -28,6 +28,7 @@ from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.loaded import load
+from lsv.worker.pooling import Pool
 from lsv.worker.processing import Processors
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
@@ -86,6 +87,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
+        self._pool = Pool()
         self._suspects = ""
         self._media = MediaEncoder(None, torch.device("cpu"))
         self._in_flight: deque[InFlight] = deque()
@@ -101,6 +103,7 @@ class Worker:
         declared, captures_prompts = loaded.declared, loaded.backend.captures_prompts
         limits = batch_limits(config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
         self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
+        self._pool = Pool.load(config.pooler, config.model, declared.model.scorer, device.torch_device)
         self._slots = Slots(
             capacity=limits.max_rows,
             groups=declared.groups,
@@ -159,7 +162,7 @@ class Worker:
             for earlier in self._in_flight:
                 earlier.settle()
         outputs = select_outputs(plan.rows, slots)
-        results = ResultBuilder(plan, slots, outputs, self._sampling, unencoded, masks, self._suspects)
+        results = ResultBuilder(plan, slots, outputs, self._sampling, self._pool, unencoded, masks, self._suspects)
         unwarmed, done = False, None
         if plan.rows:
             gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media
@@ -178,7 +181,13 @@ class Worker:
         assert self._slots is not None
         runner, plan, ahead = self._runner, results.plan, bool(self._in_flight)
         batch = build_batch(
-            plan, results.slots, self._slots.tables, self._config.block_size, axes=runner.axes, ahead=ahead
+            plan,
+            results.slots,
+            self._slots.tables,
+            self._config.block_size,
+            axes=runner.axes,
+            pairs=runner.pairs,
+            ahead=ahead,
         )
         if self._config.in_flight > 1:
             numbers = [plan.rows.slot[row] for row in results.outputs.sampled]
@@ -220,6 +229,7 @@ class Worker:
         """Release the model, the cache, the connection to the other ranks and the device."""
         self._runner = self._slots = None
         self._media, self._sampling = MediaEncoder(None, torch.device("cpu")), Sampling()
+        self._pool = Pool()
         self._in_flight.clear()
         gc.collect()  # models are full of cycles, and another engine may want the memory now
         for held in (self._communicator, self._device):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import ModelOffer
 from lsv_models.gpt import offers as gpt
+from lsv_models.pooling import offers as pooling
 from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
 from lsv_models.sparse import offers as sparse
@@ -42,4 +43,6 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from rms.OFFERS
     yield from gpt.OFFERS
     yield from recurrent.OFFERS
+    yield from pooling.OFFERS
+    yield ModelOffer("gemma", _GEMMA, "lsv_models.generic:Generic", _TASKS, unstable=_OVERFLOWS)
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)

@@ -18,6 +18,7 @@ from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
 from lsv.nn.sampling import Sampling
+from lsv.nn.scoring import make_scorer, without_head
 from lsv.offers import ModelOffer, QuantizerOffer
 from lsv.ops import Bindable
 from lsv.platform import Communicator
@@ -73,7 +74,8 @@ def declare(
     can't be split over the ranks and for an unknown dtype.
     """
     json, dtype = read_config(Path(config.model), config.overrides), model_dtype(config.dtype)
-    architecture: Architecture = catalog.load(catalog.find(ModelOffer, config.model_offer))
+    offer = catalog.find(ModelOffer, config.model_offer)
+    architecture: Architecture = catalog.load(offer)
     declaration = Declaration(
         dtype,
         torch.device(torch_device),
@@ -82,8 +84,15 @@ def declare(
         communicator,
         architecture.prefixes,
     )
-    model = architecture(Weights(declaration), json, config.max_model_len)
-    specs, groups = _lay_out(model, config)
+    w, pooler = Weights(declaration), config.pooler
+    model = architecture(w, without_head(json, pooler) if offer.causal else json, config.max_model_len)
+    if model.scorer is None:
+        model.scorer = make_scorer(w, model, json, pooler)
+    if config.cached:
+        specs, groups = _lay_out(model, config)
+    else:
+        specs, groups = (), ()
+        model.place_layers([dataclasses.replace(layer, causal=False) for layer in model.attention_layers()])
     slots = tuple(declaration.slots)
     return Declared(
         model=model,
