@@ -23,6 +23,7 @@ from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
 from lsv.engine.offline.llm_engine import Output
+from lsv.engine.offline.pooling import PoolingMethods
 from lsv.engine.offline.progress import progress_bar
 from lsv.engine.stats_log import describe_state
 from lsv.errors import BadRequest, ConfigError
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 _UNBOUNDED = 1 << 31
 
 
-class LLM:
+class LLM(PoolingMethods):
     """A model in this process, for batches of prompts.
 
     Options are those of ``lsv serve`` with underscores (``dtype``, ``max_model_len``, ``tensor_parallel_size`` …).
@@ -188,26 +189,6 @@ class LLM:
         """
         outputs = self.generate(prompts, params.sampling(), use_tqdm=use_tqdm, lora_request=lora_request)
         return [BeamSearchOutput.of(output, params, self.get_tokenizer()) for output in outputs]
-
-    def encode(
-        self,
-        prompts: PromptInput | Sequence[PromptInput] | None = None,
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        *,
-        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        use_tqdm: bool = True,
-        lora_request: object = None,
-        prompt_adapter_request: object = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """One vector for each prompt, in their order; where a request failed, its output has an ``error``.
-
-        One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest``.
-        """
-        refuse_adapters(lora_request, prompt_adapter_request)
-        listed = list_prompts(prompts, prompt_token_ids)
-        params = list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
-        outputs = self._run(listed, params, use_tqdm, None)
-        return [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
 
     def _run(
         self,

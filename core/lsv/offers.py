@@ -126,7 +126,7 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Tokens of a cache block that suit it, where the attention backend has such blocks; None leaves it to that. A page
     holds a recurrent layer's state or so many tokens, and what the smaller one leaves of it is lost."""
     causal: bool = True
-    """Whether a token sees only those before it. Where it sees all, nothing is cached and a step takes whole prompts."""
+    """Whether a token sees only those before it. Where it sees all, nothing is cached and steps take whole prompts."""
     pooling: PoolingKind = "last"
     """How prompts are pooled where the checkpoint does not say."""
     unused_positions: int = 0

@@ -68,7 +68,7 @@ class Admission(msgspec.Struct, frozen=True):
         if request.sampling is not None:
             self.pooler.check("generate", self.model)
         elif request.pooling is not None:
-            request = msgspec.structs.replace(request, pooling=self._pooled(request.pooling))
+            request = msgspec.structs.replace(request, pooling=self.check_pooling(request.pooling))
         params = None if request.sampling is None else self._checked(request.sampling)
         if params is not None and params.use_beam_search and request.thinking is not None:
             raise BadRequest(
@@ -149,13 +149,17 @@ class Admission(msgspec.Struct, frozen=True):
         self.check_ids(prompt.ids, field)
         return prompt
 
-    def _pooled(self, params: PoolingParams) -> PoolingParams:
+    def check_pooling(self, params: PoolingParams) -> PoolingParams:
         """The parameters, with the task and how it is pooled. Raises ``BadRequest`` for what the model can't do."""
         task = params.task or self.pooler.own
         self.pooler.check(task, self.model)
         if params.dimensions is not None:
             self.pooler.check_dimensions(params.dimensions)
         return msgspec.structs.replace(params, task=task, kind=self.pooler.kind_of(task))
+
+    def too_long(self, size: int, field: str) -> ContextTooLong:
+        """The error for a prompt of so many tokens."""
+        return self._too_many(f"{size} tokens", field)
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
         """The parameters, with each token id once. Raises ``BadRequest`` for token ids and numbers of log probabilities

@@ -15,7 +15,6 @@ from lsv.nn.model import Model
 from lsv.request.pooling import Pooler
 from lsv.weights.place import Part, Weights
 
-
 _NO_STEP: Any = None  # heads take the step for adapters, which there are none of
 
 

@@ -251,3 +251,56 @@ class EmbeddingRequestOutput(_Failable, kw_only=True):
 
     finished: bool = True
     """Always: a vector comes whole."""
+
+
+class PoolingOutput(msgspec.Struct, frozen=True):
+    """What the model made of a prompt."""
+
+    data: list[float] | list[list[float]]
+    """Its numbers, or those of each of its tokens."""
+
+
+class PoolingRequestOutput(_Failable, kw_only=True):
+    """A prompt and what the model made of it; empty where the request failed."""
+
+    request_id: str
+    """The request."""
+
+    prompt_token_ids: tuple[int, ...]
+    """The prompt as the model read it."""
+
+    outputs: PoolingOutput
+    """What the model made of it."""
+
+    finished: bool = True
+    """Always: it comes whole."""
+
+
+class ClassificationOutput(msgspec.Struct, frozen=True):
+    """Probabilities of labels."""
+
+    probs: list[float]
+    """By label, in the order of the model's."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+class ClassificationRequestOutput(PoolingRequestOutput, kw_only=True):
+    """A prompt and the probabilities of its labels."""
+
+    outputs: ClassificationOutput  # type: ignore[assignment]
+
+
+class ScoringOutput(msgspec.Struct, frozen=True):
+    """How well two texts go together."""
+
+    score: float
+    """The more, the better; NaN where the request failed."""
+
+
+class ScoringRequestOutput(PoolingRequestOutput, kw_only=True):
+    """A pair of texts and its score."""
+
+    outputs: ScoringOutput  # type: ignore[assignment]

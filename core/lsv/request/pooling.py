@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -98,7 +98,7 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
         if self.dimensions is None:
             raise BadRequest(
                 "dimensions is not available: this model was not trained for shorter vectors; an operator who knows "
-                'better serves it with --hf-overrides \'{"is_matryoshka": true}\'',
+                "better serves it with --hf-overrides '{\"is_matryoshka\": true}'",
                 param="dimensions",
             )
         if self.dimensions and dimensions not in self.dimensions:
@@ -116,3 +116,15 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
             known = ", ".join(self.prompts) or "none"
             raise BadRequest(f"prompt_name {name!r:.100}: the model's prompts are {known}", param="prompt_name")
         return self.prompts[name]
+
+    def rows(self, task: str, ids: Sequence[int], vector: Sequence[float]) -> list[float] | list[list[float]]:
+        """What the engine gave, as users see it: the numbers of the prompt, or of each of its tokens ``ids``; of a
+        model that rewards steps those of the tokens that end one.
+        """
+        if task not in _BY_TOKEN:
+            return list(vector)
+        width = len(vector) // len(ids)
+        found = [list(vector[first : first + width]) for first in range(0, len(vector), width)]
+        if self.step_token is None or task != "reward":
+            return found
+        return [row for row, token in zip(found, ids, strict=True) if token == self.step_token]

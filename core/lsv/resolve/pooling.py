@@ -97,7 +97,9 @@ def _choose_task(
     asked = _asked(settings)
     task = own if asked is None or (asked == "embed" and own == "embed") else asked
     if task != own:
-        if not (own == "generate" or (own == "embed" and sentence is not None and architecture.endswith("ForCausalLM"))):
+        if not (
+            own == "generate" or (own == "embed" and sentence is not None and architecture.endswith("ForCausalLM"))
+        ):
             raise ConfigError(f"--task {task}: the checkpoint is made to {own} ({why})", param="task")
         why = "asked for"
     if task in ("classify", "token_classify", "reward") and offer.fallback:
@@ -126,7 +128,7 @@ def _read_pooler(
     task: ModelTask, checkpoint: Mapping[str, Any], folder: Path, offer: ModelOffer, sentence: Sentence | None
 ) -> Pooler:
     named = checkpoint.get("id2label")
-    labels = tuple(str(label) for _, label in sorted(named.items(), key=_by_number)) if _is_mapping(named) else ()
+    labels = tuple(str(one) for _, one in sorted(named.items(), key=_by_number)) if isinstance(named, Mapping) else ()
     if not labels and task in ("classify", "token_classify", "reward"):
         count = checkpoint.get("num_labels", 1 if task == "reward" else 2)
         labels = tuple(f"LABEL_{number}" for number in range(count if isinstance(count, int) else 1))
@@ -134,9 +136,9 @@ def _read_pooler(
     labels = labels[:1] if contrast else labels
     process = task == "reward" and "ForProcessReward" in str(checkpoint["architectures"][0])
     if task == "reward" and not process:
-        labels = labels[:1] if "num_labels" not in checkpoint and not _is_mapping(named) else labels
+        labels = labels[:1] if "num_labels" not in checkpoint and not isinstance(named, Mapping) else labels
     text = checkpoint.get("text_config")
-    config = {**checkpoint, **(text if _is_mapping(text) else {})}
+    config = {**checkpoint, **(text if isinstance(text, Mapping) else {})}
     pooler = Pooler(
         task=task,
         kind=offer.pooling,
@@ -164,10 +166,6 @@ def _read_pooler(
 def _by_number(item: tuple[str, Any]) -> tuple[int, str]:
     number = str(item[0])
     return (int(number) if number.isdecimal() else 1 << 31), number
-
-
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _kind(name: object, key: str) -> Any:

@@ -84,7 +84,7 @@ _MODEL = grouped(
         help="what the model is for, if its checkpoint does not say: answers, vectors, labels, scores", main=True,
     ),
     Setting(
-        name="runner", default="auto", choices=("auto", "generate", "pooling"), help="the same, coarser: answers or not",
+        name="runner", default="auto", choices=("auto", "generate", "pooling"), help="the same: answers or not",
     ),
     Setting(
         name="convert", default="auto", choices=("auto", "none", "embed", "classify", "reward"),

@@ -75,8 +75,10 @@ class PromptReader:
         self._tokenizer = tokenizer
         self._config, self._catalog, self._options = config, catalog, options
 
-    def read(self, prompt: PromptInput) -> Prompt:
-        """Tokenise a prompt and put its media in place. Raises ``BadRequest``."""
+    def read(self, prompt: PromptInput | Prompt) -> Prompt:
+        """Tokenise a prompt and put its media in place, unless that has been done. Raises ``BadRequest``."""
+        if isinstance(prompt, Prompt):
+            return prompt
         if isinstance(prompt, Mapping) and "encoder_prompt" in prompt:
             prompt = _join(prompt["encoder_prompt"], prompt.get("decoder_prompt"))
         data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None

@@ -21,6 +21,7 @@ from lsv.remote_code.references import find_code
 from lsv.request.params import RECOMMENDABLE
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend, open_backend
+from lsv.text.pairs import encode_pairs
 from lsv.text.sentencepiece import find_model, read_tokenizer
 from lsv.text.spelling import find_spelling
 
@@ -151,6 +152,16 @@ class Tokenizer:
         (found,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = found.ids
         return ids
+
+    def encode_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None
+    ) -> list[tuple[list[int], int]]:
+        """The ids of each pair of texts, and where the second one begins, 0 where the tokenizer does not tell.
+
+        A single first text goes with all second ones. Of a pair that has more than ``keep`` tokens the longer text
+        loses its end. Raises ``BadRequest``.
+        """
+        return encode_pairs(self._backend, firsts, seconds, keep)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Bytes that are not (yet) UTF-8 become U+FFFD, ids without a token nothing.

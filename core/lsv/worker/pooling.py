@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.request.params import PoolingParams
-from lsv.request.pooling import PoolingKind, Pooler
+from lsv.request.pooling import Pooler, PoolingKind
 from lsv.resolve.locate import read_config
 from lsv.weights.checkpoint import SafetensorsSource
 from lsv.weights.pickled import PickledSource, pickled_files

@@ -11,7 +11,9 @@ from sanic.response import HTTPResponse
 from lsv_api.admin import status
 from lsv_api.http.context import Exchange
 from lsv_api.openai import chat, completions, embeddings, tokens
-from lsv_api.records import requests, responses
+from lsv_api.pooling import routes as pooled
+from lsv_api.pooling import scoring
+from lsv_api.records import pooling, requests, responses
 from lsv_api.speech import routes as speech
 
 Handler = Callable[[Exchange], Awaitable[HTTPResponse | None]]
@@ -83,6 +85,44 @@ ROUTES = (
         summary="Turn texts into vectors",
         request=requests.EmbeddingRequest,
         response=responses.EmbeddingResponse,
+    ),
+    Route(
+        method="POST",
+        path="/pooling",
+        handler=pooled.pool,
+        summary="What the model makes of every token of a text",
+        request=pooling.PoolingRequest,
+        response=pooling.PoolingResponse,
+    ),
+    Route(
+        method="POST",
+        path="/classify",
+        handler=pooled.classify,
+        summary="Label texts",
+        request=pooling.ClassifyRequest,
+        response=pooling.ClassifyResponse,
+    ),
+    *(
+        Route(
+            method="POST",
+            path=path,
+            handler=scoring.score,
+            summary="Score how well pairs of texts go together",
+            request=pooling.ScoreRequest,
+            response=pooling.ScoreResponse,
+        )
+        for path in ("/v1/score", "/score")
+    ),
+    *(
+        Route(
+            method="POST",
+            path=path,
+            handler=scoring.rerank,
+            summary="Order documents by how well they answer a query",
+            request=pooling.RerankRequest,
+            response=pooling.RerankResponse,
+        )
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank")
     ),
     Route(
         method="POST",

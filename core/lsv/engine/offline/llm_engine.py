@@ -11,6 +11,7 @@ from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
 from lsv.request.outputs import EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
+from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.prompts import PromptInput, PromptReader
 
@@ -34,7 +35,7 @@ class LLMEngine:
     def add_request(
         self,
         request_id: str,
-        prompt: PromptInput,
+        prompt: PromptInput | Prompt,
         params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
         lora_request: object = None,

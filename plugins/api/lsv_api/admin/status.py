@@ -80,4 +80,5 @@ def _card(name: str, api: Api) -> ModelCard:
         root=served.name,
         max_model_len=served.admission.max_model_len,
         modalities=["text", *(media.allowed if media is not None else ())],
+        tasks=list(served.admission.pooler.tasks),
     )

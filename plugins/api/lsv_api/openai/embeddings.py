@@ -15,7 +15,6 @@ from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange
-from lsv_api.http.failures import Unsupported
 from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import tenancy
@@ -26,12 +25,16 @@ from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     body = await exchange.body(EmbeddingRequest)
     served = exchange.served(body.model)
-    if body.dimensions is not None:
-        raise Unsupported("dimensions is not available: vectors have the model's own size", param="dimensions")
-    prompts = await encode_prompts(body, served, exchange.api)
     params = PoolingParams(
-        truncate_prompt_tokens=body.truncate_prompt_tokens, truncation_side=body.truncation_side or "left"
+        task="embed",
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+        truncation_side=body.truncation_side or "left",
     )
+    served.admission.check_pooling(params)
+    before = served.admission.pooler.prompt(body.prompt_name)
+    prompts = await encode_prompts(body, served, exchange.api, before)
     if body.encoding_format != "base64" and (body.embed_dtype or body.endianness):
         field = "embed_dtype" if body.embed_dtype else "endianness"
         raise BadRequest(f"{field} is for encoding_format base64; numbers have neither", param=field)
@@ -62,6 +65,11 @@ def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: st
             usage=Usage(prompt_tokens=exchange.prompt_tokens, total_tokens=exchange.prompt_tokens),
         )
     )
+
+
+def as_base64(vector: Vector) -> str:
+    """Little-endian float32."""
+    return base64.b64encode(_pack(vector, "<", "float32")).decode("ascii")
 
 
 def _packer(body: EmbeddingRequest) -> Callable[[Vector], str]:

@@ -13,6 +13,7 @@ from lsv.request.prompt import Prompt
 from lsv_api.http.context import Api, Served
 from lsv_api.limits import Limits
 from lsv_api.openai.sampling import check_answers
+from lsv_api.records.pooling import ClassifyRequest, PoolingRequest
 from lsv_api.records.requests import CompletionRequest, EmbeddingRequest, PromptField
 
 BATCH = 1 << 16
@@ -32,14 +33,19 @@ class TextRule(msgspec.Struct, frozen=True):
     """Whether it must fit the context; otherwise it is to be truncated, or only counted."""
 
 
-async def encode_prompts(body: CompletionRequest | EmbeddingRequest, served: Served, api: Api) -> list[Prompt]:
-    """Every prompt of a body, which may hold one or many, as text or as ids.
+PromptsRequest = CompletionRequest | EmbeddingRequest | PoolingRequest | ClassifyRequest
+
+
+async def encode_prompts(body: PromptsRequest, served: Served, api: Api, before: str = "") -> list[Prompt]:
+    """Every prompt of a body, which may hold one or many, as text or as ids; with ``before`` put before texts.
 
     Raises ``BadRequest``: for more than may be asked for before anything is tokenised, for a prompt that is too long
     before those behind it are.
     """
     param = "prompt" if isinstance(body, CompletionRequest) else "input"
     parts = split_prompts(getattr(body, param), param, api.options.limits.prompts)
+    if before:
+        parts = [before + part if isinstance(part, str) else part for part in parts]
     if isinstance(body, CompletionRequest):
         check_answers(body, len(parts), served, api.options.limits)
     how = TextRule(param, body.add_special_tokens is not False, fits=body.truncate_prompt_tokens is None)

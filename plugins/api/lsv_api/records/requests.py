@@ -204,7 +204,9 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """POST /v1/embeddings. ``input``: a text, texts, token ids, or lists of token ids."""
+    """POST /v1/embeddings. ``input``: a text, texts, token ids, or lists of token ids. ``prompt_name``: which of the
+    model's own prompts goes before texts.
+    """
 
     input: PromptField
     model: str | None = None
@@ -216,3 +218,5 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     endianness: Literal["native", "little", "big"] | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None

@@ -292,6 +292,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     parent: str | None = None
     max_model_len: int
     modalities: list[str]
+    tasks: list[str]
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -10,7 +10,16 @@ from torch import nn
 
 from lsv.nn.keys import Keys
 from lsv.weights.place import Weights
-from lsv_models.pooling.encoder import MLP, Attention, Embeddings, EncoderConfig, PostNormLayer, TextEncoder, head_of, finish
+from lsv_models.pooling.encoder import (
+    MLP,
+    Attention,
+    Embeddings,
+    EncoderConfig,
+    PostNormLayer,
+    TextEncoder,
+    finish,
+    head_of,
+)
 from lsv_models.pooling.heads import Classifier, count_labels
 
 

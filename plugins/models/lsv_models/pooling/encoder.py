@@ -27,7 +27,6 @@ from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
 
-
 _BESIDE = (
     "classifier_dropout", "classifier_pooling", "decoder_bias", "head_dim", "initializer_cutoff_factor",
     "is_matryoshka", "matryoshka_dimensions", "sbert_ce_default_activation_function", "sentence_transformers",
@@ -209,8 +208,8 @@ class TextEncoder(Model):
     names: ClassVar[Sequence[tuple[str, str]]] = ()
     """Regular expressions of parts of checkpoints' names, and what they are here; all are applied in order."""
     ignores: tuple[str, ...] = (
-        r"(^|\.)position_ids$", r"(^|\.)token_type_ids$", r"^(cls|lm_head|vocab_\w+|decoder|predictions)\.", r"^pooler\.",
-        r"(^|\.)rotary_emb\.\w+$",
+        r"(^|\.)position_ids$", r"(^|\.)token_type_ids$", r"(^|\.)rotary_emb\.\w+$", r"^pooler\.",
+        r"^(cls|lm_head|vocab_\w+|decoder|predictions)\.",
     )  # fmt: skip
 
     def __init__(self, c: EncoderConfig) -> None:

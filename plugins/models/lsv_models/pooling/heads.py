@@ -1,4 +1,4 @@
-"""The heads of encoders that classify: linear layers with something between them, over pooled states or each token's."""
+"""The heads of encoders that classify: linear layers over pooled states, or over those of each token."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from lsv.nn.mlp import find_activation
 from lsv.nn.rope import Rope, RopeConfig
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
-from lsv_models.pooling.encoder import Attention, EncoderConfig, GatedMLP, TextEncoder, head_of, finish
+from lsv_models.pooling.encoder import Attention, EncoderConfig, GatedMLP, TextEncoder, finish, head_of
 from lsv_models.pooling.heads import Classifier, count_labels
 
 _THETAS = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}

@@ -14,7 +14,16 @@ from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
 from lsv.nn.rope import Rope, RopeConfig, read_rope
 from lsv.weights.place import Weights
-from lsv_models.pooling.encoder import Attention, Embeddings, EncoderConfig, GatedMLP, PostNormLayer, TextEncoder, head_of, finish
+from lsv_models.pooling.encoder import (
+    Attention,
+    Embeddings,
+    EncoderConfig,
+    GatedMLP,
+    PostNormLayer,
+    TextEncoder,
+    finish,
+    head_of,
+)
 from lsv_models.pooling.heads import Classifier, count_labels
 
 _NOMIC = {
@@ -73,9 +82,7 @@ class RopedBert(TextEncoder):
         for i in range(c.layers):
             at = w / "layers" / i
             attn = Attention(at / "attn", c, i, names=("qkv",), bias=of_attn, rope=rope)
-            mlp = GatedMLP(
-                at / "mlp", c, names=self.gates, bias=(of_gate, of_down), up_first=len(self.gates) == 1
-            )
+            mlp = GatedMLP(at / "mlp", c, names=self.gates, bias=(of_gate, of_down), up_first=len(self.gates) == 1)
             layers.append(PostNormLayer(at, c, attn, mlp))
         self.layers = nn.ModuleList(layers)
         kind, sizes = head_of(config), (c.hidden_size, count_labels(config))

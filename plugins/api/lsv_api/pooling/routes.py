@@ -1,0 +1,67 @@
+"""POST /pooling and /classify."""
+
+from __future__ import annotations
+
+from sanic.response import HTTPResponse
+
+from lsv.engine.client import Vector
+from lsv.errors import BadRequest
+from lsv.request.pooling import PoolingTask
+from lsv_api.http.context import Exchange
+from lsv_api.http.reply import json_response
+from lsv_api.openai.embeddings import as_base64
+from lsv_api.openai.prompts import encode_prompts
+from lsv_api.pooling.asking import envelope, pool_prompts, pooling_params
+from lsv_api.records.pooling import (
+    Classified,
+    ClassifyRequest,
+    ClassifyResponse,
+    Pooled,
+    PoolingRequest,
+    PoolingResponse,
+)
+
+_MOST_NUMBERS = 1 << 22
+"""In the answer to one request: each token may have thousands."""
+
+
+async def pool(exchange: Exchange) -> HTTPResponse:
+    body = await exchange.body(PoolingRequest)
+    served = exchange.served(body.model)
+    pooler = served.admission.pooler
+    own: PoolingTask = "token_embed" if pooler.own == "embed" else pooler.own
+    params = pooling_params(body, body.task or own, normalize=body.normalize, dimensions=body.dimensions)
+    params = served.admission.check_pooling(params)
+    prompts = await encode_prompts(body, served, exchange.api)
+    width = (pooler.size or 1) if params.task == "token_embed" else len(pooler.labels)
+    if params.kind == "all" and (numbers := width * sum(len(prompt.ids) for prompt in prompts)) > _MOST_NUMBERS:
+        raise BadRequest(
+            f"input: {numbers} numbers are too many for one answer, which has a vector for every token: at most "
+            f"{_MOST_NUMBERS} are given",
+            param="input",
+        )
+    request, vectors = await pool_prompts(exchange, served, prompts, params, field="input")
+    task, base64 = params.task or own, body.encoding_format == "base64"
+    data = [
+        Pooled(index=index, data=as_base64(vector) if base64 else pooler.rows(task, prompt.ids, vector))
+        for index, (prompt, vector) in enumerate(zip(request.prompts, vectors, strict=True))
+    ]
+    return json_response(PoolingResponse(data=data, **envelope(exchange, served, "pool")))
+
+
+async def classify(exchange: Exchange) -> HTTPResponse:
+    body = await exchange.body(ClassifyRequest)
+    served = exchange.served(body.model)
+    params = pooling_params(body, "classify")
+    served.admission.check_pooling(params)
+    prompts = await encode_prompts(body, served, exchange.api)
+    _, vectors = await pool_prompts(exchange, served, prompts, params, field="input")
+    labels = served.admission.pooler.labels
+    data = [_classified(index, vector, labels) for index, vector in enumerate(vectors)]
+    return json_response(ClassifyResponse(data=data, **envelope(exchange, served, "classify")))
+
+
+def _classified(index: int, vector: Vector, labels: tuple[str, ...]) -> Classified:
+    best = max(range(len(vector)), key=vector.__getitem__)
+    label = labels[best] if best < len(labels) else None
+    return Classified(index=index, label=label, probs=list(vector), num_classes=len(vector))
