@@ -92,7 +92,7 @@ def _choose_task(
 ) -> ModelTask:
     own: ModelTask = next((task for head, task in _HEADS.items() if architecture.endswith(head)), "generate")
     why = f"the architecture is {architecture}"
-    if own == "generate" and sentence is not None:
+    if own == "generate" and sentence is not None and architecture.endswith("ForCausalLM"):
         own, why = "embed", "modules.json makes vectors of its states"
     asked = _asked(settings)
     task = own if asked is None or (asked == "embed" and own == "embed") else asked

@@ -21,7 +21,6 @@ ROWS = (*NEUTRAL, *NEUTRAL_OF_SERVERS)
 OFFLINE = {setting.name for setting in NEUTRAL}
 BY_NAME = {setting.name: setting for setting in ROWS}
 ACCEPTED = [
-    ("task", "generate"), ("task", "embed"), ("runner", "pooling"), ("convert", "none"),
     ("preemption_mode", "recompute"), ("swap_space", 0),
     ("swap_space", "4"), ("swap_space", 16.0), ("cpu_offload_gb", 0.0), ("trust_remote_code", True),
     ("tokenizer_mode", "auto"), ("tokenizer_mode", "slow"), ("num_scheduler_steps", 1), ("scheduler_delay_factor", 0),
@@ -32,7 +31,6 @@ ACCEPTED = [
     ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0),
 ]  # fmt: skip
 REFUSED = [
-    ("task", "classify", "generate or embed"), ("runner", "draft", "auto or generate"),
     ("preemption_mode", "swap", "recompute"),
     ("cpu_offload_gb", 10, "0"), ("tokenizer_mode", "mistral", "auto or hf"), ("enable_lora", True, "false"),
     ("data_parallel_size", 2, "1"),

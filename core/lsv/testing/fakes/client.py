@@ -52,6 +52,17 @@ class FakeTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [*([BOS] if add_special_tokens else ()), *text.encode()]
 
+    def encode_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None
+    ) -> list[tuple[list[int], int]]:
+        """The first text, a separator, the second."""
+        found = []
+        for index, second in enumerate(seconds):
+            first = firsts[index if len(firsts) > 1 else 0]
+            ids = [*first.encode(), EOS, *second.encode()]
+            found.append((ids[:keep], len(first.encode()) + 1))
+        return found
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         shown = (self.token_bytes(token) for token in ids if token < BOS or not skip_special_tokens)
         return b"".join(shown).decode(errors="replace")
@@ -157,10 +168,14 @@ class FakeClient(ClientBase):
                 self._finish(request, prompt, sent[number], reason, time.monotonic() - started)
 
     async def encode(self, request: RequestSpec) -> list[Vector]:
-        prompts = self.admission.admit(request).prompts
+        admitted = self.admission.admit(request)
+        self.requests.append(admitted)
         if self.failure is not None:
             raise self.failure
-        return [(float(len(prompt.ids)), float(prompt.ids[-1]), 0.5) for prompt in prompts]
+        vectors = [(float(len(prompt.ids)), float(prompt.ids[-1]), 0.5) for prompt in admitted.prompts]
+        if admitted.pooling is not None and admitted.pooling.kind == "all":
+            return [vector * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
+        return vectors
 
     async def close(self, *, drain: float = 0.0) -> None:
         self.status = EngineStatus(state="dead", error="closed")

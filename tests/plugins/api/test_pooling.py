@@ -1,0 +1,166 @@
+"""Vectors, labels and scores over HTTP: the shapes that clients know, and bodies that ask for too much or nothing."""
+
+import base64
+import struct
+
+import pytest
+
+from lsv.request.pooling import Pooler
+from lsv.testing.fakes.client import BOS, EOS, FakeClient, fake_config
+
+EMBEDS = Pooler(task="embed", kind="mean", size=3, prompts={"query": "ask: "})
+CLASSIFIES = Pooler(task="classify", labels=("no", "maybe", "yes"), activation="softmax")
+RERANKS = Pooler(task="classify", labels=("relevant",), activation="sigmoid")
+REWARDS = Pooler(task="reward", labels=("a", "b", "c"), step_token=ord("."))
+
+
+def engine(pooler):
+    return FakeClient(fake_config(pooler=pooler))
+
+
+@pytest.mark.row("F-102", "F-127", "F-738", "F-736")
+async def test_embeddings_by_the_official_client(start):
+    site = await start(engine(EMBEDS))
+    found = await site.openai.embeddings.create(model="fake", input=["ab", "c"])  # the client asks for base64
+    assert [one.embedding for one in found.data] == [[3.0, 98.0, 0.5], [2.0, 99.0, 0.5]]
+    assert found.usage.prompt_tokens == 5
+    ids = await site.openai.embeddings.create(model="fake", input=[[7, 8], [9]], encoding_format="float")
+    assert [one.embedding for one in ids.data] == [[2.0, 8.0, 0.5], [1.0, 9.0, 0.5]]
+
+
+async def test_prompts_of_the_model_go_before_texts(start):
+    site = await start(engine(EMBEDS))
+    await site.post("/v1/embeddings", input="b", prompt_name="query")
+    assert bytes(site.engine.requests[-1].prompt.ids[1:]) == b"ask: b"
+    answer = await site.post("/v1/embeddings", input="b", prompt_name="other")
+    assert answer.status_code == 400 and "query" in answer.json()["error"]["message"]
+
+
+async def test_dimensions_are_for_models_trained_for_them(start):
+    site = await start(engine(EMBEDS))
+    answer = await site.post("/v1/embeddings", input="b", dimensions=2)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "dimensions"
+    site = await start(engine(Pooler(task="embed", size=3, dimensions=(1, 2))))
+    assert (await site.post("/v1/embeddings", input="b", dimensions=2)).status_code == 200
+    assert site.engine.requests[-1].pooling.dimensions == 2
+    for wrong in (0, 3, -1):
+        assert (await site.post("/v1/embeddings", input="b", dimensions=wrong)).status_code == 400
+    site = await start(engine(Pooler(task="embed", size=3, dimensions=())))
+    assert (await site.post("/v1/embeddings", input="b", dimensions=4)).status_code == 400
+
+
+@pytest.mark.row("F-740")
+async def test_classify(start):
+    site = await start(engine(CLASSIFIES))
+    answer = (await site.post("/classify", input=["ab", "c"])).json()
+    assert answer["object"] == "list" and answer["id"].startswith("classify-")
+    assert answer["data"][0] == {"index": 0, "label": "maybe", "probs": [3.0, 98.0, 0.5], "num_classes": 3}
+    assert answer["usage"]["total_tokens"] == 5
+
+
+@pytest.mark.row("F-103", "F-128", "F-737", "F-739", "F-1015")
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_rerank(start, path):
+    site = await start(engine(RERANKS))
+    answer = (await site.post(path, query="ab", documents=["c", "def", "gh"], top_n=2)).json()
+    assert [(one["index"], one["relevance_score"]) for one in answer["results"]] == [(1, 6.0), (2, 5.0)]
+    assert answer["results"][0]["document"] == {"text": "def"}
+    assert answer["usage"]["total_tokens"] == 4 + 6 + 5
+    (request,) = site.engine.requests
+    assert [prompt.second for prompt in request.prompts] == [3, 3, 3]
+    assert request.prompts[0].ids == (*b"ab", EOS, *b"c")
+    bare = await site.post(path, query="ab", documents=["c"], return_documents=False)
+    assert "document" not in bare.json()["results"][0]
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+async def test_score(start, path):
+    site = await start(engine(RERANKS))
+    answer = (await site.post(path, text_1=["a", "bcd"], text_2=["c", "e"])).json()
+    assert [(one["index"], one["object"], one["score"]) for one in answer["data"]] == [(0, "score", 3.0), (1, "score", 5.0)]
+    one = (await site.post(path, text_1="a", text_2="c")).json()
+    assert len(one["data"]) == 1
+
+
+async def test_models_that_embed_score_by_their_vectors(start):
+    site = await start(engine(EMBEDS))
+    answer = (await site.post("/score", text_1="ab", text_2=["c", "d"])).json()
+    first, seconds = (3.0, 98.0, 0.5), ((2.0, 99.0, 0.5), (2.0, 100.0, 0.5))
+    expected = [sum(a * b for a, b in zip(first, second, strict=True)) for second in seconds]
+    assert [one["score"] for one in answer["data"]] == pytest.approx(expected)
+    assert site.engine.requests[-1].pooling.normalize is True
+    assert site.engine.requests[-1].prompts[0].ids[0] == BOS
+
+
+async def test_pooling_gives_a_vector_a_token(start):
+    site = await start(engine(EMBEDS))
+    answer = (await site.post("/pooling", input="ab")).json()
+    assert answer["data"][0]["data"] == [[3.0, 98.0, 0.5]] * 3
+    assert (await site.post("/pooling", input="ab", task="embed")).json()["data"][0]["data"] == [3.0, 98.0, 0.5]
+    packed = (await site.post("/pooling", input="ab", encoding_format="base64")).json()["data"][0]["data"]
+    assert struct.unpack("<9f", base64.b64decode(packed)) == (3.0, 98.0, 0.5) * 3
+
+
+async def test_rewards_of_steps_are_those_of_the_tokens_that_end_them(start):
+    site = await start(engine(REWARDS))
+    answer = (await site.post("/pooling", input="a.bc.")).json()
+    assert len(answer["data"][0]["data"]) == 2
+
+
+@pytest.mark.row("F-741", "F-243")
+async def test_errors_and_cards_say_what_a_model_can_do(start):
+    site = await start(engine(CLASSIFIES))
+    assert (await site.http.get("/v1/models")).json()["data"][0]["tasks"] == ["classify"]
+    refused = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+        "/v1/completions": {"prompt": "Hi"},
+        "/v1/embeddings": {"input": "Hi"},
+        "/score": {"text_1": "a", "text_2": "b"},
+        "/rerank": {"query": "a", "documents": ["b"]},
+        "/pooling": {"input": "a", "task": "token_embed"},
+    }
+    for path, body in refused.items():
+        answer = await site.post(path, **body)
+        assert answer.status_code == 400, path
+        assert "it can classify texts" in answer.json()["error"]["message"]
+    site = await start()
+    assert (await site.http.get("/v1/models")).json()["data"][0]["tasks"][:2] == ["generate", "embed"]
+    assert (await site.post("/classify", input="a")).status_code == 400
+
+
+HOSTILE = {
+    "/rerank": [
+        {"query": "a", "documents": []},
+        {"query": "a", "documents": ["b"] * 1025},
+        {"query": "a", "documents": "b"},
+        {"query": "a", "documents": [1]},
+        {"query": "a", "documents": ["b"], "top_n": -1},
+        {"query": "a" * 600, "documents": ["b"]},
+    ],
+    "/score": [
+        {"text_1": [], "text_2": []},
+        {"text_1": ["a", "b"], "text_2": ["c"]},
+        {"text_1": "a", "text_2": ["b"] * 1025},
+        {"text_1": "a", "text_2": "b" * ((1 << 20) + 1)},
+        {"text_1": "a"},
+    ],
+    "/classify": [{"input": []}, {"input": ["a"] * 1025}, {"input": [[]]}, {"input": [["a"]]}, {"input": "a" * 600}, {}],
+    "/pooling": [{"input": []}, {"input": [-1]}, {"input": "a", "task": "win"}, {"input": {"a": 1}}],
+}
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+async def test_hostile_bodies_are_refused(start, path):
+    reranks, classifies = await start(engine(RERANKS)), await start(engine(CLASSIFIES))
+    site = classifies if path in ("/classify", "/pooling") else reranks
+    for body in HOSTILE[path]:
+        answer = await site.post(path, **body)
+        assert answer.status_code == 400, body
+        assert answer.json()["error"]["message"]
+    assert not site.engine.requests
+
+
+async def test_answers_of_token_vectors_are_bounded(start):
+    site = await start(engine(Pooler(task="embed", size=1 << 20)))
+    answer = await site.post("/pooling", input="abcdefgh")
+    assert answer.status_code == 400 and "too many for one answer" in answer.json()["error"]["message"]
