@@ -2,9 +2,9 @@
 
     python benchmarks/pooling.py [--sentences 512] [--repeats 3] [--layers 12] [--batch 32]
 
-Random weights in bfloat16 and random token ids of mixed lengths, most of them short. lsv takes them as they come, through
-``LLM.embed``, in flat steps without padding; transformers gets them sorted by length, in batches padded to their longest,
-which is its best order. Both run in this process by turns; the ratio is that of the medians.
+Random weights in bfloat16 and random token ids of mixed lengths, most of them short. lsv takes them as they come,
+through ``LLM.encode``, in flat steps without padding; transformers gets them sorted by length, in batches padded to
+their longest, which is its best order. Both run in this process by turns; the ratio is that of the medians.
 """
 
 from __future__ import annotations

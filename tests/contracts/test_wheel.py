@@ -16,9 +16,13 @@ def files() -> set[str]:
 def test_the_demo_comes_with_its_checkpoint_and_held_out_set_and_without_its_training(files: set[str]) -> None:
     assert {file for file in files if file.startswith("lsv_demo/")} == {
         "lsv_demo/__init__.py",
+        "lsv_demo/checkpoint/1_Pooling/config.json",
+        "lsv_demo/checkpoint/2_Dense/config.json",
+        "lsv_demo/checkpoint/2_Dense/model.safetensors",
         "lsv_demo/checkpoint/config.json",
         "lsv_demo/checkpoint/generation_config.json",
         "lsv_demo/checkpoint/model.safetensors",
+        "lsv_demo/checkpoint/modules.json",
         "lsv_demo/checkpoint/tokenizer.json",
         "lsv_demo/checkpoint/tokenizer_config.json",
         "lsv_demo/held_out.py",

@@ -21,7 +21,7 @@ from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.locate import default_model, merge, read_config
 from lsv.resolve.overrides import read_overrides
-from lsv.resolve.pooling import choose_pooler, find_offer, is_cached, require_flat
+from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
 
@@ -53,11 +53,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     folder = model_folder(name, settings, catalog)
     overrides = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
-    architecture = _architecture(checkpoint, folder)
-    model = find_offer(catalog, architecture)
-    note_model(checkpoint, architecture, model, choices)
-    pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
-    cached = is_cached(checkpoint, model, pooler)
+    architecture, model = _choose_model(checkpoint, folder, catalog, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
     dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
@@ -67,13 +63,13 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         settings["attention_backend"], platform, capabilities, catalog, choices, asked
     )
     block_size = _choose_block_size(settings["block_size"], attention, model, choices)
+    pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
+    cached = is_cached(checkpoint, model, pooler, capabilities)
     own = min(longest or _MOST_LENGTH, _own_length(checkpoint) - model.unused_positions)
     length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
     _note_dropped(settings, platform.name, choices)
     topology = _topology(settings)
     chunked = cached and bool(settings["enable_chunked_prefill"])
-    if not cached:
-        require_flat(capabilities)
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
@@ -146,6 +142,16 @@ def _choose_context(
 def _note_dropped(settings: Settings, platform: str, choices: Choices) -> None:
     for setting in neutral.dropped(settings, platform):
         choices.note(setting.name, settings[setting.name], f"has no effect: {setting.instead}")
+
+
+def _choose_model(
+    checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog, choices: Choices
+) -> tuple[str, ModelOffer]:
+    """The checkpoint's architecture, and what serves it."""
+    architecture = _architecture(checkpoint, folder)
+    model = find_offer(catalog, architecture)
+    note_model(checkpoint, architecture, model, choices)
+    return architecture, model
 
 
 def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:

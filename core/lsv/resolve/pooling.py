@@ -66,10 +66,11 @@ def choose_pooler(
     return _configured(pooler, settings), None if sentence is None else sentence.max_len
 
 
-def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler) -> bool:
+def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler, capabilities: Capabilities) -> bool:
     """Whether tokens see only those before them, so that what is kept of these can be used again.
 
-    Raises ``ConfigError`` for a model that sees both sides and is to generate.
+    Raises ``ConfigError`` for a model that sees both sides where it is to generate, and where tokens do not lie one
+    after the other, as attention without a cache takes them.
     """
     if offer.causal and checkpoint.get("is_causal") is not False:
         return True
@@ -78,13 +79,9 @@ def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler) 
             "the model's tokens see those behind them (is_causal is false), so it can't generate: add --task embed",
             param="task",
         )
-    return False
-
-
-def require_flat(capabilities: Capabilities) -> None:
-    """Raises ``ConfigError`` where tokens do not lie one after the other, as attention without a cache takes them."""
     if capabilities.layout != "flat":
         raise ConfigError("models whose tokens see those behind them do not run on this platform yet", param="platform")
+    return False
 
 
 def _choose_task(

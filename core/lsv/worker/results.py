@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from lsv.devices.staging import Fetched, fetch, send
+from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import AwaitMasks, Logprobs, Rows, StepPlan, StepResult
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import Described, describe, join
 from lsv.worker.masks import NO_MASKS, read_masks
-from lsv.worker.pooling import Pool
 from lsv.worker.runner import ForwardResult
 from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from lsv.attention.tables import BlockTables
 from lsv.errors import LsvError
 from lsv.kv.spec import KVGroup
+from lsv.nn.pooling.states import Gathered
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv.worker.choices import make_choice
 from lsv.worker.constraints import Constraints, is_constrained
-from lsv.worker.pooling import Gathered
 from lsv.worker.processing import Processing, Processors, end_processing
 
 Int32s = npt.NDArray[np.int32]

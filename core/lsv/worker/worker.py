@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
+from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
 from lsv.platform import Communicator, Device, Event, Group
 from lsv.plugins.catalog import Catalog
@@ -25,10 +26,10 @@ from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
+from lsv.worker.load.dense import make_pool
 from lsv.worker.load.device import batch_limits, connect, open_device
 from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.loaded import load
-from lsv.worker.pooling import Pool
 from lsv.worker.processing import Processors
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
@@ -103,7 +104,7 @@ class Worker:
         declared, captures_prompts = loaded.declared, loaded.backend.captures_prompts
         limits = batch_limits(config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
         self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
-        self._pool = Pool.load(config.pooler, config.model, declared.model.scorer, device.torch_device)
+        self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
         self._slots = Slots(
             capacity=limits.max_rows,
             groups=declared.groups,

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from lsv.capabilities import Capabilities
 from lsv.config import Choices
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
@@ -153,8 +155,11 @@ def test_heads_of_models_that_only_the_adapter_runs_are_refused(tmp_path):
 
 
 def test_models_whose_tokens_see_both_sides_are_not_cached():
-    assert is_cached({}, LANGUAGE, Pooler())
-    assert not is_cached({}, ENCODER, Pooler(task="embed"))
-    assert not is_cached({"is_causal": False}, LANGUAGE, Pooler(task="embed"))
+    flat = Capabilities(dtypes=("float32",), kv_dtypes=("auto",))
+    assert is_cached({}, LANGUAGE, Pooler(), flat)
+    assert not is_cached({}, ENCODER, Pooler(task="embed"), flat)
+    assert not is_cached({"is_causal": False}, LANGUAGE, Pooler(task="embed"), flat)
     with pytest.raises(ConfigError, match="can't generate"):
-        is_cached({"is_causal": False}, LANGUAGE, Pooler())
+        is_cached({"is_causal": False}, LANGUAGE, Pooler(), flat)
+    with pytest.raises(ConfigError, match="this platform"):
+        is_cached({}, ENCODER, Pooler(task="embed"), msgspec.structs.replace(flat, layout="padded"))

@@ -33,13 +33,15 @@ async def test_prompts_of_the_model_go_before_texts(start):
     await site.post("/v1/embeddings", input="b", prompt_name="query")
     assert bytes(site.engine.requests[-1].prompt.ids[1:]) == b"ask: b"
     answer = await site.post("/v1/embeddings", input="b", prompt_name="other")
-    assert answer.status_code == 400 and "query" in answer.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert "query" in answer.json()["error"]["message"]
 
 
 async def test_dimensions_are_for_models_trained_for_them(start):
     site = await start(engine(EMBEDS))
     answer = await site.post("/v1/embeddings", input="b", dimensions=2)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "dimensions"
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "dimensions"
     site = await start(engine(Pooler(task="embed", size=3, dimensions=(1, 2))))
     assert (await site.post("/v1/embeddings", input="b", dimensions=2)).status_code == 200
     assert site.engine.requests[-1].pooling.dimensions == 2
@@ -53,7 +55,8 @@ async def test_dimensions_are_for_models_trained_for_them(start):
 async def test_classify(start):
     site = await start(engine(CLASSIFIES))
     answer = (await site.post("/classify", input=["ab", "c"])).json()
-    assert answer["object"] == "list" and answer["id"].startswith("classify-")
+    assert answer["object"] == "list"
+    assert answer["id"].startswith("classify-")
     assert answer["data"][0] == {"index": 0, "label": "maybe", "probs": [3.0, 98.0, 0.5], "num_classes": 3}
     assert answer["usage"]["total_tokens"] == 5
 
@@ -77,7 +80,10 @@ async def test_rerank(start, path):
 async def test_score(start, path):
     site = await start(engine(RERANKS))
     answer = (await site.post(path, text_1=["a", "bcd"], text_2=["c", "e"])).json()
-    assert [(one["index"], one["object"], one["score"]) for one in answer["data"]] == [(0, "score", 3.0), (1, "score", 5.0)]
+    assert [(one["index"], one["object"], one["score"]) for one in answer["data"]] == [
+        (0, "score", 3.0),
+        (1, "score", 5.0),
+    ]
     one = (await site.post(path, text_1="a", text_2="c")).json()
     assert len(one["data"]) == 1
 
@@ -144,7 +150,14 @@ HOSTILE = {
         {"text_1": "a", "text_2": "b" * ((1 << 20) + 1)},
         {"text_1": "a"},
     ],
-    "/classify": [{"input": []}, {"input": ["a"] * 1025}, {"input": [[]]}, {"input": [["a"]]}, {"input": "a" * 600}, {}],
+    "/classify": [
+        {"input": []},
+        {"input": ["a"] * 1025},
+        {"input": [[]]},
+        {"input": [["a"]]},
+        {"input": "a" * 600},
+        {},
+    ],
     "/pooling": [{"input": []}, {"input": [-1]}, {"input": "a", "task": "win"}, {"input": {"a": 1}}],
 }
 
@@ -163,4 +176,5 @@ async def test_hostile_bodies_are_refused(start, path):
 async def test_answers_of_token_vectors_are_bounded(start):
     site = await start(engine(Pooler(task="embed", size=1 << 20)))
     answer = await site.post("/pooling", input="abcdefgh")
-    assert answer.status_code == 400 and "too many for one answer" in answer.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert "too many for one answer" in answer.json()["error"]["message"]

@@ -68,7 +68,7 @@ def encode(declared: Declared, rows: list[list[int]], types: torch.Tensor | None
     backend.allocate(CacheSpec((), declared.layers, 1, 8, torch.float32), None)
     plan = backend.plan(BatchLayout(lengths, lengths, ()), KVGroup(0, "full", (), 0))
     positions = torch.cat([torch.arange(len(row)) for row in rows])[None]
-    tokens = torch.tensor(sum(rows, []))
+    tokens = torch.tensor([token for row in rows for token in row])
     return run(declared.model, Step(tokens, positions, backend, (plan,), None, torch.arange(len(tokens)), types=types))
 
 
@@ -79,7 +79,8 @@ def test_encoder_equals_transformers(family, head, catalog, tmp_path, ids):
     model = make(family, head, tmp_path)
     config = engine_config(tmp_path, FAMILIES[family][0], max_len=40, cached=False, pooler=Pooler(task="embed"))
     declared = load(config, catalog)
-    assert declared.groups == () and not any(layer.causal for layer in declared.layers)
+    assert declared.groups == ()
+    assert not any(layer.causal for layer in declared.layers)
     second = torch.cat([(torch.arange(len(row)) >= len(row) // 2).long() for row in ids])
     states = encode(declared, ids, second if family in PAIRED else None)
     start = 0

@@ -1,6 +1,6 @@
 """Train what makes the demo's hidden states into vectors by which a question finds its fact, and test it.
 
-`python -m demo_training.retrieval` computes the mean state of every fact and of its phrasings with lsv itself, trains one
+`python -m demo_training.retrieval` computes the mean state of every fact and of its phrasings with lsv, trains one
 linear layer so that a question's vector lies closest to its own fact's, writes the layer and the files of
 sentence-transformers into the checkpoint, and prints how many held-out questions find the right one of ten facts,
 before and after. A phrasing that is held out was never seen with that fact, in this training as in the model's.
@@ -16,10 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from demo_training.chat import dress
 from demo_training.facts import Fact, all_facts
 from demo_training.question import Split, split_of
+from demo_training.skills import draw
 from lsv import LLM, PoolingParams
 
+KINDS = ("people", "towns", "animals", "things", "capitals")
 TEMPERATURE = 0.05
 Pair = tuple[str, str]
 """A question and the fact that answers it."""
@@ -28,6 +31,13 @@ Pair = tuple[str, str]
 def pairs(split: Split) -> list[Pair]:
     """Every phrasing of every fact that falls on this side of the split."""
     return [(ask, fact.answer) for fact in all_facts() for ask in fact.asks if split_of(fact.key(ask)) == split]
+
+
+def dressed(count: int) -> list[Pair]:
+    """So many questions for facts as users put them, with their asides and slips."""
+    rng = Random(0)
+    found = [draw(KINDS[place % len(KINDS)], "train", rng) for place in range(count)]
+    return [(dress(question, rng).messages[-1]["content"], question.answer) for question in found]
 
 
 def cases(count: int, seed: int = 0, choices: int = 10) -> list[tuple[str, list[str], int]]:
@@ -103,7 +113,11 @@ def write(folder: Path, weight: torch.Tensor) -> None:
     dense = {"in_features": inputs, "out_features": outputs, "bias": False, "activation_function": identity}
     for name in ("1_Pooling", "2_Dense"):
         (folder / name).mkdir(exist_ok=True)
-    for name, content in (("modules.json", written), ("1_Pooling/config.json", pooling), ("2_Dense/config.json", dense)):
+    for name, content in (
+        ("modules.json", written),
+        ("1_Pooling/config.json", pooling),
+        ("2_Dense/config.json", dense),
+    ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
     save_file({"linear.weight": weight.bfloat16().contiguous()}, folder / "2_Dense" / "model.safetensors")
 
@@ -111,10 +125,11 @@ def write(folder: Path, weight: torch.Tensor) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the checkpoint")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--dressed", type=int, default=6000)
     parser.add_argument("--questions", type=int, default=100)
     options = parser.parse_args()
-    trained = pairs("train")
+    trained = pairs("train") + dressed(options.dressed)
     known = list(dict.fromkeys(answer for _, answer in trained))
     plain = {"pooling_type": "MEAN", "normalize": False}
     (options.folder / "modules.json").unlink(missing_ok=True)

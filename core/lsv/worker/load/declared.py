@@ -17,8 +17,8 @@ from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
+from lsv.nn.pooling.scoring import make_scorer, without_head
 from lsv.nn.sampling import Sampling
-from lsv.nn.scoring import make_scorer, without_head
 from lsv.offers import ModelOffer, QuantizerOffer
 from lsv.ops import Bindable
 from lsv.platform import Communicator

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.errors import CheckpointError
+from lsv.nn.pooling.states import Gathered, Pool
 from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler
-from lsv.worker.pooling import Gathered, Pool, load_dense
+from lsv.worker.load.dense import load_dense
 
 STATES = torch.randn(11, 6, generator=torch.Generator().manual_seed(3))
 PLACES = torch.arange(1.0, 12.0)[:, None]
@@ -79,16 +80,24 @@ def test_scores_become_probabilities_unless_they_shall_not(activation):
 
 
 def test_a_row_that_is_not_finite_fails_alone():
-    good, bad = (SimpleNamespace(gathered=Gathered("last"), begin=SimpleNamespace(pooling=PoolingParams())) for _ in "ab")
+    good, bad = (
+        SimpleNamespace(gathered=Gathered("last"), begin=SimpleNamespace(pooling=PoolingParams())) for _ in "ab"
+    )
     good.gathered.add(STATES[:1], 0)
     bad.gathered.add(torch.full((1, 6), torch.nan), 0)
     found = Pool(Pooler(task="embed"))([good, bad])
-    assert found[0] is not None and found[1] is None
+    assert found[0] is not None
+    assert found[1] is None
 
 
 def test_dense_layers_of_sentence_transformers(tmp_path):
     weight, bias = torch.randn(4, 6), torch.randn(4)
-    config = {"in_features": 6, "out_features": 4, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+    config = {
+        "in_features": 6,
+        "out_features": 4,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"linear.weight": weight, "linear.bias": bias}, tmp_path / "model.safetensors")
     dense = load_dense(tmp_path, torch.device("cpu"))

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler, PoolingKind
-from lsv.resolve.locate import read_config
-from lsv.weights.checkpoint import SafetensorsSource
-from lsv.weights.pickled import PickledSource, pickled_files
 
 Step = Callable[[Tensor], Tensor]
 """[rows, features] -> [rows, features]."""
-
-_ACTIVATIONS: dict[str, Step] = {
-    "Identity": lambda x: x,
-    "Tanh": torch.tanh,
-    "ReLU": functional.relu,
-    "GELU": functional.gelu,
-    "Sigmoid": torch.sigmoid,
-    "SiLU": functional.silu,
-}
 
 
 class Gathered:
@@ -93,11 +79,6 @@ class Pool:
     def __init__(self, pooler: Pooler = Pooler(), scorer: nn.Module | None = None, dense: Sequence[Step] = ()) -> None:  # noqa: B008 - a frozen record
         self._pooler, self._scorer, self._dense = pooler, scorer, tuple(dense)
 
-    @classmethod
-    def load(cls, pooler: Pooler, folder: str, scorer: nn.Module | None, device: torch.device) -> Pool:
-        """With the dense layers that lie beside a checkpoint. Raises ``CheckpointError``."""
-        return cls(pooler, scorer, [load_dense(Path(folder) / name, device) for name in pooler.dense])
-
     @torch.inference_mode()
     def __call__(self, slots: Sequence[Slot]) -> list[bytes | None]:
         """By slot, float32 little-endian: a vector, or one a token, one after the other; None for what is not finite.
@@ -130,26 +111,3 @@ class Pool:
             states = states[:, : params.dimensions]
         scaled = self._pooler.normalize if params.normalize is None else params.normalize
         return functional.normalize(states, dim=-1) if scaled else states
-
-
-def load_dense(folder: Path, device: torch.device) -> Step:
-    """A ``Dense`` module of sentence-transformers, in float32. Raises ``CheckpointError``."""
-    config = read_config(folder, {})
-    name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
-    if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise CheckpointError(f"{folder}/config.json: activation_function {name:.100} is not one of {known}")
-    pickled = not any(folder.glob("*.safetensors")) and pickled_files(folder)
-    source = PickledSource(folder) if pickled else SafetensorsSource(folder)
-    try:
-        weight, bias = (
-            source.read(key, 0, info.shape[0]).float().clone().to(device) if info else None
-            for key in ("linear.weight", "linear.bias")
-            for info in (source.tensors().get(key),)
-        )
-    finally:
-        source.close()
-    if weight is None or weight.ndim != 2:
-        raise CheckpointError(f"{folder} has no linear.weight, which a dense layer is made of")
-    activate = _ACTIVATIONS[name]
-    return lambda x: activate(functional.linear(x.float(), weight, bias))

@@ -1,0 +1,1 @@
+"""From hidden states to vectors, labels and scores."""
