@@ -68,7 +68,6 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     own = min(longest or _MOST_LENGTH, _own_length(checkpoint) - model.unused_positions)
     length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
     _note_dropped(settings, platform.name, choices)
-    topology = _topology(settings)
     chunked = cached and bool(settings["enable_chunked_prefill"])
     config = EngineConfig(
         model=str(folder),
@@ -103,7 +102,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
-        executor=_choose_executor(settings["executor"], topology, catalog),
+        executor=_choose_executor(settings["executor"], _topology(settings), catalog),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities),
         enforce_eager=settings["enforce_eager"] or not cached,
@@ -118,7 +117,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         step_timeout=settings["step_timeout"],
         load_timeout=settings["load_timeout"],
         reference_ops=settings["reference_ops"],
-        topology=topology,
+        topology=_topology(settings),
         plugins=plugins.names,
         options=settings.plugin_options(),
         overrides=overrides,

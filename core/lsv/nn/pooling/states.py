@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Protocol
@@ -56,12 +57,12 @@ class Gathered:
 
     def states(self) -> Tensor:
         """[1, hidden], or [tokens, hidden] where nothing is pooled."""
-        whole = torch.cat([part.unflatten(-1, (1, -1)) if part.ndim == 1 else part for part in self._parts])
+        whole = torch.cat([part[None] if part.ndim == 1 else part for part in self._parts])
         return whole / self._divisor() if self.kind in ("mean", "sqrt", "weighted") else whole
 
     def _divisor(self) -> float:
-        count = self._count
-        return {"mean": count, "sqrt": count**0.5}.get(self.kind, count * (count + 1) / 2)
+        count = float(self._count)
+        return {"mean": count, "sqrt": math.sqrt(count)}.get(self.kind, count * (count + 1) / 2)
 
 
 class Slot(Protocol):
@@ -89,7 +90,7 @@ class Pool:
         for params, same in groupby(slots, lambda slot: slot.begin.pooling):
             gathered = [slot.gathered.states() for slot in same if slot.gathered is not None]
             vectors = self._finish(torch.cat(gathered), params).float().cpu()
-            for vector in vectors.split([len(states) for states in gathered]):
+            for vector in torch.split(vectors, [len(states) for states in gathered]):
                 sound = bool(vector.isfinite().all())
                 found.append(vector.numpy().astype("<f4").tobytes() if sound else None)
         return found

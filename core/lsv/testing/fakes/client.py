@@ -172,9 +172,9 @@ class FakeClient(ClientBase):
         self.requests.append(admitted)
         if self.failure is not None:
             raise self.failure
-        vectors = [(float(len(prompt.ids)), float(prompt.ids[-1]), 0.5) for prompt in admitted.prompts]
+        vectors: list[Vector] = [(float(len(prompt.ids)), float(prompt.ids[-1]), 0.5) for prompt in admitted.prompts]
         if admitted.pooling is not None and admitted.pooling.kind == "all":
-            return [vector * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
+            return [(*vector,) * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
         return vectors
 
     async def close(self, *, drain: float = 0.0) -> None:

@@ -61,7 +61,7 @@ class Pooled(msgspec.Struct, kw_only=True):
 
     index: int
     object: Literal["pooling"] = "pooling"
-    data: list[list[float]] | list[float] | str
+    data: list[list[float] | float] | str
 
 
 class PoolingResponse(msgspec.Struct, kw_only=True):
