@@ -28,6 +28,7 @@ PROMPT = Prompt(
     text="BCD",
     media=(Media(b"a" * 32, "image", 1, 1, {"pixels": Array("uint8", (2,), b"ab")}),),
     positions=Positions(3, bytes(36), -1),
+    second=2,
 )
 ASKED = {
     "prompts": (PROMPT,),
@@ -93,7 +94,7 @@ def test_every_field_reaches_the_scheduler(scheduled: Admitted):
 
 def test_a_pooling_request_is_the_same_record(scheduled: Admitted):
     given = RequestSpec(**{**ASKED, "sampling": None, "pooling": PoolingParams(normalize=False)})
-    assert scheduled(given).spec.pooling == given.pooling
+    assert scheduled(given).spec.pooling == PoolingParams(normalize=False, task="embed", kind="last")
 
 
 def test_a_new_field_needs_no_edit_on_the_way(scheduled: Admitted):
