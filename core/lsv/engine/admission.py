@@ -45,9 +45,8 @@ class Admission(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, config: EngineConfig, fit: Fit | None, tokenizer: Tokenizer) -> Admission:
         """The bounds of an engine; while it is loading (``fit`` is None), those it was configured with."""
-        length, vocab_size = config.max_model_len, tokenizer.vocab_size
-        if fit is not None:
-            length, vocab_size = fit.max_model_len, fit.vocab_size
+        length = config.max_model_len if fit is None else fit.max_model_len
+        vocab_size = tokenizer.vocab_size if fit is None else fit.vocab_size
         return cls(length, vocab_size, config.max_logprobs, config.pooler, config.served_names[0])
 
     def admit(
