@@ -268,7 +268,7 @@ def test_logits_processors_are_asked_for_by_known_names():
     client = inline(plugins_of(some=SimpleNamespace(api=1, lsv_logits_processors=lsv_logits_processors)))
     for asked, message in (
         ({"tow": 1}, r"there is no logits processor 'tow'; did you mean two\? \(known: one, two\)"),
-        ({"two": {"normalize": 1}}, r"two: Expected `bool`, got `int` - at `\$.normalize`"),
+        ({"two": {"normalize": 1}}, r"two: Expected `bool \| null`, got `int` - at `\$.normalize`"),
     ):
         with pytest.raises(BadRequest, match=message) as refused:
             client.add(make_spec((1, 2), SamplingParams(logits_processors=asked), request_id="a"))
