@@ -24,8 +24,10 @@ _HEADS: Mapping[str, ModelTask] = {
     "ForRewardModel": "reward",
     "ForProcessRewardModel": "reward",
     "ForMaskedLM": "embed",
+    "HeadModel": "generate",
     "Model": "embed",
 }
+"""By the end of an architecture's name; the first one that fits."""
 _ASKED: Mapping[str, ModelTask] = {
     "generate": "generate", "embed": "embed", "embedding": "embed", "classify": "classify", "score": "classify",
     "reward": "reward",
@@ -88,6 +90,8 @@ def _choose_task(
     settings: Settings, architecture: str, sentence: Sentence | None, offer: ModelOffer, choices: Choices
 ) -> ModelTask:
     own: ModelTask = next((task for head, task in _HEADS.items() if architecture.endswith(head)), "generate")
+    if own == "embed" and "embed" not in offer.tasks:
+        own = "generate"  # some families call the whole model so
     why = f"the architecture is {architecture}"
     if own == "generate" and sentence is not None and architecture.endswith("ForCausalLM"):
         own, why = "embed", "modules.json makes vectors of its states"

@@ -44,5 +44,4 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from gpt.OFFERS
     yield from recurrent.OFFERS
     yield from pooling.OFFERS
-    yield ModelOffer("gemma", _GEMMA, "lsv_models.generic:Generic", _TASKS, unstable=_OVERFLOWS)
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)

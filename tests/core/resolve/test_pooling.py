@@ -14,8 +14,9 @@ from lsv.request.pooling import Pooler
 from lsv.resolve.pooling import choose_pooler, is_cached
 from lsv.resolve.sentence import read_sentence
 
-LANGUAGE = ModelOffer("llama", ("LlamaForCausalLM",), "x:y")
-ENCODER = ModelOffer("bert", ("BertModel",), "x:y", causal=False, pooling="cls")
+LANGUAGE = ModelOffer("llama", ("LlamaForCausalLM",), "x:y", ("generate", "embed"))
+WHOLE = ModelOffer("chatglm", ("ChatGLMModel",), "x:y", ("generate",))
+ENCODER = ModelOffer("bert", ("BertModel",), "x:y", ("embed",), causal=False, pooling="cls")
 FALLBACK = ModelOffer("transformers", (), "x:y", fallback=True)
 UNASKED = {"task": "auto", "runner": "auto", "convert": "auto", "pooler_config": None}
 PREFIX = "sentence_transformers.models."
@@ -43,6 +44,7 @@ def choose(folder, architecture, offer=LANGUAGE, *, config=None, **asked) -> Poo
     [
         ("LlamaForCausalLM", "generate", ("generate", "embed", "token_embed", "score")),
         ("LlamaModel", "embed", ("embed", "token_embed", "score")),
+        ("GPT2LMHeadModel", "generate", ("generate", "embed", "token_embed", "score")),
         ("BertForMaskedLM", "embed", ("embed", "token_embed", "score")),
         ("LlamaForSequenceClassification", "classify", ("classify",)),
         ("BertForTokenClassification", "token_classify", ("token_classify",)),
@@ -52,6 +54,10 @@ def choose(folder, architecture, offer=LANGUAGE, *, config=None, **asked) -> Poo
 def test_the_task_follows_from_the_architecture(architecture, task, tasks, tmp_path):
     found = choose(tmp_path, architecture)
     assert (found.task, found.tasks) == (task, tasks)
+
+
+def test_a_name_of_a_bare_model_may_be_that_of_a_whole_one(tmp_path):
+    assert choose(tmp_path, "ChatGLMModel", WHOLE).task == "generate"
 
 
 def test_the_files_of_sentence_transformers_say_how_states_are_pooled(tmp_path):

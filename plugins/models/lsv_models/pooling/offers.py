@@ -20,7 +20,7 @@ def _offer(name: str, load: str, *stems: str, unused_positions: int = 0) -> Mode
     )
 
 
-ENCODERS = (
+OFFERS = (
     _offer("bert", "bert:Bert", "Bert"),
     _offer("roberta", "bert:Roberta", "Roberta", "XLMRoberta", "Camembert", unused_positions=2),
     _offer("distilbert", "distilbert:DistilBert", "DistilBert"),

@@ -20,7 +20,9 @@ OFFERS = (
     _offer("phi3", "rms.phi3:Phi3", "Phi3ForCausalLM", "Phi3Model"),
     _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
     _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),
-    _offer("chatglm", "rms.chatglm:ChatGLM", "ChatGLMModel", "ChatGLMForConditionalGeneration"),
+    ModelOffer(
+        "chatglm", ("ChatGLMModel", "ChatGLMForConditionalGeneration"), "lsv_models.rms.chatglm:ChatGLM", ("generate",)
+    ),
     _offer("granite", "rms.granite:Granite", "GraniteForCausalLM", "GraniteModel"),
     _offer("olmo2", "rms.olmo:Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),
     _offer("olmo3", "rms.olmo:Olmo3", "Olmo3ForCausalLM", "Olmo3Model"),
