@@ -132,6 +132,10 @@ class ShapePolicy:
         """
         return iter(())
 
+    def prepares(self, shape: Shape) -> bool:
+        """Whether steps in this shape, of a kind that is warmed up, are meant to be: one that was not is told of."""
+        return True
+
     def describe(self, shape: Shape) -> str:
         """A shape as the platform's users know it, for the log."""
         return f"({shape.kind}, {shape.rows}, {shape.tokens or shape.query}, {shape.blocks})"

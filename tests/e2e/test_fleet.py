@@ -65,8 +65,8 @@ def fleet(own_server):
 
 def started(own_server, *arguments: str):
     """A server of two processes, once both serve."""
-    server = own_server("--api-server-count", "2", *arguments)
-    until(lambda: b"lsv is ready" in server.log.read_bytes(), 60)
+    server = own_server("--api-server-count", "2", "--drain-timeout", "120", *arguments)  # emulated devices are slow
+    until(lambda: b"lsv is ready" in server.log.read_bytes(), 120)
     return server
 
 
@@ -104,7 +104,7 @@ def test_all_drain_at_the_first_signal(fleet):
         until(lambda: metric(fleet, "num_requests_running") == 6)
         fleet.process.send_signal(signal.SIGTERM)
         assert [one.result()[0] for one in running] == [200] * 6
-    assert fleet.process.wait(30) == 0
+    assert fleet.process.wait(60) == 0
 
 
 def test_bounds_of_accounts_hold_over_all_processes(own_server, tmp_path):

@@ -96,28 +96,30 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.row("F-166", "F-349")
 def test_random_weights_keep_to_random_schemas(tiny_model: Path):
-    llm = LLM(str(tiny_model), max_num_seqs=16)
-    check(llm, 40, seed=1)
+    with LLM(str(tiny_model), max_num_seqs=16) as llm:
+        check(llm, 40, seed=1)
 
 
 def test_so_does_the_demo_model():
-    check(LLM("lsv-demo", max_num_seqs=16), 25, seed=2)
+    with LLM("lsv-demo", max_num_seqs=16) as llm:
+        check(llm, 25, seed=2)
 
 
 @pytest.mark.row("F-170")
 def test_so_they_do_by_another_back_end(tiny_model: Path):
     pytest.importorskip("xgrammar")
-    llm = LLM(str(tiny_model), max_num_seqs=16, guided_decoding_backend="xgrammar")
-    check(llm, 40, seed=6, refused="is not followed")
+    with LLM(str(tiny_model), max_num_seqs=16, guided_decoding_backend="xgrammar") as llm:
+        check(llm, 40, seed=6, refused="is not followed")
 
 
 def test_so_they_do_when_blocks_run_out(tiny_model: Path):
-    llm = LLM(str(tiny_model), max_num_seqs=16, max_model_len=256, num_gpu_blocks_override=18, block_size=16)
+    options: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 18, "block_size": 16}
     schema = {"type": "array", "items": {"type": "integer", "maximum": 999}, "minItems": 12, "maxItems": 14}
     form = StructuredOutputsParams(json=schema, whitespace_pattern=" ?")
     params = SamplingParams(temperature=1.0, max_tokens=200, structured_outputs=form)
-    answers = llm.generate([f"{number}, " for number in range(16)], params, use_tqdm=False)
-    assert llm.stats.preemptions_total, "the pool was not small enough to preempt anybody"
+    with LLM(str(tiny_model), max_num_seqs=16, **options) as llm:
+        answers = llm.generate([f"{number}, " for number in range(16)], params, use_tqdm=False)
+        assert llm.stats.preemptions_total, "the pool was not small enough to preempt anybody"
     for answer in answers:
         if answer.checked().outputs[0].finish_reason == "stop":
             jsonschema.validate(json.loads(answer.outputs[0].text), schema)
@@ -126,11 +128,12 @@ def test_so_they_do_when_blocks_run_out(tiny_model: Path):
 
 @pytest.mark.parametrize("options", [{"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)
 def test_so_they_do_with_steps_in_flight_and_in_processes(tiny_model: Path, options: dict[str, Any]):
-    llm = LLM(str(tiny_model), max_num_seqs=8, **options)
-    check(llm, 12, seed=3)
+    with LLM(str(tiny_model), max_num_seqs=8, **options) as llm:
+        check(llm, 12, seed=3)
 
 
 @pytest.mark.slow
 def test_five_hundred_random_schemas(tiny_model: Path):
     for model, seed in ((str(tiny_model), 4), ("lsv-demo", 5)):
-        check(LLM(model, max_num_seqs=32), 500, seed)
+        with LLM(model, max_num_seqs=32) as llm:
+            check(llm, 500, seed)

@@ -66,6 +66,10 @@ class GraphPolicy(ShapePolicy):
         # With fewer rows than tokens it is no step of single tokens, and there is a row for tokens that fill it up.
         return Shape(_TOKENS, min(tokens - 1, self.limits.max_rows + 1), tokens, blocks, tokens)
 
+    def prepares(self, shape: Shape) -> bool:
+        sizes, size = (self._rows, shape.rows) if shape.kind == _DECODE else (self._tokens, shape.tokens)
+        return _fit(sizes, size) is not None
+
     def warmup(self) -> Iterator[Shape]:
         for tokens in reversed(self._tokens):
             yield self.pad(Shape(_TOKENS, 1, tokens, 1, tokens))

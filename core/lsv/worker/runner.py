@@ -251,8 +251,8 @@ class ModelRunner:
         nn_model.write_item(self.model, item, step)
 
     def _note_miss(self, shape: Shape) -> bool:
-        """Whether steps of this kind are expected to be warmed up; logs each missing shape once."""
-        if shape.kind not in self._warm_kinds:
+        """Whether steps like this are meant to be warmed up; logs each missing shape once."""
+        if shape.kind not in self._warm_kinds or not self.policy.prepares(shape):
             return False
         if shape not in self._missed:
             self._missed.add(shape)

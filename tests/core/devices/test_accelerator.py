@@ -23,6 +23,13 @@ def test_decoding_is_padded_to_few_sizes() -> None:
     assert small.pad(Shape("decode", 3, 1, 3)) == Shape("decode", 3, 1, 3)
 
 
+def test_steps_larger_than_graphs_are_not_meant_to_be_warmed_up() -> None:
+    policy = GraphPolicy(BatchLimits(20, 2048, 64, prompts_captured=True), most=4, tokens=512)
+    assert all(policy.prepares(shape) for shape in policy.warmup())
+    assert not policy.prepares(measure(policy, "decode", *[1] * 5))
+    assert not policy.prepares(measure(policy, "mixed", 1, 512))
+
+
 def measure(policy: GraphPolicy, kind: str, *query: int) -> Shape:
     lengths = np.array(query, np.int32)
     return policy.pad(policy.measure(kind, lengths, lengths + 3))

@@ -161,6 +161,16 @@ def test_a_form_that_is_not_ready_is_counted_and_said_once(
     assert caplog.text.count("Configuration: (form, 1, 30) was not warmed-up!") == 1
 
 
+def test_a_form_that_is_not_meant_to_be_ready_is_not_told_of(
+    drive: Callable[..., Any], device: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Buckets, "prepares", lambda self, shape: shape.query < 30, raising=False)
+    monkeypatch.setattr(type(device), "shapes", lambda self, limits: Buckets(limits))
+    driver = drive(settings={"layout": "padded"})
+    assert not driver.run([(0, 0, 30, True)], [driver.begin(0, [1] * 30)], kind=Kind.PREFILL).unwarmed
+    assert "not warmed-up" not in caplog.text
+
+
 def test_steps_launched_ahead_give_the_same_tokens(drive: Callable[..., Any], plain: list[list[int]]) -> None:
     driver = drive(settings={"in_flight": 2})
     requests = list(enumerate(LENGTHS))

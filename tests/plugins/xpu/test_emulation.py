@@ -21,7 +21,7 @@ from lsv.testing.attention import cover_pairs
 from lsv.testing.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.testing.tiny import tiny
 from lsv_xpu.device import XpuDevice
-from lsv_xpu.emulation.platform import EmulatedXpuPlatform, FakeXpu
+from lsv_xpu.emulation.platform import GRAPH_ROWS, EmulatedXpuPlatform, FakeXpu
 
 SHAPE = Shape("decode", 4, 1, 8)
 GIB = 1 << 30
@@ -246,6 +246,16 @@ def answers(checkpoint: str, quantization: str | None, *on: bool) -> list[tuple[
         assert (llm.stats.prefix_hits_total > 0) == happened["prefix"]
         assert (llm.stats.preemptions_total > 0) == happened["preemption"]
     return found
+
+
+def test_more_rows_than_graphs_have_is_no_miss(checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+    prompts = [{"prompt_token_ids": [5 + row, 6]} for row in range(GRAPH_ROWS + 4)]
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)
+    options: dict[str, Any] = {"dtype": "float32", "skip_tokenizer_init": True, "max_model_len": 64}
+    with LLM(checkpoint, platform="xpu", emulate=True, max_num_seqs=len(prompts), **options) as llm:
+        llm.generate(prompts, params, use_tqdm=False)
+        assert llm.stats.unwarmed_total == 0
+    assert "not warmed-up" not in caplog.text
 
 
 @pytest.fixture(scope="module")
