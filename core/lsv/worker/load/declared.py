@@ -115,11 +115,11 @@ def keep_latents(declared: Declared, backend: AttentionBackend, config: EngineCo
     What the cache holds, and why; None for a model without latent attention.
     """
     modules = [module for module in declared.model.modules() if isinstance(module, LatentAttention)]
+    if not modules or not config.cached:
+        return None
     refusals = [why for module in modules if (why := backend.supports(module.latent_layer)) is not None]
     if refusals:
         return f"keys and values of all heads are cached instead of latents: {refusals[0]}"
-    if not modules:
-        return None
     for module in modules:
         module.absorb()
     model = declared.model
