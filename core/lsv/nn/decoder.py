@@ -144,7 +144,6 @@ class DenseDecoder(Decoder):
         keys.agree("use_qk_norm", self.layer.qk_norm)
         keys.finish(type(self).__name__)
         if is_bare(config) and not c.tied and not self.has_head:
-            log.debug("the checkpoint has no head: it gives vectors alone")
             c = dataclasses.replace(c, tied=True)
         layers = w / "model" / "layers"
         ropes = self.make_ropes(w, c, max_len)

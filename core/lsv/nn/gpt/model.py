@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,7 +20,6 @@ from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
 
-log = logging.getLogger(__name__)
 
 _MASKS = r"\.(attn|attention)\.(masked_)?bias$|\.causal_mask$|rotary_emb\.inv_freq$"
 """Constants that checkpoints of the first versions hold."""
@@ -55,7 +53,6 @@ class Gpt(AttentionModel):
         c, form = self.read(keys)
         keys.finish(type(self).__name__)
         if is_bare(config) and not c.tied:
-            log.warning("the checkpoint has no head: its vectors are right, and answers would mean nothing")
             c, form = replace(c, tied=True), replace(form, head_bias=False)
         self.build(w, c, form, max_len)
 
