@@ -20,7 +20,6 @@ from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
 
-
 _MASKS = r"\.(attn|attention)\.(masked_)?bias$|\.causal_mask$|rotary_emb\.inv_freq$"
 """Constants that checkpoints of the first versions hold."""
 
