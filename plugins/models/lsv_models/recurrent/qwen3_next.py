@@ -25,21 +25,9 @@ from lsv_models.qwen3_moe import Experts
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, with_defaults
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import Stack
+from lsv_models.rms.blocks import OffsetRMSNorm
 
 KINDS = {"linear_attention": "recurrent", "full_attention": "attention"}
-
-
-class OffsetNorm(nn.Module):
-    """RMS normalisation by ``1 + weight`` in float32, in the dtype of x."""
-
-    def __init__(self, w: Weights, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = w.take("weight", (size,))
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed = functional.rms_norm(x.float(), self.weight.shape, None, self.eps)
-        return (normed * (1.0 + self.weight.float())).to(x.dtype)
 
 
 class NormedGate(nn.Module):
@@ -125,7 +113,7 @@ class GatedAttention(Attention):
         parts = (Part("q_proj", wide, 0, wide), heads.part("k_proj"), heads.part("v_proj"))
         self.qkv = Column(w, parts, c.hidden_size, bias=c.attention_bias)
         self.out = heads.out(w, bias=c.attention_bias)
-        self.q_norm, self.k_norm = (OffsetNorm(w / name, c.head_dim, c.norm_eps) for name in ("q_norm", "k_norm"))
+        self.q_norm, self.k_norm = (OffsetRMSNorm(w / name, c.head_dim, c.norm_eps) for name in ("q_norm", "k_norm"))
         self.rope = rope
         self.layer = heads.layer(layer)
         self.heads, self.kv_heads, self.head_dim = c.heads, c.kv_heads, c.head_dim
@@ -162,7 +150,7 @@ class SharedExpert(nn.Module):
 
 class Qwen3Next(Stack):
     ignores = (*Stack.ignores, r"^mtp\.")
-    make_norm = OffsetNorm
+    make_norm = OffsetRMSNorm
     mixer: ClassVar[type[DeltaMixer]] = DeltaMixer
     experts: ClassVar[int] = 512
     """How many there are where config.json does not say."""
@@ -196,7 +184,7 @@ class Qwen3Next(Stack):
                 if experts.sparse(i)
                 else GatedMLP(place / "mlp", c.hidden_size, c.intermediate_size, c.activation)
             )
-            return HybridLayer(place, c, mixer, mlp, norm=OffsetNorm)
+            return HybridLayer(place, c, mixer, mlp, norm=OffsetRMSNorm)
 
         layers = map(layer, range(c.layers))
         super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from lsv.nn.dtypes import model_dtype
 from lsv.nn.embed import Embed, Head
 from lsv.nn.model import AttentionModel
 from lsv.nn.norm import RMSNorm
@@ -50,7 +51,7 @@ class Stack(AttentionModel):
         self.vocab_size, hidden = sizes
         self.embed = Embed(w / names.embed, self.vocab_size, hidden)
         self.layers = nn.ModuleList(layers)
-        self.norm = WeightTyped(type(self).make_norm(w / names.norm, hidden, eps))
+        self.norm = ModelTyped(type(self).make_norm(w / names.norm, hidden, eps))
         self.head = Head(w / names.head, self.vocab_size, hidden, tied=self.embed if tied else None)
         if tied:
             self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
@@ -62,13 +63,13 @@ class Stack(AttentionModel):
         return name
 
 
-class WeightTyped(nn.Module):
-    """A norm whose input may be in float32 and whose output is in the dtype of its weight."""
+class ModelTyped(nn.Module):
+    """A norm whose input may be in float32 and whose output is in the model's dtype."""
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: RMSNorm) -> None:
         super().__init__()
         self.norm = norm
-        self.dtype = next(norm.parameters()).dtype
+        self.dtype = model_dtype(norm.spec().dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(x.to(self.dtype))  # type: ignore[no-any-return]
@@ -91,7 +92,7 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, norm: RMSNorm, mixer: nn.Module, *, wide: bool) -> None:
         super().__init__()
-        self.norm, self.mixer, self.wide = WeightTyped(norm), mixer, wide
+        self.norm, self.mixer, self.wide = ModelTyped(norm), mixer, wide
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         y = self.mixer(self.norm(x), step)
