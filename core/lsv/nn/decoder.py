@@ -36,7 +36,8 @@ class DecoderLayer(Bindable):
 
     op: ClassVar[str] = "layer.other"
     """What ``reference`` computes. ``"layer"`` is the pre-norm block, ``x + attn(before_attn(x))`` and then
-    ``x + mlp(before_mlp(x))``: fused kernels compute exactly that, so only such a block may take the name."""
+    ``x + mlp(before_mlp(x))``: fused kernels compute exactly that, so only such a block may take the name. Norms of
+    another op make it another op by themselves."""
     norm: ClassVar[type[RMSNorm]] = RMSNorm
     """The class of its norms, those of q and k among them."""
     norms: ClassVar[Mapping[str, str]] = {"before_attn": "input_layernorm", "before_mlp": "post_attention_layernorm"}
@@ -86,7 +87,8 @@ class DecoderLayer(Bindable):
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
         format = joint_format(attn.format, mlp.format)
-        op = attn.op.replace(Attention.op, self.op, 1)
+        norms = {getattr(self, place).spec().op for place in self.norms} - {RMSNorm.op}
+        op = ".".join((attn.op.replace(Attention.op, self.op, 1), *sorted(norms)))
         return OpSpec(op, attn.dtype, format, {**mlp.shape, **attn.shape}, attn.flags | mlp.flags | {mlp.op})
 
     def _gated_mlp(self, w: Weights, c: DecoderConfig) -> GatedMLP:

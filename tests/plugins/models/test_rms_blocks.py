@@ -29,6 +29,7 @@ FAMILIES = {
     "hunyuan": ("hunyuan_v1_dense", HEADS, "layer.late_norm"),
     "ernie4_5": ("ernie4_5", HEADS, "layer.rope.pairs"),
     "internlm3": ("internlm3", HEADS, "layer"),
+    "phimoe": ("phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}, "layer.layer_norm.biased"),
 }
 
 

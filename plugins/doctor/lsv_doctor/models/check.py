@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from lsv import LLM, SamplingParams
-from lsv.errors import LsvError
+from lsv.errors import ConfigError, LsvError
 from lsv.platform import Communicator, Group
 from lsv.plugins import load
 from lsv.weights.quantizer import PlainLinear
@@ -40,10 +41,11 @@ ALL_AT_ONCE: Mapping[str, Any] = {
     "max_num_batched_tokens": 24,
     "enable_chunked_prefill": True,
     "enable_prefix_caching": True,
-    "num_gpu_blocks_override": 18,
     "block_size": 16,
 }
-"""Prompts come in chunks among answers, share prefixes, and lose their blocks."""
+"""Prompts come in chunks among answers, share prefixes, and, with few blocks, lose theirs."""
+_BLOCKS = (18, 36, 72, 144)
+"""The first number that holds one request is taken: layers of several kinds have blocks of their own."""
 
 
 @dataclass
@@ -85,9 +87,7 @@ def _verdict(order: Order, known: Known, state: Any, detail: str) -> Verdict:
 
 
 def _compare(order: Order, folder: Path, reference: Reference, padding: int | None, known: Known) -> str:
-    with LLM(
-        str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=_LENGTH, max_logprobs=-1, **ALL_AT_ONCE
-    ) as llm:
+    with _open(folder) as llm:
         _look(llm, known)
         shown = SamplingParams(
             temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False, logprobs=-1, prompt_logprobs=-1
@@ -97,6 +97,19 @@ def _compare(order: Order, folder: Path, reference: Reference, padding: int | No
         again = llm.generate(list(_prompts(order)), hidden, use_tqdm=False)
         known.met = _met(llm)
     return find_difference([*whole, *again], reference.log_probabilities, padding)
+
+
+def _open(folder: Path) -> LLM:
+    options: dict[str, Any] = {
+        "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "max_model_len": _LENGTH,
+        "max_logprobs": -1,
+    }
+    for blocks in _BLOCKS[:-1]:
+        with suppress(ConfigError):
+            return LLM(str(folder), num_gpu_blocks_override=blocks, **options, **ALL_AT_ONCE)
+    return LLM(str(folder), num_gpu_blocks_override=_BLOCKS[-1], **options, **ALL_AT_ONCE)
 
 
 def _prompts(order: Order) -> Iterator[Any]:

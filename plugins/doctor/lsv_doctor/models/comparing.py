@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 TOLERANCE = 1e-4
+"""Of the largest log probability, and of one at least: float32 has no more digits."""
 TIE = 1e-4
 """Two tokens whose log probabilities differ by less are equally likely."""
 
@@ -54,6 +55,7 @@ def _differs(found: Mapping[int, Any], wanted: torch.Tensor) -> str:
         return f"there is a token {int(ids.max())}, of {len(wanted)}"
     gaps = (given - wanted[ids]).abs()
     worst = int(gaps.nan_to_num(float("inf")).argmax())
-    if bool(gaps[worst] <= TOLERANCE):
+    largest = float(wanted[wanted.isfinite()].abs().max())
+    if bool(gaps[worst] <= TOLERANCE * max(1.0, largest)):
         return ""
     return f"log probability of {int(ids[worst])} is {float(given[worst]):.4f}, not {float(wanted[ids[worst]]):.4f}"

@@ -136,18 +136,27 @@ def _cut(piece: Piece, path: str, stacks: Mapping[str, Piece]) -> Piece:
 def skipped(lm: nn.Module) -> Iterator[None]:
     """While a pass runs on meta, experts that run by the model's own code give what they get: which of them is asked
     depends on values. What else is chosen by values is taken to choose all. Linear layers only say how wide they are:
-    weights that are quantised while loading have no form yet.
+    weights that are quantised while loading have no form yet. Raises ``Refused`` where a module does not call one of
+    its own: code that reads its weight instead would read what a kernel or a weight format has made of it.
     """
     modules = [module for module in lm.modules() if type(module).__name__.endswith("Experts") and not _is_ours(module)]
     linears = [module for module in lm.modules() if isinstance(module, Linear)]
+    called: set[int] = set()
+    owners = [module for module in lm.modules() if any(isinstance(part, Linear) for part in module.children())]
+    hooks = [owner.register_forward_pre_hook(lambda owner, given: called.add(id(owner))) for owner in owners]
     for module in modules:
         module.forward = _give_back
     for linear in linears:
-        linear.forward = partial(_widen, linear.layer.width)  # type: ignore[method-assign]
+        linear.forward = partial(_widen, linear, called)  # type: ignore[method-assign]
     try:
         with assumed.patch(meta_nonzero_assume_all_nonzero=True):
             yield
+        for part in (part for owner in owners if id(owner) in called for part in owner.children()):
+            if isinstance(part, Linear) and id(part) not in called:
+                raise Refused(f"its code reads the weight of {part.layer.name} without calling the layer")
     finally:
+        for hook in hooks:
+            hook.remove()
         for module in (*modules, *linears):
             del module.forward
 
@@ -156,8 +165,9 @@ def _is_ours(module: nn.Module) -> bool:
     return isinstance(module, Experts)
 
 
-def _widen(width: int, x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], width)
+def _widen(linear: Linear, called: set[int], x: torch.Tensor) -> torch.Tensor:
+    called.add(id(linear))
+    return x.new_empty(*x.shape[:-1], linear.layer.width)
 
 
 def _give_back(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

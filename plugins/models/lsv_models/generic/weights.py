@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -30,7 +32,10 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
             if plan.style(name) == "colwise":
                 raise Refused(f"{name} would have to be split over ranks; use tensor_parallel_size 1")
             parameter.requires_grad_(False)
-            w.adopt(parameter, layout.pieces(name), exact=not parameter.is_floating_point())
+            pieces = layout.pieces(name)
+            if sum(math.prod(part.stop - part.start for part in piece.target) for piece in pieces) != parameter.numel():
+                raise Refused(f"checkpoints hold only a part of {name}")
+            w.adopt(parameter, pieces, exact=not parameter.is_floating_point())
 
 
 def _as_parameter(module: nn.Module, key: str) -> None:
