@@ -151,9 +151,8 @@ def main() -> int:
     given = [one for one in sys.argv[1:] if one != "--write"]
     if "--write" in sys.argv[1:]:
         results = read_results(Path(given[0])) if given else {}
-        classes = with_results(list_classes(read_classes()), results)
-        write_classes(classes)
-        DOCUMENT.write_text(page({one.architecture: one for one in classes}), encoding="utf-8")
+        write_classes(with_results(list_classes(read_classes()), results))
+        DOCUMENT.write_text(page(read_classes()), encoding="utf-8")
     for state, count in Counter(one.state or "unchecked" for one in read_classes().values()).most_common():
         print(f"{count:5} {state}")
     return 0
