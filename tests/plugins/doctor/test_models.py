@@ -124,8 +124,8 @@ def expected(ids: Any) -> torch.Tensor:
     ("changes", "difference"),
     [
         ({}, ""),
-        ({"shift": 5e-5}, ""),
-        ({"shift": 2e-4}, "position 0: log probability"),
+        ({"shift": 2e-4}, ""),
+        ({"shift": 1e-3}, "position 0: log probability"),
         ({"shift": float("nan")}, "log probability of 0 is nan"),
         ({"tokens": [0, 2]}, "token 2 is 4.0e.00 less likely"),
         ({"error": "no room"}, "fails: no room"),
