@@ -10,19 +10,26 @@ import torch
 import triton
 import triton.language as tl
 
+from lsv.adapters.slots import AdapterSlots
+from lsv.nn.step import TokenAdapters
+from lsv.offers import OpSpec
+from lsv.ops import Kernel
 from lsv_triton.device_table import launch
 
 
 @triton.jit
 def _project(
     x,  # [tokens, inputs]
-    weights,  # [slots, outputs, inputs]; the last axis is dense
+    weights,  # [slots, outputs, inputs]
     slots,  # int32 [tokens], -1: none
     out,  # [tokens, outputs]
     inputs,
     outputs,
     x_stride,
     out_stride,
+    slot_stride,  # of weights, as the next two
+    output_stride,
+    input_stride,
     ADD: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -33,13 +40,13 @@ def _project(
     slot = tl.load(slots + token).to(tl.int64)
     place = out + token * out_stride + output
     if slot >= 0:
-        rows = weights + slot * outputs * inputs + output.to(tl.int64)[:, None] * inputs
+        rows = weights + slot * slot_stride + output.to(tl.int64)[:, None] * output_stride
         sums = tl.zeros((OUTPUTS,), tl.float32)
         for start in range(0, inputs, INPUTS):
             input = start + tl.arange(0, INPUTS)
             value = tl.load(x + token * x_stride + input, mask=input < inputs, other=0.0).to(tl.float32)
             mask = there[:, None] & (input < inputs)[None, :]
-            weight = tl.load(rows + input[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = tl.load(rows + input[None, :] * input_stride, mask=mask, other=0.0).to(tl.float32)
             sums += tl.sum(weight * value[None, :], axis=1)
         if ADD:
             sums += tl.load(place, mask=there, other=0.0).to(tl.float32)
@@ -49,7 +56,10 @@ def _project(
 
 
 def shrink(x: torch.Tensor, slots: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    """x [T, in], slots int32 [T] (-1: none), a [slots, rank, in] -> float32 [T, rank], 0 where there is no adapter."""
+    """x [T, in], slots int32 [T] (-1: none), a [slots, rank, in] -> float32 [T, rank], 0 where there is no adapter.
+
+    Weights, here and in ``expand``, may be any view: of several projections' matrices, or of one that is transposed.
+    """
     out = torch.empty((len(x), a.shape[1]), dtype=torch.float32, device=x.device)
     _run("shrink", x, a, slots, out, add=False)
     return out
@@ -62,6 +72,25 @@ def expand(y: torch.Tensor, h: torch.Tensor, slots: torch.Tensor, b: torch.Tenso
     """
     _run("expand", h, b, slots, y, add=True)
     return y
+
+
+class AddAdapters(Kernel):
+    """``lsv.adapters.slots.AdapterSlots``: adds to y in place, with a launch for all that goes in and one for each part
+    that comes out.
+    """
+
+    def __init__(self, module: AdapterSlots, spec: OpSpec) -> None:
+        self._module = module
+
+    def forward(self, y: torch.Tensor, x: torch.Tensor, tokens: TokenAdapters) -> torch.Tensor:
+        module, y = self._module, y.contiguous()
+        b, rank = module.get_buffer("b").mT, module.rank
+        low = shrink(x.reshape(-1, x.shape[-1]), tokens.slots, module.get_buffer("a").flatten(1, 2))
+        rows = y.view(-1, y.shape[-1])
+        module.rescale_rows(rows, tokens)
+        for source, start, stop in module.parts:
+            expand(rows[:, start:stop], low[:, source * rank : (source + 1) * rank], tokens.slots, b[:, start:stop])
+        return y
 
 
 def shrink_reference(x: torch.Tensor, slots: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
@@ -77,11 +106,10 @@ def expand_reference(y: torch.Tensor, h: torch.Tensor, slots: torch.Tensor, b: t
 
 
 def _run(op: str, x: torch.Tensor, weights: torch.Tensor, slots: torch.Tensor, out: torch.Tensor, *, add: bool) -> None:
-    x, weights = x.contiguous(), weights.contiguous()
     outputs, inputs = weights.shape[1:]
     tile = launch(op, x.device)
     many = min(tile["outputs"], triton.next_power_of_2(outputs))
     _project[(len(x), triton.cdiv(outputs, many))](
-        x, weights, slots, out, inputs, outputs, x.stride(0), out.stride(0),
+        x, weights, slots, out, inputs, outputs, x.stride(0), out.stride(0), *weights.stride(),
         ADD=add, OUTPUTS=many, INPUTS=min(tile["inputs"], triton.next_power_of_2(inputs)), num_warps=tile.warps,
     )  # fmt: skip

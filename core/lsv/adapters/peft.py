@@ -1,0 +1,213 @@
+"""``adapter_config.json`` as PEFT writes it: which modules an adapter changes, and by how much. Imports no torch.
+
+Source: ``peft.tuners.lora.config.LoraConfig`` and ``peft.tuners.lora.model``, release 0.17.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lsv.errors import BadRequest, CheckpointError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""The files that hold an adapter's weights; the first that is there counts."""
+_NAME = re.compile(r"[\w.\-:/@]{1,200}")
+_PIECE = 1 << 20
+
+_HARMLESS = frozenset(
+    ("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "r",
+     "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "fan_in_fan_out", "layers_to_transform",
+     "layers_pattern", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "init_lora_weights",
+     "modules_to_save", "loftq_config", "eva_config", "runtime_config", "qalora_group_size", "peft_version",
+     "megatron_core", "corda_config", "lora_ga_config")
+)  # fmt: skip
+"""Keys that are read here, or that say how an adapter was trained."""
+_REFUSED: Mapping[str, str] = {
+    "use_qalora": "QALoRA pools the inputs of its layers",
+    "use_bdlora": "block-diagonal adapters are of another form",
+    "lora_bias": "biases of adapters are not served",
+    "ensure_weight_tying": "an embedding's adapter is not taken over to the head",
+    "trainable_token_indices": "changed rows of the embedding are not served",
+    "target_parameters": "adapters of parameters that are no linear layers (stacked experts) are not served",
+    "layer_replication": "layers can't be repeated",
+    "megatron_config": "layers of Megatron are not served",
+    "alora_invocation_tokens": "adapters that are active from some token on are not served",
+    "arrow_config": "routed adapters are not served",
+}
+"""Keys that change what an adapter computes and are not honoured, with the reason."""
+_ALTERS_BASE = ("pissa", "olora", "loftq", "corda")
+"""Values of ``init_lora_weights`` that begin so have taken something out of the base model's weights."""
+
+
+class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served of an adapter's configuration."""
+
+    rank: int
+    alpha: float
+    targets: str | tuple[str, ...]
+    """A regular expression that matches whole names of modules, or their last components."""
+    ranks: Mapping[str, int] = {}
+    """Other ranks, by a regular expression that matches the end of a module's name."""
+    alphas: Mapping[str, float] = {}
+    rank_stabilised: bool = False
+    """Whether the scale is alpha / sqrt(rank)."""
+    saved: tuple[str, ...] = ()
+    """The last components of modules that the adapter has whole copies of."""
+    magnitudes: bool = False
+    """Whether outputs are brought to magnitudes of their own (DoRA)."""
+
+    @property
+    def largest_rank(self) -> int:
+        return max((self.rank, *self.ranks.values()))
+
+    def rank_of(self, module: str) -> int:
+        return self.ranks.get(self._pattern(module), self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """What the product of a module's two matrices is multiplied by."""
+        rank, alpha = self.rank_of(module), self.alphas.get(self._pattern(module), self.alpha)
+        return alpha / math.sqrt(rank) if self.rank_stabilised else alpha / rank
+
+    def means(self, module: str) -> bool:
+        """Whether the adapter is for a module."""
+        if isinstance(self.targets, str):
+            return self.targets == "all-linear" or re.fullmatch(self.targets, module) is not None
+        return any(f".{module}".endswith(f".{name}") for name in self.targets)
+
+    def _pattern(self, module: str) -> str:
+        """The key of ``ranks`` and ``alphas`` that means a module; PEFT takes the first of both that does."""
+        keys = (*self.ranks, *self.alphas)
+        return next((key for key in keys if re.match(rf"(.*\.)?({key})$", module)), module)
+
+
+def read_config(folder: Path) -> PeftConfig:
+    """Raises ``CheckpointError`` for a folder without a configuration, and by name for what is not served."""
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no {CONFIG}: it is not an adapter as PEFT writes them") from None
+    except (OSError, ValueError, RecursionError) as cause:
+        raise CheckpointError(f"{path} is not valid JSON: {cause}") from cause
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    _refuse(path, found)
+    config = PeftConfig(
+        rank=_take(path, found, "r", int, 8),
+        alpha=_take(path, found, "lora_alpha", float, 8.0),
+        targets=_targets(path, found),
+        ranks=_pattern(path, found, "rank_pattern", int),
+        alphas=_pattern(path, found, "alpha_pattern", float),
+        rank_stabilised=_take(path, found, "use_rslora", bool, False),
+        saved=_names(path, found, "modules_to_save"),
+        magnitudes=_take(path, found, "use_dora", bool, False),
+    )
+    if min((config.rank, *config.ranks.values())) < 1:
+        raise CheckpointError(f"{path}: ranks must be at least 1")
+    return config
+
+
+def digest(folder: Path) -> bytes:
+    """The sha256 of an adapter's files. Raises ``CheckpointError`` where one is missing."""
+    found = hashlib.sha256()
+    for path in (folder / CONFIG, weights_file(folder)):
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(_PIECE):
+                    found.update(piece)
+        except OSError as cause:
+            raise CheckpointError(f"can't read {path}: {cause.strerror}") from cause
+        found.update(b"\0")
+    return found.digest()
+
+
+def check_name(name: str) -> None:
+    """Raises ``BadRequest`` for what is no name of a model."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"an adapter's name is up to 200 letters, digits and ._-:/@, got {name!r:.100}", param="lora_name"
+        )
+
+
+def weights_file(folder: Path) -> Path:
+    """The file of an adapter's weights. Raises ``CheckpointError`` where there is none."""
+    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{folder} has neither {' nor '.join(WEIGHTS)}")
+    return path
+
+
+def _refuse(path: Path, found: Mapping[str, Any]) -> None:
+    kind = found.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise CheckpointError(f"{path}: peft_type {kind!r:.100} is not served; LORA is")
+    if found.get("bias", "none") != "none":
+        raise CheckpointError(f"{path}: bias {found['bias']!r:.100} is not served: its biases belong to the base model")
+    begun = found.get("init_lora_weights")
+    if isinstance(begun, str) and begun.lower().startswith(_ALTERS_BASE):
+        raise CheckpointError(
+            f"{path}: init_lora_weights {begun!r:.100} changes the base model's weights: save the adapter converted to "
+            "an ordinary one (path_initial_model_for_weight_conversion of PEFT)"
+        )
+    for key, value in found.items():
+        if key in _REFUSED and value:
+            raise CheckpointError(f"{path}: {key}: {_REFUSED[key]}; merge the adapter into its model's weights")
+        if key not in _HARMLESS and key not in _REFUSED and key != "bias" and value:
+            raise CheckpointError(f"{path}: {key}={value!r:.100} is not known, and may change results")
+
+
+def _names(path: Path, found: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = found.get(key) or ()
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        raise CheckpointError(f"{path}: {key} must be a list of names, got {names!r:.100}")
+    return tuple(names)
+
+
+def _targets(path: Path, config: Mapping[str, Any]) -> str | tuple[str, ...]:
+    found = config.get("target_modules")
+    if not found and config.get("modules_to_save"):
+        return ()
+    if isinstance(found, str) and found:
+        _check_pattern(path, "target_modules", found)
+        return found
+    if isinstance(found, Sequence) and found and all(isinstance(name, str) and name for name in found):
+        return tuple(found)
+    raise CheckpointError(f"{path}: target_modules must be a list of names, or a regular expression")
+
+
+def _take(path: Path, found: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = found.get(key, default)
+    if not _is(kind, value):
+        raise CheckpointError(f"{path}: {key} must be a number, got {value!r:.100}")
+    return kind(value)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, int) or (kind is float and isinstance(value, float) and math.isfinite(value))
+
+
+def _pattern(path: Path, found: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+    patterns = found.get(key) or {}
+    if not isinstance(patterns, dict) or not all(_is(kind, value) for value in patterns.values()):
+        raise CheckpointError(f"{path}: {key} must map names to numbers, got {patterns!r:.100}")
+    for pattern in patterns:
+        _check_pattern(path, key, pattern)
+    return {name: kind(value) for name, value in patterns.items()}
+
+
+def _check_pattern(path: Path, key: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as cause:
+        raise CheckpointError(f"{path}: {key} {pattern!r:.100} is not a regular expression: {cause}") from cause

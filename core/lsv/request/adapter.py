@@ -1,0 +1,56 @@
+"""Adapters: small changes to a model's weights that requests ask for by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lsv.errors import BadRequest
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """An adapter that an engine has loaded."""
+
+    id: int
+    """Names it in the engine: counts up from 1, and is never used again."""
+
+    name: str
+    """What requests call it."""
+
+    path: str
+    """The folder it was read from."""
+
+    digest: bytes
+    """The hash of its files: KV blocks are only the same if this is."""
+
+
+class LoRARequest(msgspec.Struct, frozen=True):
+    """An adapter for a request, as vLLM's users name it: its name, a number that no other has, and its folder.
+
+    Raises ``BadRequest`` for a number below 1, and without a name or a folder.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+    long_lora_max_len: int | None = None
+    base_model_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.lora_int_id < 1:
+            raise BadRequest(f"lora_int_id must be at least 1, got {self.lora_int_id}", param="lora_request")
+        if not self.lora_name or not self.lora_path:
+            raise BadRequest("a LoRARequest needs lora_name and lora_path", param="lora_request")
+        if self.long_lora_max_len is not None:
+            raise BadRequest("long_lora_max_len: adapters never change the rope's scaling", param="lora_request")
+
+    @property
+    def name(self) -> str:
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        return self.lora_int_id
+
+    @property
+    def path(self) -> str:
+        return self.lora_path

@@ -1,0 +1,139 @@
+"""Adapters are read while others are answered: over a fake worker that reads for as long as the test wants."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lsv.adapters import registry
+from lsv.config import AdapterOptions, OptionValue
+from lsv.engine.engine import Engine
+from lsv.engine.messages import Submit, Update
+from lsv.errors import BadRequest, CheckpointError, ErrorRecord, NotYet
+from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
+from lsv.scheduler.outcome import AdapterRequests
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_spec
+
+
+class ReadingExecutor(FakeExecutor):
+    """Reads adapters until it is told that they are there, or of what is wrong with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: bool | CheckpointError = False
+        self.asked: list[str] = []
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        self.asked.append(order)
+        if isinstance(self.there, CheckpointError):
+            raise self.there
+        if not self.there:
+            raise NotYet("it is being read")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}')
+        (tmp_path / name / "adapter_model.safetensors").write_bytes(b"")
+    return tmp_path
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> ReadingExecutor:
+    monkeypatch.setattr(registry, "_AGAIN", 0.0)
+    return ReadingExecutor()
+
+
+@pytest.fixture
+def engine(folder: Path, executor: ReadingExecutor) -> Engine[str]:
+    options = AdapterOptions(slots=1, max_rank=16, host=4, folder=str(folder))
+    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), now=FakeClock())
+    engine.start(lambda *_: None)
+    return engine
+
+
+def ask(id: int, adapter: str = "", **params: object) -> Submit:
+    params = {"temperature": 0.0, "max_tokens": 4, **params}
+    spec = make_spec((1, 2, 3 + id), SamplingParams(**params), request_id=f"r{id}", adapter=adapter)
+    return Submit(id=id, spec=spec)
+
+
+def ended(engine: Engine[str], most: int = 3000) -> dict[int, Update]:
+    """The last updates of requests that end in so many steps."""
+    found: dict[int, Update] = {}
+    for _ in range(most):
+        for update in engine.step().get("a", ()):
+            if update.finish is not None:
+                found[update.id] = update
+        if not engine.has_work:
+            break
+        if engine.stalled:
+            time.sleep(0.001)  # for the thread that reads
+    return found
+
+
+def test_a_request_waits_for_its_adapter_and_others_do_not(engine: Engine[str], executor: ReadingExecutor) -> None:
+    for id, adapter in enumerate(("", "one", "one")):
+        engine.submit("a", ask(id, adapter))
+    while not executor.asked:
+        engine.step()
+    assert ended(engine, 20).keys() <= {0}
+    assert engine.stats.running == 0
+    assert engine.has_work
+    assert set(executor.asked) == {"load_adapter"}
+    executor.there = True
+    assert {id: update.finish for id, update in ended(engine).items()} == dict.fromkeys((1, 2), FinishReason.LENGTH)
+    assert [adapter.name for adapter in engine.adapters.listed] == ["one"]
+
+
+def test_who_waits_for_what_is_told(engine: Engine[str], executor: ReadingExecutor) -> None:
+    executor.there = True
+    for name in ("one", "two"):
+        engine.adapters.load(name, str(engine.config.adapters.folder) + f"/{name}")
+    engine.submit("a", ask(0, "one"))
+    engine.submit("a", ask(1, "two"))
+    engine.step()
+    assert engine.stats.adapters == AdapterRequests(("one",), ("two",))
+    ended(engine)
+    assert engine.stats.adapters == AdapterRequests((), ())
+
+
+def test_what_refuses_an_adapter_ends_its_requests(engine: Engine[str], executor: ReadingExecutor) -> None:
+    engine.submit("a", ask(0, "one"))
+    engine.submit("a", ask(1, "two"))
+    executor.there = CheckpointError("it is for another model")
+    found = ended(engine)
+    assert {found[id].error.message for id in (0, 1)} == {"it is for another model"}
+    assert not engine.adapters.listed
+
+
+def test_a_search_waits_where_it_is_asked(engine: Engine[str], executor: ReadingExecutor) -> None:
+    executor.there = True
+    engine.submit("a", ask(0, "one", use_beam_search=True, n=2))
+    assert ended(engine)[0].finish is FinishReason.LENGTH
+
+
+def test_orders_are_answered_when_they_are_done(engine: Engine[str], executor: ReadingExecutor, folder: Path) -> None:
+    told: list[ErrorRecord | None] = []
+    order = {"name": "x", "path": str(folder / "one")}
+    engine.adapters.carry_out("load_adapter", order, told.append)
+    engine.step()
+    assert not told
+    engine.adapters.carry_out("load_adapter", order, told.append)
+    assert "is taken" in told.pop().message
+    executor.there = True
+    ended(engine)
+    assert told == [None]
+    engine.adapters.carry_out("unload_adapter", {"name": "x"}, told.append)
+    assert told == [None, None]
+    with pytest.raises(BadRequest, match=r"has no adapter_config\.json"):
+        engine.adapters.load("y", str(folder))
