@@ -1,0 +1,1 @@
+"""Drafts: tokens that are proposed cheaply, and verified beside the one they would follow."""

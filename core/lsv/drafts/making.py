@@ -1,0 +1,38 @@
+"""The drafter of a worker, and what it can't be combined with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lsv.config import EngineConfig, Reason
+from lsv.drafts.drafter import Drafter
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup
+from lsv.offers import DrafterOffer
+from lsv.plugins.catalog import Catalog
+
+
+def make_drafter(config: EngineConfig, catalog: Catalog, groups: Sequence[KVGroup]) -> Drafter | None:
+    """None where nothing is drafted. Raises ``ConfigError`` where drafts could not be taken back."""
+    if config.drafts is None:
+        return None
+    if any(group.kind == "state" for group in groups):
+        raise ConfigError(
+            "speculative_config: the model has recurrent layers, whose states can't be taken back where a draft is "
+            "wrong: leave it out",
+            param="speculative_config",
+        )
+    return _make(config, catalog)
+
+
+def weigh_drafter(config: EngineConfig, catalog: Catalog) -> tuple[Reason, ...]:
+    """The bytes of the device's memory that the drafter will take; empty for none. Raises ``StartError``."""
+    size = 0 if config.drafts is None else _make(config, catalog).weigh(config, catalog)
+    return (Reason("drafter", str(size), f"what {config.drafts.drafter} drafts by"),) if config.drafts and size else ()
+
+
+def _make(config: EngineConfig, catalog: Catalog) -> Drafter:
+    assert config.drafts is not None
+    made = catalog.load(catalog.find(DrafterOffer, config.drafts.drafter))(config.drafts)
+    assert isinstance(made, Drafter)
+    return made

@@ -1,0 +1,56 @@
+"""What is drafted for one sequence, and with what luck."""
+
+from __future__ import annotations
+
+_TRIES = 2.0
+"""What a first guess of the chance weighs."""
+_SHORTEST, _LONGEST = 2, 16
+"""Tokens from one guess to the next while drafts do not pay: after one that was right, and after several wrong ones."""
+_MEMORY = 0.93
+"""What an observation weighs after the next one: the last dozen count."""
+
+
+class Drafting:
+    """The drafts that wait to be verified behind a sequence's last token, and how often such ones were right.
+
+    A draft counts once all before it were right. ``chance`` is that of such a one; the i-th of several is right with
+    ``chance ** i``.
+    """
+
+    __slots__ = ("_hits", "_tries", "is_guess", "pause", "proposed", "turn")
+
+    def __init__(self, chance: float = 0.5) -> None:
+        """``chance`` is a first guess."""
+        self._hits, self._tries = chance * _TRIES, _TRIES
+        self.pause = _SHORTEST
+        """While drafts do not pay, of so many tokens one is guessed."""
+        self.turn = 0
+        """The step from which on one may be guessed again."""
+        self.is_guess = False
+        """Whether what was asked for last was a guess."""
+        self.proposed: tuple[int, ...] = ()
+        """The ids; in the worker they lie behind the sequence's last known token."""
+
+    @property
+    def chance(self) -> float:
+        return self._hits / self._tries
+
+    def note(self, accepted: int, verified: int) -> None:
+        """Of ``verified`` drafts the first ``accepted`` were right."""
+        seen = accepted + (accepted < verified)
+        kept = _MEMORY**seen
+        self._hits = kept * self._hits + accepted
+        self._tries = kept * self._tries + seen
+        self.pause = _SHORTEST if accepted else min(2 * self.pause, _LONGEST)
+
+    def count(self, most: int, least: float) -> int:
+        """How many drafts, up to ``most``, have a chance of at least ``least`` to be right."""
+        chance, right, count = self.chance, 1.0, 0
+        while count < most and (right := right * chance) >= least:
+            count += 1
+        return count
+
+    def expect(self, count: int) -> float:
+        """How many of ``count`` drafts will be right, going by the chance."""
+        chance = self.chance
+        return float(count) if chance >= 1.0 else chance * (1.0 - chance**count) / (1.0 - chance)

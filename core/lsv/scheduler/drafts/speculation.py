@@ -1,0 +1,259 @@
+"""Speculation: which of the tokens that the worker has drafted are verified, and what became of them.
+
+A step computes a row's last token and its drafts side by side, and samples behind each of them; the worker keeps what
+it would have sampled anyway. So a draft costs time or saves it, and never changes an answer. How many are verified
+follows from how often those of the request were right, and from how long steps of so many tokens take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lsv.capabilities import Padding
+from lsv.request.request import Request
+from lsv.scheduler.drafts.drafting import Drafting
+from lsv.scheduler.drafts.step_times import StepTimes
+from lsv.scheduler.job import Job
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.outcome import SpeculationCounts
+from lsv.scheduler.plan import StepPlan, StepResult
+
+_WORTH = 1.05
+"""By how much more tokens a second a step must give before it takes drafts: measurements are not exact."""
+_GUESSED = 0.01
+"""The share of a step's time that guesses may take which are only held against what comes."""
+_TOGETHER = 4
+"""Steps from one with guesses to the next at least: what is due meanwhile is guessed together."""
+_OFTEN = 4
+"""In every so many steps it is looked at again what a draft costs."""
+_LEAST_AHEAD = 0.3
+"""The least chance for which a row waits for the one before, where it could be planned ahead."""
+
+
+class Speculation:
+    """What the scheduler knows of drafts; see ``Drafting`` for what it knows of each sequence."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most, self._limits = limits.drafts, limits
+        self._times = StepTimes()
+        """Of all steps without prompts."""
+        self._verifying = StepTimes()
+        """Of those with drafts: platforms may compute rows of several tokens in another way, which takes longer."""
+        self._usual = Drafting()
+        self._crowded = False
+        self._least = 0.0
+        """The chance below which a draft would not have been worth its time in the step planned last."""
+        self._making = StepTimes()
+        """Seconds that it takes to make so many drafts."""
+        self._pause = 1
+        """Steps from one with guesses to the next at least, while drafts do not pay."""
+        self._step = self._guessed = 0
+        """The step that was asked for last, and the last one with guesses."""
+        self._pay = True
+        """Whether drafts were worth making when that was looked at last. While they are not it is at every guess."""
+        self._rows = self._drafts = 0
+        self._by_place = [0] * limits.drafts
+
+    @property
+    def counts(self) -> SpeculationCounts:
+        return SpeculationCounts(self._rows, self._drafts, sum(self._by_place), tuple(self._by_place))
+
+    def open(self, request: Request) -> Drafting | None:
+        """Of a new sequence; None where nothing is drafted: with a grammar or logits processors, each of which must
+        have seen a token before the next, and where nothing is sampled.
+        """
+        sampling = request.sampling
+        if sampling is None or request.spec.guided or sampling.logits_processors:
+            return None
+        return Drafting(self._usual.chance)
+
+    def is_crowded(self, requests: int) -> bool:
+        """Whether so many requests are under way that nobody drafts; until this is asked again nothing is drafted."""
+        self._crowded = self._limits.drafting_rows is not None and requests > self._limits.drafting_rows
+        return self._crowded
+
+    def choose(self, ready: Sequence[Job], tokens: int) -> list[tuple[Job, int]]:
+        """How many drafts of ``ready`` jobs are worth verifying in a step that may have ``tokens``; none are left out.
+
+        One by one, the likeliest first, as long as the step gives more tokens in a second.
+        """
+        chances = [
+            (chance, place)
+            for place, job in enumerate(ready)
+            if job.drafting is not None and job.drafting.proposed and not job.in_flight
+            for chance in self._chances(job, job.drafting)
+        ]
+        room = min(tokens - len(ready), _room(self._limits.padding, len(ready), self._limits.max_num_batched_tokens))
+        if not chances or room <= 0:
+            return []
+        chances.sort(key=lambda chance: -chance[0])  # drafts of one row stay in order
+        taken = chances[: min(room, self._worthwhile(len(ready), [chance for chance, _ in chances]))]
+        counts: dict[int, int] = {}
+        for _, place in taken:
+            counts[place] = counts.get(place, 0) + 1
+        return [(ready[place], count) for place, count in counts.items()]
+
+    def _chances(self, job: Job, drafting: Drafting) -> list[float]:
+        count = min(len(drafting.proposed), job.max_planned - job.planned - 1)
+        return [drafting.chance**place for place in range(1, count + 1)]
+
+    def _worthwhile(self, rows: int, chances: Sequence[float]) -> int:
+        """How many drafts, of descending chance, a step of so many rows should have."""
+        if not self._limits.adaptive_drafts:
+            return len(chances)
+        alone = self._times.of(rows)
+        if not alone:  # this step tells
+            return 0
+        best, most, gained = _WORTH * rows / alone, 0, float(rows)
+        for count, chance in enumerate(chances, start=1):
+            gained += chance
+            rate = gained / self._with_drafts(rows + count)
+            if rate > best:
+                best, most = rate, count
+        return most
+
+    def ask(self, plan: StepPlan, jobs: Sequence[Job]) -> StepPlan:
+        """The plan with what is to be drafted behind its rows."""
+        self._step += 1
+        if self._crowded or (self._limits.adaptive_drafts and not self._pay and not self._guesses):
+            return plan
+        columns = zip(jobs, plan.rows.start, plan.rows.wants_logits, strict=True)
+        most = [self._fitting(job, start) if samples else 0 for job, start, samples in columns]
+        wanted = self._wanted(jobs, most) if self._limits.adaptive_drafts else most
+        if not any(wanted):
+            return plan
+        return msgspec.structs.replace(plan, rows=msgspec.structs.replace(plan.rows, propose=tuple(wanted)))
+
+    @property
+    def _guesses(self) -> bool:
+        """Whether it is time to guess again."""
+        return self._step >= self._guessed + max(self._pause, _TOGETHER)
+
+    def _fitting(self, job: Job, start: int) -> int:
+        """How many drafts behind the row of a job that begins at ``start`` could be verified."""
+        return 0 if job.drafting is None else max(0, min(self._most, job.max_planned - start - 2))
+
+    def _wanted(self, jobs: Sequence[Job], most: Sequence[int]) -> list[int]:
+        """How many drafts, up to ``most``, would pay behind the row of each job.
+
+        Where none would, one is asked for now and then, to be held against what comes: of all rows whose turn it is in
+        the same step, since making the first one takes longest.
+        """
+        wanted = [
+            job.drafting.count(fitting, self._least) if fitting and job.drafting is not None else 0
+            for job, fitting in zip(jobs, most, strict=True)
+        ]
+        self._pay = any(wanted) and self._pays(jobs, wanted)
+        if not self._pay:
+            wanted = [0] * len(wanted)
+        if guesses := self._guesses:
+            self._guessed = self._step
+        for place, (job, fitting) in enumerate(zip(jobs, most, strict=True)):
+            if not fitting or job.drafting is None:
+                continue
+            job.drafting.is_guess = not wanted[place]
+            if guesses and not wanted[place] and self._step >= job.drafting.turn:
+                wanted[place] = 1
+                job.drafting.turn = self._step + job.drafting.pause
+        return wanted
+
+    def _pays(self, jobs: Sequence[Job], wanted: Sequence[int]) -> bool:
+        """Whether making so many drafts and verifying them gives more tokens in a second than a step without any.
+
+        The first draft of a step may take longer than all others together.
+        """
+        rows, drafts = len(wanted), sum(wanted)
+        alone = self._times.of(rows)
+        if not alone:  # this step tells
+            return True
+        right = sum(job.drafting.expect(count) for job, count in zip(jobs, wanted, strict=True) if job.drafting)
+        return (rows + right) * alone > _WORTH * rows * (self._with_drafts(rows + drafts) + self._making.of(drafts))
+
+    def _with_drafts(self, tokens: int) -> float:
+        """Seconds of a step of so many tokens, drafts among them."""
+        return max(self._verifying.of(tokens), self._times.of(tokens))
+
+    def settle(self, plan: StepPlan, jobs: Sequence[Job], result: StepResult) -> None:
+        """Take back what was planned for drafts that were wrong, and learn from all."""
+        rows = plan.rows
+        if rows.propose and result.drafting:
+            self._making.learn(sum(rows.propose), result.drafting)
+        if not rows.drafts:
+            if rows and max(rows.count) == 1:
+                self._learn(plan, result)
+            self._settle_singles(jobs, result)
+            return
+        if all(count == 1 + drafts for count, drafts in zip(rows.count, rows.drafts, strict=True)):
+            self._learn(plan, result)
+        for row, (job, drafts, tokens) in enumerate(zip(jobs, rows.drafts, result.tokens, strict=True)):
+            if drafts:
+                job.planned -= rows.count[row] - result.kept[row]
+            if tokens and job.drafting is not None:
+                self._settle_row(job, job.drafting, drafts, tokens)
+                self._take_proposed(job, job.drafting, result.drafts[row] if result.drafts else ())
+
+    def _settle_singles(self, jobs: Sequence[Job], result: StepResult) -> None:
+        """Of a step without drafts, which most are where they do not pay: it must take hardly any time."""
+        proposed = result.drafts or ((),) * len(jobs)
+        for job, tokens, ids in zip(jobs, result.tokens, proposed, strict=True):
+            drafting = job.drafting
+            if tokens and drafting is not None and (ids or drafting.proposed):
+                self._settle_row(job, drafting, 0, tokens)
+                self._take_proposed(job, drafting, ids)
+
+    def _take_proposed(self, job: Job, drafting: Drafting, ids: tuple[int, ...]) -> None:
+        drafting.proposed = ids
+        job.waits = job.guided or self._waits(drafting)
+
+    def _learn(self, plan: StepPlan, result: StepResult) -> None:
+        """How long a step without prompts took."""
+        seconds = result.seconds - result.drafting
+        self._times.learn(plan.tokens, seconds)
+        if plan.rows.drafts:
+            self._verifying.learn(plan.tokens, seconds)
+        if not self._least or plan.rows.drafts or not plan.step % _OFTEN:
+            self._least = self._find_least(len(plan.rows))
+
+    def _settle_row(self, job: Job, drafting: Drafting, drafts: int, tokens: tuple[int, ...]) -> None:
+        """A row with drafts tells how many were right; one without, whether the first one would have been."""
+        if drafts:
+            accepted, verified = len(tokens) - 1, drafts
+        elif drafting.proposed:
+            accepted, verified = int(tokens[0] == drafting.proposed[0]), 1
+        else:
+            return
+        drafting.note(accepted, verified)
+        self._usual.note(accepted, verified)
+        if drafts and not job.ended:
+            before = job.request.drafted or (0, 0)
+            job.request.drafted = (before[0] + drafts, before[1] + accepted)
+            self._rows += 1
+            self._drafts += drafts
+            for place in range(accepted):
+                self._by_place[place] += 1
+
+    def _waits(self, drafting: Drafting) -> bool:
+        """Whether it is better to wait for the next token, and verify drafts behind it, than to plan ahead."""
+        least = max(self._least, _LEAST_AHEAD) if self._limits.adaptive_drafts and self._limits.depth > 1 else 0.0
+        return bool(drafting.proposed) and not drafting.is_guess and drafting.chance >= least
+
+    def _find_least(self, rows: int) -> float:
+        """What a draft costs in tokens: those that the step gives in the time that it takes to make and verify one."""
+        alone = self._times.of(rows)
+        if not alone:
+            return 0.0
+        longer = (self._with_drafts(rows + self._most) - alone) / self._most
+        made = self._making.of(rows * self._most) / (rows * self._most)
+        self._pause = max(1, int(self._making.of(rows) / (_GUESSED * alone)))
+        return max(0.0, longer + made) * rows / alone
+
+
+def _room(padding: Padding | None, rows: int, tokens: int) -> int:
+    """How many drafts a step of so many rows has room for. Where prompts are padded, one of them must hold it."""
+    if padding is None:
+        return tokens
+    fitting = [size for size in padding.rows if size >= rows]
+    longest = max((size for size in padding.queries if fitting and fitting[0] * size <= tokens), default=1)
+    return rows * (longest - 1)

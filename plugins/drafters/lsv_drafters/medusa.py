@@ -1,0 +1,92 @@
+"""Medusa heads: each drafts the token of its own place from one and the same state, whatever the others draft.
+
+Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (2024). Of what the heads
+say the likeliest path is verified, no tree. Two formats are known: that of vLLM (``blocks.N.layers.L``, ``lm_heads.N``,
+``token_map``), and that of the paper's authors (``N.L.linear`` and ``N.L``, in ``medusa_lm_head.pt``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lsv.errors import CheckpointError
+from lsv.weights.checkpoint import CheckpointSource
+from lsv_drafters.checkpoint import Tensors, number
+from lsv_drafters.heads import HeadsDrafter
+
+
+class MedusaHeads:
+    """The residual blocks of all places, and a matrix for each, or one for all."""
+
+    def __init__(
+        self, config: Mapping[str, Any], source: CheckpointSource, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Raises ``CheckpointError`` for a checkpoint that lacks what its config.json promises."""
+        tensors = Tensors(source, dtype, device, "medusa_heads.", "medusa_head.")
+        self.places = number(config, "num_heads", "medusa_num_heads")
+        layers = number(config, "num_hidden_layers", "medusa_num_layers")
+        block, head = ("blocks.{}.layers.{}", "lm_heads.{}")
+        if "blocks.0.layers.0.weight" not in tensors:
+            block, head = ("{}.{}.linear", f"{{}}.{layers}")
+        shared = bool(config.get("original_lm_head", False))
+        first = "lm_head" if shared and "lm_head.weight" in tensors else head.format(0)
+        self.width = tensors.rows(f"{block.format(0, 0)}.weight")
+        known = tensors.rows(f"{first}.weight")
+        self.vocabulary = number(config, "vocab_size") if "vocab_size" in config else known
+        self._scale = float(config.get("logit_scale", 1.0))
+        self._map = _read_map(config, tensors, self.vocabulary)
+        self._map = None if self._map is None else self._map.to(device)
+
+        def read_head(place: int) -> Tensor:
+            name = f"{first if shared else head.format(place)}.weight"
+            rows = tensors.rows(name)  # all tokens, or those alone that the heads know
+            if self._map is not None and rows == len(self._map):
+                return tensors.read(name, (rows, self.width))
+            weight = tensors.read(name, (self.vocabulary, self.width))
+            return weight if self._map is None else weight[self._map]
+
+        def read_block(place: int, layer: int) -> tuple[Tensor, Tensor | None]:
+            name = block.format(place, layer)
+            bias = tensors.read(f"{name}.bias", (self.width,)) if f"{name}.bias" in tensors else None
+            return tensors.read(f"{name}.weight", (self.width, self.width)), bias
+
+        self._blocks = [[read_block(place, layer) for layer in range(layers)] for place in range(self.places)]
+        self._heads = [read_head(0)] * self.places if shared else [read_head(place) for place in range(self.places)]
+
+    def begin(self, states: Tensor) -> Tensor:
+        return states.to(self._heads[0].dtype)
+
+    def go_on(self, states: Tensor, tokens: Tensor, place: int) -> Tensor:
+        return states
+
+    def logits(self, states: Tensor, place: int) -> Tensor:
+        for weight, bias in self._blocks[place]:
+            states = states + functional.silu(functional.linear(states, weight, bias))
+        logits = functional.linear(states, self._heads[place]) * self._scale
+        if self._map is None:
+            return logits
+        least = torch.finfo(logits.dtype).min  # of tokens that the heads do not know; infinite logits count as broken
+        return logits.new_full((len(logits), self.vocabulary), least).index_copy_(1, self._map, logits)
+
+
+class MedusaDrafter(HeadsDrafter):
+    def make(
+        self, config: Mapping[str, Any], source: CheckpointSource, dtype: torch.dtype, device: torch.device
+    ) -> MedusaHeads:
+        return MedusaHeads(config, source, dtype, device)
+
+
+def _read_map(config: Mapping[str, Any], tensors: Tensors, vocabulary: int) -> Tensor | None:
+    """int64: the ids of the tokens that the heads know; None where they know all."""
+    known = config.get("truncated_vocab_size")
+    if known is None or known == vocabulary:
+        return None
+    ids = tensors.read_plain("token_map", (number(config, "truncated_vocab_size"),)).long().clone()
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary or len(ids.unique()) < len(ids):
+        raise CheckpointError(f"the heads' token_map must name different tokens from 0 to {vocabulary - 1}")
+    return ids

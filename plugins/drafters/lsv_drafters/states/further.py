@@ -1,0 +1,33 @@
+"""Drafts by the layers of the model's own checkpoint that predict further tokens."""
+
+from __future__ import annotations
+
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+from lsv.nn.model import Architecture, Model
+from lsv.offers import ModelOffer
+from lsv.plugins.catalog import Catalog
+from lsv.weights.checkpoint import CheckpointSource
+from lsv.worker.load.bound import Bound
+from lsv.worker.load.loaded import open_source
+from lsv_drafters.states.drafter import StatesDrafter
+from lsv_drafters.states.source import WithAliases
+
+
+class FurtherDrafter(StatesDrafter):
+    def taps(self, model: Model) -> tuple[int, ...]:
+        return (len(model.layers),)
+
+    def architecture(self, config: EngineConfig, catalog: Catalog) -> Architecture:
+        offer = catalog.find(ModelOffer, config.model_offer)
+        if offer.further is None:
+            raise ConfigError(
+                f"speculative_config: {config.architecture} is served without layers that predict further tokens: "
+                "choose another method",
+                param="speculative_config",
+            )
+        return catalog.load(offer, "further")  # type: ignore[no-any-return]
+
+    def open(self, config: EngineConfig, own: EngineConfig, bound: Bound, catalog: Catalog) -> CheckpointSource:
+        source = open_source(own, bound.declared, catalog)
+        return WithAliases(source, getattr(bound.declared.model, "aliases", {}))

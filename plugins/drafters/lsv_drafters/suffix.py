@@ -1,0 +1,113 @@
+"""Suffix lookup: what followed the last tokens of a sequence before, in it or in answers to others.
+
+Oliaro et al., "SuffixDecoding" (2024). Servers that are asked alike, by programs above all, answer alike. Of past
+answers all suffixes are kept in one index, as far as there is room: the oldest half goes when it is full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lsv.config import Drafts
+from lsv.drafts.drafter import Draftable, Drafter
+from lsv.errors import ConfigError
+from lsv_drafters.ngram import NgramIndex
+
+_INDEX = "suffix"
+_SHORTEST = 2
+_DEPTH, _REQUESTS, _LEAST = 24, 10000, 0.1
+_MOST_TOKENS = 1 << 20
+"""Tokens of past answers; each takes some hundred bytes."""
+_LED_BY = 8
+"""Last tokens of a prompt that are kept with the answer: what its beginning is known by."""
+_BORDER = -1
+"""No token: what stands between answers."""
+
+
+class SuffixDrafter(Drafter):
+    """Looks for the longest run of last tokens that came before, and proposes what followed most of its last ones."""
+
+    def __init__(self, drafts: Drafts) -> None:
+        self._depth = _read(drafts.options, "suffix_decoding_max_tree_depth", _DEPTH, low=_SHORTEST)
+        requests = _read(drafts.options, "suffix_decoding_max_cached_requests", _REQUESTS, low=0)
+        self._least = _read(drafts.options, "suffix_decoding_min_token_prob", _LEAST, low=0)
+        self._past = Past(int(self._depth), int(requests), _MOST_TOKENS)
+
+    def propose(self, sequences: Sequence[Draftable]) -> list[list[int]]:
+        return [self._follow(one) for one in sequences]
+
+    def _follow(self, one: Draftable) -> list[int]:
+        if _INDEX not in one.memory:
+            one.memory[_INDEX] = one.prompt, NgramIndex(_SHORTEST, int(self._depth))
+        own: NgramIndex = one.memory[_INDEX][1]
+        own.extend(one.ids[len(own) :].tolist())
+        return agree(self._past.find(own), one.most, self._least)
+
+    def end(self, memory: dict[str, Any]) -> None:
+        if _INDEX in memory:
+            prompt, own = memory.pop(_INDEX)
+            self._past.add(own.tokens[max(0, prompt - _LED_BY) :])
+
+
+Places = list[tuple[Sequence[int], int]]
+"""Token lists, and places in them."""
+
+
+class Past:
+    """Past answers: at most so many, of so many tokens in all, looked through to a depth."""
+
+    def __init__(self, depth: int, requests: int, tokens: int) -> None:
+        self._depth, self._requests, self._tokens = depth, requests // 2, tokens // 2
+        self._older = self._newer = NgramIndex(_SHORTEST, depth)
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._newer) + (0 if self._older is self._newer else len(self._older))
+
+    def add(self, answer: Sequence[int]) -> None:
+        if not self._requests or len(answer) > self._tokens:
+            return
+        if self._added == self._requests or len(self._newer) + len(answer) >= self._tokens:
+            self._older, self._newer, self._added = self._newer, NgramIndex(_SHORTEST, self._depth), 0
+        self._newer.extend((*answer, _BORDER))
+        self._added += 1
+
+    def find(self, own: NgramIndex) -> Places:
+        """Where the longest run of the last tokens came before: in the sequence itself, and in past answers."""
+        found: Places = []
+        longest = 0
+        for index in {id(one): one for one in (own, self._newer, self._older)}.values():
+            for place, length in index.runs(own.tokens):
+                if length > longest:
+                    found, longest = [], length
+                if length == longest:
+                    found.append((index.tokens, place))
+        return found
+
+
+def agree(places: Places, most: int, least: float) -> list[int]:
+    """What most of the places go on with, as long as that is as likely as ``least``: each counts the same."""
+    found: list[int] = []
+    likely = 1.0
+    while places and len(found) < most:
+        following = Counter(tokens[place] for tokens, place in places if place < len(tokens))
+        if not following:
+            break
+        token, count = following.most_common(1)[0]
+        likely *= count / len(places)
+        if token == _BORDER or likely < least:
+            break
+        found.append(token)
+        places = [(tokens, place + 1) for tokens, place in places if place < len(tokens) and tokens[place] == token]
+    return found
+
+
+def _read(options: Mapping[str, Any], key: str, default: float, *, low: float) -> float:
+    value = options.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < low:
+        raise ConfigError(
+            f"speculative_config: {key} must be a number from {low} on, got {value!r:.100}", param="speculative_config"
+        )
+    return value

@@ -1,0 +1,257 @@
+"""How many drafts are verified: what they bring, what they cost, when they stop and when they come back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from lsv.request.params import SamplingParams
+from lsv.scheduler.drafts.drafting import Drafting
+from lsv.scheduler.drafts.step_times import StepTimes
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.plan import StepResult
+from lsv.testing.fakes import drafts as fake_drafts
+from lsv.testing.fakes.requests import make_request
+from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.tokens import expected_output
+from lsv.testing.fakes.worker import Draft, FakeSlot
+
+LIMITS = Limits(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=800, drafts=4)
+
+
+def rig_of(draft: Draft, seconds: Callable[[int], float] | None = None, **changes) -> Rig:
+    """A rig whose steps of so many tokens last ``seconds``."""
+    rig = Rig(limits=msgspec.structs.replace(LIMITS, **changes), num_blocks=800, draft=draft)
+    collect = rig.worker.collect
+
+    def timed(timeout: float) -> StepResult:
+        result = collect(timeout)
+        tokens = rig.plans[result.step].tokens
+        return result if seconds is None else msgspec.structs.replace(result, seconds=seconds(tokens))
+
+    rig.worker.collect = timed
+    return rig
+
+
+def flat(tokens: int) -> float:
+    """Weights are read once, however many tokens there are."""
+    return 1.0
+
+
+def steep(tokens: int) -> float:
+    """Each token takes its time."""
+    return 1.0 * tokens
+
+
+def drafts_of(rig: Rig) -> list[int]:
+    return [sum(plan.rows.drafts) for plan in rig.plans]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_right_drafts_are_tokens_of_the_same_step(depth: int, count: int):
+    rig = rig_of(fake_drafts.right, depth=depth, drafts=count, adaptive_drafts=False)
+    request = rig.ask(1, range(5), max_tokens=41)
+    rig.run()
+    assert rig.tokens(1) == request.output == expected_output(request, 800)
+    ahead = depth - 1  # rows that were planned before anything had been drafted
+    assert len(rig.plans) == 1 + ahead + -(-(40 - ahead) // (count + 1))
+    counts = rig.scheduler.speculation
+    assert counts is not None
+    assert counts.accepted == counts.drafts == 40 - (len(rig.plans) - 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_wrong_drafts_are_taken_back(depth: int):
+    rig = rig_of(fake_drafts.wrong, depth=depth, adaptive_drafts=False)
+    request = rig.ask(1, range(5), max_tokens=30)
+    rig.run()
+    assert rig.tokens(1) == expected_output(request, 800)
+    counts = rig.scheduler.speculation
+    assert (counts.accepted, counts.by_place) == (0, (0, 0, 0, 0))
+    assert counts.drafts > 0
+
+
+def test_an_answer_ends_within_its_drafts():
+    rig = rig_of(fake_drafts.right, adaptive_drafts=False)
+    plain = expected_output(rig.ask(1, range(5), max_tokens=40), 800)
+    rig.run()
+    stop = next(token for token in plain[7:] if plain.index(token) >= 7)
+    sampling = SamplingParams(temperature=0.0, max_tokens=40)
+    request = rig.add(make_request(2, tuple(range(5)), sampling=sampling, stop_ids=(stop,)))
+    rig.run()
+    assert request.output == plain[: plain.index(stop) + 1]
+
+
+def test_drafts_cost_nothing_when_they_are_wrong():
+    """Where a step is as long as it has tokens, they are given up; and never more than a few were tried."""
+    rig = rig_of(fake_drafts.wrong, steep)
+    rig.ask(1, range(5), max_tokens=200)
+    rig.run()
+    assert sum(drafts_of(rig)) < 20
+    assert sum(drafts_of(rig)[20:]) == 0
+
+
+def test_drafts_that_are_right_are_not_worth_a_token_each():
+    rig = rig_of(fake_drafts.right, steep)
+    rig.ask(1, range(5), max_tokens=200)
+    rig.run()
+    assert sum(plan.tokens for plan in rig.plans[20:]) <= 1.05 * len(rig.tokens(1))
+
+
+def test_drafts_that_are_right_and_free_are_all_taken():
+    rig = rig_of(fake_drafts.right, flat)
+    rig.ask(1, range(5), max_tokens=300)
+    rig.run()
+    assert len(rig.plans) < 300 / 4
+
+
+@pytest.mark.row("F-364")
+def test_drafts_that_take_longer_to_make_than_a_token_are_hardly_made():
+    rig = rig_of(fake_drafts.right, flat)
+    collect = rig.worker.collect
+
+    def slow(timeout: float) -> StepResult:
+        result = collect(timeout)
+        made = 2.0 * sum(rig.plans[result.step].rows.propose)
+        return msgspec.structs.replace(result, seconds=result.seconds + made, drafting=made)
+
+    rig.worker.collect = slow
+    rig.ask(1, range(5), max_tokens=400)
+    rig.run()
+    assert sum(sum(plan.rows.propose) for plan in rig.plans[10:]) < 400 / 40
+
+
+def test_nothing_is_asked_for_where_requests_are_many():
+    rig = rig_of(fake_drafts.right, flat, drafting_rows=1)
+    for id in (1, 2):
+        rig.ask(id, range(5), max_tokens=50)
+    rig.run()
+    assert sum(sum(plan.rows.propose) for plan in rig.plans[1:]) == 0
+
+
+def test_drafts_come_back_when_they_are_right_again():
+    """While none are verified, proposals are held against what comes."""
+
+    def turning(slot: FakeSlot, most: int):
+        good = len(slot.ids) > 150
+        return fake_drafts.right(slot, most) if good else fake_drafts.wrong(slot, most)
+
+    rig = rig_of(turning, lambda tokens: 1.0 + 0.1 * tokens)
+    rig.ask(1, range(5), max_tokens=400)
+    rig.run()
+    before = [plan for plan in rig.plans if plan.rows.start[0] < 150]
+    after = [plan for plan in rig.plans if plan.rows.start[0] > 180]
+    assert sum(sum(plan.rows.drafts) for plan in before[40:]) == 0
+    assert len(after) < (400 - 175) / 3
+
+
+def test_the_likely_ones_go_first():
+    """A request whose drafts are right has them verified beside one whose drafts are not."""
+
+    def draft(slot: FakeSlot, most: int):
+        return (fake_drafts.right if slot.begin.prompt == 5 else fake_drafts.wrong)(slot, most)
+
+    rig = rig_of(draft, lambda tokens: 1.0 + 0.15 * tokens)
+    rig.ask(1, range(5), max_tokens=200)
+    rig.ask(2, range(6), max_tokens=200)
+    rig.run()
+    counts = rig.scheduler.speculation
+    assert counts.accepted > 0.8 * counts.drafts
+
+
+@pytest.mark.row("F-364")
+def test_with_many_requests_nobody_drafts():
+    rig = rig_of(fake_drafts.right, drafting_rows=1, adaptive_drafts=False)
+    rig.ask(1, range(5), max_tokens=20)
+    rig.ask(2, range(7), max_tokens=20)
+    rig.run()
+    assert sum(drafts_of(rig)) == 0
+
+
+def test_requests_with_logits_processors_are_left_alone():
+    rig = rig_of(fake_drafts.right, adaptive_drafts=False)
+    sampling = SamplingParams(temperature=0.0, max_tokens=20, logits_processors={"some": None})
+    rig.add(make_request(1, tuple(range(5)), sampling=sampling))
+    rig.run()
+    assert sum(drafts_of(rig)) == 0
+    assert not any(plan.rows.propose for plan in rig.plans)
+
+
+def test_a_plan_without_drafts_is_the_same_as_ever():
+    rig = Rig()
+    rig.ask(1, range(5), max_tokens=20)
+    rig.run()
+    assert all(plan.rows.drafts == plan.rows.propose == () for plan in rig.plans)
+    assert rig.scheduler.speculation is None
+
+
+def test_the_chance_follows_what_happens():
+    drafting, rng = Drafting(), random.Random(1)
+    assert drafting.chance == 0.5
+    for _ in range(100):
+        right = next((place for place in range(5) if rng.random() > 0.8), 5)
+        drafting.note(right, 5)
+    assert 0.6 < drafting.chance < 0.95
+    for _ in range(30):
+        drafting.note(0, 5)
+    assert drafting.chance < 0.2
+
+
+def test_times_lie_on_a_line_between_what_is_known():
+    times = StepTimes()
+    for tokens, seconds in ((1, 1.0), (1, 9.0), (5, 3.2), (5, 3.0), (5, 4.0)):
+        times.learn(tokens, seconds)
+    assert times.of(1) == 0.0  # two steps are too few
+    times.learn(1, 1.2)
+    assert times.of(1) == 1.0
+    assert times.of(3) == pytest.approx(2.0)
+    assert times.of(50) == 3.0
+    for _ in range(1100):
+        times.learn(1, 1.5)
+    assert times.of(50) == times.of(1) == 1.5
+
+
+def half_right(seed: int) -> Draft:
+    """Of what it drafts first, every second one is right."""
+    rng = random.Random(seed)
+
+    def draft(slot: FakeSlot, most: int) -> Sequence[int]:
+        return (fake_drafts.right if rng.random() < 0.5 else fake_drafts.wrong)(slot, most)[:1]
+
+    return draft
+
+
+def test_the_first_draft_of_a_step_may_cost_more_than_all_others():
+    """With any drafts a step takes nearly twice as long, with four no longer than with one: none are even made."""
+    rig = rig_of(half_right(1), lambda tokens: 1.0 if tokens <= 2 else 1.8)
+    for number in (1, 2):
+        rig.ask(number, range(5), max_tokens=400)
+    rig.run()
+    assert sum(drafts_of(rig)[40:]) == 0
+    made = [sum(plan.rows.propose) for plan in rig.plans[40:]]
+    assert sum(made) < len(made) / 2  # guesses, which are free here
+
+
+def test_guesses_of_all_rows_are_made_in_one_step():
+    """What takes time is making the first."""
+    rig = rig_of(fake_drafts.wrong, steep)
+    collect, spent = rig.worker.collect, list[float]()
+
+    def slow(timeout: float) -> StepResult:
+        result = collect(timeout)
+        making = 2.0 * any(rig.plans[result.step].rows.propose)
+        spent.append(making)
+        return msgspec.structs.replace(result, seconds=result.seconds + making, drafting=making)
+
+    rig.worker.collect = slow
+    for number in range(4):
+        rig.ask(number, range(5 + number), max_tokens=700)
+    rig.run()
+    assert sum(spent[40:]) <= 0.02 * 4.0 * len(spent[40:])
+    guesses = [sum(map(bool, plan.rows.propose)) for plan in rig.plans[40:-40] if any(plan.rows.propose)]
+    assert guesses
+    assert min(guesses) == 4

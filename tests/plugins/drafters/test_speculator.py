@@ -1,0 +1,92 @@
+"""MLP speculators: their arithmetic is that of the paper, whatever a checkpoint shares, and misfits are named."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lsv import LLM, SamplingParams
+from lsv.errors import CheckpointError, ConfigError
+from lsv.resolve.locate import read_config
+from lsv.testing.fakes.speculator import write_speculator
+from lsv.testing.tiny import tiny
+from lsv.weights.checkpoint import SafetensorsSource
+from lsv_drafters.speculator import SpeculatorHeads
+
+PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4, "skip_tokenizer_init": True}
+
+
+def norm(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def expected(tensors: dict[str, Tensor], state: Tensor, token: int, places: int, *, tied: bool, scales: bool) -> Tensor:
+    """The logits of each place where the likeliest token follows, by the formulas of the paper."""
+    weight = 0.5 ** (0.5 / places)
+    inner = tensors["speculator.ln.0.weight"].numel()
+    x, found = norm(state) / math.sqrt(2) if scales else state, []
+    for place in range(places):
+
+        def of(part: str, kind: str = "weight", place: int = place) -> Tensor:
+            number = place if not tied else min(place, 1) if part == "proj" else 0
+            return tensors[f"speculator.{part}.{number}.{kind}"]
+
+        x = of("proj") @ x + math.sqrt((1 - weight**2) * (inner / 2)) / weight * of("emb")[token]
+        x = torch.nn.functional.gelu(of("ln") * norm(x) + of("ln", "bias"))
+        found.append(of("head") @ x)
+        token = int(found[-1].argmax())
+    return torch.stack(found)
+
+
+@pytest.mark.row("F-361")
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("scales", [False, True])
+def test_states_go_from_place_to_place(tied: bool, scales: bool, tmp_path: Path) -> None:
+    folder = write_speculator(tmp_path / "s", places=4, tied=tied, scales=scales)
+    with closing(SafetensorsSource(folder)) as source:
+        tensors = {name: source.read(name, 0, info.shape[0]).clone() for name, info in source.tensors().items()}
+        heads = SpeculatorHeads(read_config(folder, {}), source, torch.float32, torch.device("cpu"))
+    state = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    wanted = expected(tensors, state, 5, 4, tied=tied, scales=scales)
+    x, token = heads.begin(state[None]), torch.tensor([5])
+    for place in range(4):
+        x = heads.go_on(x, token, place)
+        logits = heads.logits(x, place)
+        torch.testing.assert_close(logits[0], wanted[place], rtol=1e-4, atol=1e-4)
+        token = logits.argmax(-1)
+
+
+def test_as_many_are_drafted_as_there_are_places(tmp_path: Path) -> None:
+    model, heads = tiny("llama", tmp_path / "m"), write_speculator(tmp_path / "s", places=2)
+    with LLM(str(model), **PLAIN, speculative_config={"model": str(heads), "adaptive": False}) as llm:
+        assert llm.config.drafts is not None
+        assert (llm.config.drafts.drafter, llm.config.drafts.most) == ("mlp_speculator", 2)
+        llm.generate([{"prompt_token_ids": [5, 6, 7]}], SamplingParams(max_tokens=8, ignore_eos=True, detokenize=False))
+        assert len(llm.stats.speculation.by_place) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "words"),
+    [
+        ({"hidden": 32}, {}, "made for another model"),
+        ({"vocabulary": 300}, {}, "drafts 300 tokens, and the model has 320"),
+        ({}, {"num_speculative_tokens": 9}, "drafts 3 at most"),
+    ],
+)
+def test_a_misfit_is_named(shape: dict[str, Any], more: dict[str, Any], words: str, tmp_path: Path) -> None:
+    model, heads = tiny("llama", tmp_path / "m"), write_speculator(tmp_path / "s", **shape)
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(model), **PLAIN, speculative_config={"model": str(heads), **more})
+
+
+def test_a_tensor_that_lacks_is_named(tmp_path: Path) -> None:
+    folder = write_speculator(tmp_path / "s", places=2)
+    config = {**read_config(folder, {}), "n_predict": 3}
+    with closing(SafetensorsSource(folder)) as source, pytest.raises(CheckpointError, match=r"emb\.2\.weight"):
+        SpeculatorHeads(config, source, torch.float32, torch.device("cpu"))
