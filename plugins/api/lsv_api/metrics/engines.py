@@ -12,8 +12,12 @@ from prometheus_client.registry import Collector
 
 from lsv.engine.client import Client
 from lsv.engine.messages import STEP_TOKENS, Stats
+from lsv_api.metrics.adapters import collect_adapters
+from lsv_api.metrics.drafts import collect_drafts
 
-_MODEL = ("model_name",)
+ENGINE = ("model_name", "engine")
+"""The labels of an engine: its model, and its number among the replicas of that."""
+Labels = tuple[str, str]
 _WINDOW = 10.0
 """Seconds over which the mean throughput is taken, at least."""
 
@@ -32,13 +36,31 @@ _STATS = (
         lambda s: s.kv_usage,
     ),
     ("vllm:kv_cache_usage_perc", "The same under its newer name.", lambda s: s.kv_usage),
-    ("vllm:cpu_cache_usage_perc", "Share of a host KV cache in use; 0 without one.", lambda s: 0),
+    (
+        "vllm:cpu_cache_usage_perc",
+        "Share of the host memory behind the KV cache in use; 0 without any.",
+        lambda s: s.offload.usage if s.offload else 0,
+    ),
     (
         "vllm:gpu_prefix_cache_hit_rate",
         "Share of prompt tokens found in the prefix cache.",
         lambda s: _ratio(s),
     ),
-    ("vllm:cpu_prefix_cache_hit_rate", "The same for a host prefix cache; 0 without one.", lambda s: 0),
+    (
+        "vllm:cpu_prefix_cache_hit_rate",
+        "Share of the others found behind the device; 0 where nothing is.",
+        lambda s: s.offload.hits / s.offload.queries if s.offload and s.offload.queries else 0,
+    ),
+    (
+        "vllm:external_prefix_cache_queries_total",
+        "Prompt tokens that the device did not hold, looked up behind it.",
+        lambda s: s.offload.queries if s.offload else 0,
+    ),
+    (
+        "vllm:external_prefix_cache_hits_total",
+        "Prompt tokens found behind the device.",
+        lambda s: s.offload.hits if s.offload else 0,
+    ),
     (
         "vllm:prefix_cache_queries_total",
         "Prompt tokens looked up in the prefix cache.",
@@ -53,19 +75,6 @@ _STATS = (
     ("vllm:num_preemptions_total", "Preemptions so far.", lambda s: s.preemptions_total),
     ("vllm:prompt_tokens_total", "Prompt tokens processed.", lambda s: s.prompt_tokens_total),
     ("vllm:generation_tokens_total", "Tokens generated.", lambda s: s.generation_tokens_total),
-    (
-        "vllm:spec_decode_draft_acceptance_rate",
-        "Share of draft tokens accepted; 0 without a drafter.",
-        lambda s: 0,
-    ),
-    (
-        "vllm:spec_decode_efficiency",
-        "Emitted tokens over the most possible; 0 without a drafter.",
-        lambda s: 0,
-    ),
-    ("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", lambda s: 0),
-    ("vllm:spec_decode_num_draft_tokens_total", "Draft tokens proposed.", lambda s: 0),
-    ("vllm:spec_decode_num_emitted_tokens_total", "Tokens emitted by speculative steps.", lambda s: 0),
     ("lsv:failed_steps_total", "Steps that failed, with their requests.", lambda s: s.failed_steps_total),
     ("lsv:nonfinite_total", "Rows whose logits were not finite.", lambda s: s.nonfinite_total),
     ("lsv:unwarmed_steps_total", "Steps of a form that was not warmed up.", lambda s: s.unwarmed_total),
@@ -89,30 +98,33 @@ class EngineCollector(Collector):
     """Reads every engine's ``Stats`` when Prometheus asks."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
-        self._clients = clients
-        self._recent = {client.config.served_names[0]: Recent(client.stats, time.monotonic()) for client in clients}
+        self._engines = {_labels(replica): replica for client in clients for replica in client.replicas}
+        now = time.monotonic()
+        self._recent = {labels: Recent(engine.stats, now) for labels, engine in self._engines.items()}
 
     def collect(self) -> Iterable[Metric]:
-        now = {client.config.served_names[0]: client.stats for client in self._clients}
+        now = {labels: engine.stats for labels, engine in self._engines.items()}
         for name, text, value in _STATS:
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            metric = family(name, text, labels=_MODEL)
-            for model, stats in now.items():
-                metric.add_metric((model,), value(stats))
+            metric = family(name, text, labels=ENGINE)
+            for labels, stats in now.items():
+                metric.add_metric(labels, value(stats))
             yield metric
         yield _waiting(now)
         yield _step_tokens(now)
+        yield from collect_drafts(now)
+        yield from collect_adapters(self._engines)
         yield from self._throughput(now)
-        yield _cache_config(self._clients)
+        yield _cache_config(self._engines)
 
-    def _throughput(self, now: Mapping[str, Stats]) -> Iterator[Metric]:
+    def _throughput(self, now: Mapping[Labels, Stats]) -> Iterator[Metric]:
         """Tokens per second of late; newer dashboards take the rate of the counters instead."""
-        prompt = GaugeMetricFamily("vllm:avg_prompt_throughput_toks_per_s", "Prompt tokens/s.", labels=_MODEL)
-        tokens = GaugeMetricFamily("vllm:avg_generation_throughput_toks_per_s", "Generated tokens/s.", labels=_MODEL)
-        for model, stats in now.items():
-            of_prompts, of_answers = self._recent[model].rates(stats, time.monotonic())
-            prompt.add_metric((model,), of_prompts)
-            tokens.add_metric((model,), of_answers)
+        prompt = GaugeMetricFamily("vllm:avg_prompt_throughput_toks_per_s", "Prompt tokens/s.", labels=ENGINE)
+        tokens = GaugeMetricFamily("vllm:avg_generation_throughput_toks_per_s", "Generated tokens/s.", labels=ENGINE)
+        for labels, stats in now.items():
+            of_prompts, of_answers = self._recent[labels].rates(stats, time.monotonic())
+            prompt.add_metric(labels, of_prompts)
+            tokens.add_metric(labels, of_answers)
         yield prompt
         yield tokens
 
@@ -137,42 +149,46 @@ class Recent:
         return prompt / seconds, (stats.generation_tokens_total - before.generation_tokens_total) / seconds
 
 
-def _waiting(now: Mapping[str, Stats]) -> Metric:
+def _labels(engine: Client) -> Labels:
+    return engine.config.served_names[0], str(engine.config.topology.replica)
+
+
+def _waiting(now: Mapping[Labels, Stats]) -> Metric:
     """Why requests wait: for room, or for blocks that another request computes."""
     metric = GaugeMetricFamily(
         "vllm:num_requests_waiting_by_reason",
         "Requests waiting for room (capacity), or for what another request computes (deferred).",
-        labels=(*_MODEL, "reason"),
+        labels=(*ENGINE, "reason"),
     )
-    for model, stats in now.items():
-        metric.add_metric((model, "capacity"), max(0, stats.waiting - stats.deferred))
-        metric.add_metric((model, "deferred"), stats.deferred)
+    for labels, stats in now.items():
+        metric.add_metric((*labels, "capacity"), max(0, stats.waiting - stats.deferred))
+        metric.add_metric((*labels, "deferred"), stats.deferred)
     return metric
 
 
-def _step_tokens(now: Mapping[str, Stats]) -> Metric:
-    metric = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens computed in a step.", labels=_MODEL)
+def _step_tokens(now: Mapping[Labels, Stats]) -> Metric:
+    metric = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens computed in a step.", labels=ENGINE)
     bounds = [*map(float, STEP_TOKENS), "+Inf"]
-    for model, stats in now.items():
+    for labels, stats in now.items():
         counts = itertools.accumulate(stats.step_tokens or [0] * len(bounds))
         metric.add_metric(
-            (model,), [(str(bound), count) for bound, count in zip(bounds, counts, strict=True)], stats.tokens_total
+            labels, [(str(bound), count) for bound, count in zip(bounds, counts, strict=True)], stats.tokens_total
         )
     return metric
 
 
-def _cache_config(clients: Sequence[Client]) -> Metric:
+def _cache_config(engines: Mapping[Labels, Client]) -> Metric:
     """How caches were made, as labels of series that are always 1."""
     metric = GaugeMetricFamily(
         "vllm:cache_config_info",
         "How the KV cache was made.",
-        labels=(*_MODEL, "block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks"),
+        labels=(*ENGINE, "block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks"),
     )
-    for client in clients:
+    for labels, client in engines.items():
         config, fit = client.config, client.fit
         size, blocks = (config.block_size, 0) if fit is None else (fit.block_size, fit.num_blocks)
         told = (size, config.kv_dtype, config.prefix_caching, blocks)
-        metric.add_metric((config.served_names[0], *map(str, told)), 1)
+        metric.add_metric((*labels, *map(str, told)), 1)
     return metric
 
 

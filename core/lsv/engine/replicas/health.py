@@ -1,0 +1,26 @@
+"""Several engines' states as that of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lsv.engine.client import EngineStatus
+
+
+def summarise(statuses: Sequence[EngineStatus], *, complete: bool) -> EngineStatus:
+    """The state that a frontend goes by. Until all were ready once (``complete``), the furthest behind counts, and one
+    that can't be started is a failed start; from then on one that is ready is enough. ``error`` tells of those missing.
+    """
+    states = [status.state for status in statuses]
+    error = "; ".join(f"replica {number}: {one.error}" for number, one in enumerate(statuses) if one.error) or None
+    if "dead" in states and (not complete or set(states) == {"dead"}):
+        return EngineStatus(state="dead", error=error)
+    if "ready" in states and (complete or set(states) == {"ready"}):
+        return EngineStatus(state="ready", error=error)
+    number = (
+        states.index("loading") if "loading" in states else next(n for n, one in enumerate(states) if one != "dead")
+    )
+    stage = f"replica {number}: {statuses[number].stage}"
+    return msgspec.structs.replace(statuses[number], stage=stage, error=error)

@@ -1,0 +1,304 @@
+"""The client of several engines of one model: each request goes to one of them, everything else to all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsv.adapters.registry import resolve
+from lsv.config import Fit
+from lsv.engine.admission import Admission
+from lsv.engine.client import EngineStatus, Vector
+from lsv.engine.messages import Stats
+from lsv.engine.replicas.health import summarise
+from lsv.engine.replicas.prefixes import Chain, name_blocks
+from lsv.engine.replicas.replica import Replica
+from lsv.engine.replicas.router import Router
+from lsv.engine.replicas.totals import add_stats
+from lsv.engine.socket_client import SocketClient
+from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable
+from lsv.request.adapter import Adapter
+from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.spec import RequestSpec
+
+if TYPE_CHECKING:
+    from lsv.media.service import MediaService
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaSet:
+    """Talks to the engines of ``clients``, which prepare no media themselves: ``media`` does for all.
+
+    It is ready once all have been, and as long as one is. A replica that is lost fails the requests it had, never to be
+    tried elsewhere: what killed one engine would kill the next. One that is back gets the adapters of the others.
+    """
+
+    def __init__(
+        self, clients: Sequence[SocketClient], *, media: MediaService | None = None, router: Router | None = None
+    ) -> None:
+        first = clients[0]
+        self.config, self.tokenizer = first.config, first.tokenizer
+        self.media = media
+        self._clients = tuple(clients)
+        self._replicas = [Replica(number, client) for number, client in enumerate(clients)]
+        self._router = router or Router()
+        self._complete = False
+        """Whether all were ready once."""
+        self._prepares = media is None
+        """Whether media can be prepared."""
+        self._broken: LsvError | None = None
+        """Why they never will be."""
+        self._settled = asyncio.Event()
+        """Set unless all are loading."""
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        for replica in self._replicas:
+            replica.client.watch(partial(self._follow, replica))
+
+    async def start(self) -> None:
+        """Connect to the engines as soon as they are there; returns at once."""
+        for client in self._clients:
+            await client.start()
+        if self.media is not None:
+            self._spawn(self._await_processor(self.media))
+
+    async def ready(self) -> Fit:
+        """Wait until requests are taken; raises the error that a start failed with."""
+        await self._settled.wait()
+        fit = self.fit
+        if self.status.state != "ready" or fit is None:
+            raise self.failure or EngineDied(self.status.error or "the engines have been stopped")
+        return fit
+
+    # What they are
+
+    @property
+    def replicas(self) -> tuple[SocketClient, ...]:
+        return self._clients
+
+    @property
+    def addresses(self) -> tuple[Path, ...]:
+        """Where the engines listen, for further clients in other processes."""
+        return tuple(client.address for client in self._clients)
+
+    @property
+    def status(self) -> EngineStatus:
+        if self._broken is not None:
+            return EngineStatus(state="dead", error=self._broken.message)
+        found = summarise([client.status for client in self._clients], complete=self._complete)
+        if found.state == "ready" and not self._prepares:
+            return EngineStatus(state="loading", stage="processor", error=found.error)
+        return found
+
+    @property
+    def failure(self) -> LsvError | None:
+        """Why they are dead: the error that one of them reported, where it could."""
+        if self._broken is not None or self.status.state != "dead":
+            return self._broken
+        return next((client.failure for client in self._clients if client.failure is not None), None)
+
+    @property
+    def stats(self) -> Stats:
+        return add_stats([client.stats for client in self._clients])
+
+    @property
+    def fit(self) -> Fit | None:
+        """That of the replica that takes the shortest requests: each must be able to run what is admitted."""
+        fits = [client.fit for client in self._clients if client.fit is not None]
+        return min(fits, key=lambda fit: fit.max_model_len, default=None)
+
+    @property
+    def admission(self) -> Admission:
+        return Admission.of(self.config, self.fit, self.tokenizer)
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """Those of all replicas, one for each name."""
+        named = {one.name: one for replica in self._replicas for one in replica.client.adapters}
+        return tuple(named.values())
+
+    def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
+        for client in self._clients:
+            client.on_finished(callback)
+
+    # Requests
+
+    async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
+        request, chains = self._read(request)
+        refused: set[Replica] = set()
+        while True:
+            replica = self._choose(request, chains, refused)
+            with replica.visit(request, chains) as visit:
+                try:
+                    async with aclosing(replica.client.generate(request)) as chunks:
+                        async for chunk in chunks:
+                            visit.begin()
+                            yield chunk
+                    return
+                except LsvError as error:
+                    if visit.has_begun or not self._goes_on(error, replica, refused):
+                        raise
+
+    async def encode(self, request: RequestSpec) -> list[Vector]:
+        request, chains = self._read(request)
+        refused: set[Replica] = set()
+        while True:
+            replica = self._choose(request, chains, refused)
+            with replica.visit(request, chains):
+                try:
+                    return await replica.client.encode(request)
+                except LsvError as error:
+                    if not self._goes_on(error, replica, refused):
+                        raise
+
+    def _read(self, request: RequestSpec) -> tuple[RequestSpec, tuple[Chain, ...]]:
+        """The request as it will run, and what its prompts may have in common with others. Raises ``BadRequest``."""
+        admitted = self.admission.admit(request)
+        return admitted, name_blocks(admitted, self.config.block_size) if self.config.prefix_caching else ()
+
+    def _choose(self, request: RequestSpec, chains: Sequence[Chain], refused: Collection[Replica]) -> Replica:
+        """Where a request goes: to one of those that are ready and have its adapter, or can find it.
+
+        Raises ``EngineDied`` or ``Unavailable`` where there is none.
+        """
+        ready = [replica for replica in self._replicas if replica.is_ready and replica not in refused]
+        if request.adapter and not self._finds(request.adapter):
+            ready = [replica for replica in ready if replica.serves(request.adapter)] or ready
+        if not ready:
+            status = self.status
+            if status.state == "dead":
+                raise EngineDied(f"the engines are gone: {status.error}")
+            raise Unavailable(f"the engines take no requests now: {status.state} {status.stage}".rstrip())
+        return self._replicas[self._router.choose({replica.number: replica.load(chains) for replica in ready})]
+
+    def _finds(self, adapter: str) -> bool:
+        """Whether any replica loads the adapter when it is asked for."""
+        options = self.config.adapters
+        return options is not None and resolve(options, adapter) is not None
+
+    def _goes_on(self, error: LsvError, replica: Replica, refused: set[Replica]) -> bool:
+        """Whether a request is to be tried elsewhere: ``replica`` has refused it, and not all others have, too."""
+        if isinstance(error, EngineDied) or not isinstance(error, Unavailable | Overloaded):
+            return False
+        replica.note_refusal(error)
+        refused.add(replica)
+        return any(other.is_ready and other not in refused for other in self._replicas)
+
+    # Orders
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes of the engines."""
+        await _order(lambda client: client.reset_prefix_cache(), self._ready())
+        for replica in self._replicas:
+            replica.forget()
+
+    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
+        """Serve an adapter by a name, on all replicas or none. Raises ``BadRequest`` for one that can't be served, and
+        for a taken name.
+        """
+        loaded: list[SocketClient] = []
+
+        async def load(client: SocketClient) -> None:
+            await client.load_adapter(name, path, replace=replace)
+            loaded.append(client)
+
+        try:
+            await _order(load, self._ready())
+        except LsvError:
+            await asyncio.gather(*(client.unload_adapter(name) for client in loaded), return_exceptions=True)
+            raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Serve an adapter no more, except to requests that have begun. Raises ``ModelNotFound``."""
+        ready = self._ready()
+        serving = [replica for replica in ready if replica.serves(name)]
+        await _order(lambda client: client.unload_adapter(name), serving or ready)
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Have all replicas give memory back, see ``lsv.engine.client.Client``."""
+        await _order(lambda client: client.sleep(level, mode), self._ready())
+
+    async def wake_up(self, tags: Sequence[str] = ()) -> None:
+        """Have all replicas take memory again, see ``lsv.engine.client.Client``."""
+        alive = [one for one in self._replicas if one.client.status.state in ("ready", "sleeping")]
+        await _order(lambda client: client.wake_up(tags), alive)
+
+    async def profile(self, *, start: bool) -> None:
+        """Have all replicas record a profile, or write down what they have recorded."""
+        await _order(lambda client: client.profile(start=start), self._ready())
+
+    def _ready(self) -> list[Replica]:
+        """Those that take orders. Raises ``Unavailable`` where there is none."""
+        ready = [replica for replica in self._replicas if replica.is_ready]
+        if not ready:
+            raise Unavailable("the engines take no orders now: none is ready")
+        return ready
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """Leave the engines, which their supervisors stop; open requests get at most ``drain`` seconds to end."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        closing = (client.close(drain=drain) for client in self._clients)
+        await asyncio.gather(*self._tasks, *closing, return_exceptions=True)
+        if self.media is not None:
+            await self.media.close()
+
+    # Replicas that come and go
+
+    def _follow(self, replica: Replica) -> None:
+        """A replica's status has changed."""
+        self._complete |= all(one.is_ready for one in self._replicas)
+        if replica.client.status.state != "ready":
+            replica.renew()
+        elif not self._closing:
+            self._spawn(self._bring_up_to_date(replica))
+            if self.media is not None:
+                self.media.keep_off(frozenset().union(*(client.fit.cores for client in self._clients if client.fit)))
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.status.state == "loading":
+            self._settled.clear()
+        else:
+            self._settled.set()
+
+    async def _bring_up_to_date(self, replica: Replica) -> None:
+        """Have a replica that is back serve the adapters that the others do."""
+        others = [one for one in self._replicas if one is not replica and one.is_ready]
+        served = {adapter.name: adapter.path for one in others for adapter in one.client.adapters}
+        try:
+            for name, path in served.items():
+                if not replica.serves(name):
+                    await replica.client.load_adapter(name, path)
+            for name in [one.name for one in replica.client.adapters if others and one.name not in served]:
+                await replica.client.unload_adapter(name)
+        except LsvError as error:  # another process has been quicker, or the files are gone
+            log.warning("replica %d does not serve the adapters of the others: %s", replica.number, error.message)
+
+    async def _await_processor(self, media: MediaService) -> None:
+        try:
+            await media.ready()
+        except Exception as cause:
+            self._broken = cause if isinstance(cause, LsvError) else EngineDied(f"no media can be prepared: {cause!r}")
+        self._prepares = True
+        self._settle()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _order(order: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:
+    """Have all carry out an order. Raises the first error, once all have answered."""
+    answers = await asyncio.gather(*(order(replica.client) for replica in replicas), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer

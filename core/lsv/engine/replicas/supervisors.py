@@ -1,0 +1,44 @@
+"""Keeping the engines of all replicas alive, each by a supervisor of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lsv.config import EngineConfig
+from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy, Supervisor
+
+
+def _no_restarts() -> RestartPolicy:
+    return RestartPolicy(0, 1.0)
+
+
+class Supervisors:
+    """One supervisor for each replica of ``config``, from ``start`` to ``stop``."""
+
+    def __init__(
+        self, config: EngineConfig, *, log_level: str = "INFO", restarts: Callable[[], RestartPolicy] = _no_restarts
+    ) -> None:
+        """``restarts`` makes the policy of each."""
+        self.replicas: Sequence[Supervisor] = [
+            Supervisor(one, log_level=log_level, restarts=restarts()) for one in config.replicas()
+        ]
+
+    @property
+    def addresses(self) -> tuple[Path, ...]:
+        """The sockets that clients connect to, one for each replica; the same after restarts."""
+        return tuple(supervisor.address for supervisor in self.replicas)
+
+    def start(self) -> None:
+        """Returns at once."""
+        for supervisor in self.replicas:
+            supervisor.start()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End all processes, by force after ``seconds``. May be called again."""
+        ends = time.monotonic() + seconds
+        for supervisor in self.replicas:
+            supervisor.ask_to_stop()
+        for supervisor in self.replicas:
+            supervisor.stop(max(0.0, ends - time.monotonic()))

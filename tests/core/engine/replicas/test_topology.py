@@ -1,0 +1,61 @@
+"""What each replica runs, and on which part of the machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lsv import LLM, plugins
+from lsv.cli.serve import _restart_limit
+from lsv.config import Topology
+from lsv.errors import ConfigError
+from lsv.llm import read_arguments
+from lsv.resolve import resolve
+from lsv.testing.fakes.client import fake_config
+from lsv.worker.load import device
+
+
+def test_every_replica_has_the_same_configuration_but_for_its_number():
+    config = fake_config(topology=Topology(data=3, tensor=2))
+    each = config.replicas()
+    assert [one.topology.replica for one in each] == [0, 1, 2]
+    assert {one.fingerprint() for one in each} == {config.fingerprint()}
+    assert config.fingerprint() != fake_config().fingerprint()
+
+
+def test_ranks_of_all_replicas_share_the_machine(monkeypatch: pytest.MonkeyPatch):
+    opened: list[tuple[Any, ...]] = []
+    platform = SimpleNamespace(open_rank=lambda *asked: opened.append(asked))
+    monkeypatch.setattr(device, "load_platform", lambda *_, **__: platform)
+    for one in fake_config(topology=Topology(data=2, tensor=2), device=4).replicas():
+        for rank in range(2):
+            device.open_device(one, plugins.load(()).catalog, rank)
+    assert opened == [(rank, 4, {}, 4) for rank in range(4)], "rank, ranks, options, first device"
+
+
+@pytest.mark.row("F-281")
+@pytest.mark.parametrize("local", [None, 2])
+def test_the_number_of_replicas_is_an_option(local: int | None):
+    settings, loaded = read_arguments({"model": "lsv-demo", "data_parallel_size": 2, "data_parallel_size_local": local})
+    assert resolve(settings, loaded).topology == Topology(data=2)
+
+
+def test_replicas_on_other_machines_are_refused():
+    settings, loaded = read_arguments({"model": "lsv-demo", "data_parallel_size": 4, "data_parallel_size_local": 2})
+    with pytest.raises(ConfigError, match="data_parallel_size_local=2: all 4 replicas"):
+        resolve(settings, loaded)
+
+
+def test_an_engine_in_this_process_has_no_replicas():
+    with pytest.raises(ConfigError, match="data_parallel_size: LLM runs one engine"):
+        LLM("lsv-demo", data_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "expected"), [(None, 1, 0), (None, 2, 5), (True, 1, 5), (False, 2, 0), (True, 2, 5)]
+)
+def test_replicas_are_started_again_unless_told_otherwise(asked: bool | None, replicas: int, expected: int):
+    settings: Any = {"restart_engine": asked, "restart_limit": 5}
+    assert _restart_limit(fake_config(topology=Topology(data=replicas)), settings) == expected

@@ -1,0 +1,99 @@
+"""Two engines behind one server: ``--data-parallel-size``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+
+
+def engines(server) -> list[int]:
+    """The processes of the server's engines, in the order of their start."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(stat[1]) == server.process.pid and b"lsv.engine.loop" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return sorted(found)
+
+
+def metric(server, name: str) -> dict[str, float]:
+    """A series by engine."""
+    text = server.get("/metrics")[1].decode()
+    return {
+        engine: float(value) for engine, value in re.findall(rf'^vllm:{name}{{engine="(\d)".*}} (\S+)$', text, re.M)
+    }
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it never came true"
+        time.sleep(0.05)
+
+
+def model(server) -> dict:
+    (found,) = json.loads(server.get("/health")[1])["models"]
+    return found
+
+
+def open_client(server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=150)
+
+
+def ask(client: openai.OpenAI, tokens: int) -> str:
+    """A chat; "whole", or the name of the error that ended it."""
+    try:
+        stream = client.chat.completions.create(
+            model="lsv-demo", messages=[{"role": "user", "content": "Tell me of ships."}], max_tokens=tokens,
+            temperature=0, stream=True, extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        return "whole" if [chunk.choices[0].finish_reason for chunk in stream][-1] == "length" else "cut"
+    except openai.APIError as error:
+        return str(error.code)
+
+
+@pytest.mark.row("F-281", "F-1018")
+def test_one_that_is_killed_costs_its_requests_alone_and_comes_back(own_server):
+    server = own_server("-dp", "2")
+    server.wait_until_ready()
+    client = open_client(server)
+    assert ask(client, 4) == "whole"
+    assert len(engines(server)) == 2
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(ask, client, 1200) for _ in range(6)]
+        until(lambda: metric(server, "num_requests_running") == {"0": 3.0, "1": 3.0})
+        os.kill(engines(server)[1], signal.SIGKILL)
+        until(lambda: model(server)["replicas"][1]["state"] == "loading")
+        assert server.get("/ready")[0] == 200
+        assert [ask(client, 4) for _ in range(4)] == ["whole"] * 4
+        assert Counter(one.result() for one in asked) == {"whole": 3, "engine_died": 3}
+    until(lambda: [one["state"] for one in model(server)["replicas"]] == ["ready", "ready"])
+    before = metric(server, "generation_tokens_total")
+    assert [ask(client, 4) for _ in range(4)] == ["whole"] * 4
+    assert all(now > before[engine] for engine, now in metric(server, "generation_tokens_total").items())
+    assert server.stop() == 0
+    assert engines(server) == []
+
+
+def test_several_api_processes_share_them(own_server):
+    server = own_server("--dp", "2", "--api-server-count", "2")
+    until(lambda: b"lsv is ready" in server.log.read_bytes(), 120)
+    with ThreadPoolExecutor(8) as threads:
+        client = open_client(server)
+        assert set(threads.map(lambda _: ask(client, 40), range(16))) == {"whole"}
+    tokens = metric(server, "generation_tokens_total")
+    assert sum(tokens.values()) == 640
+    assert min(tokens.values()) >= 160, "both have answered"
+    assert server.stop() == 0
