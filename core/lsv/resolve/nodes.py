@@ -1,0 +1,90 @@
+"""The machines that an engine's ranks are spread over. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.config import Nodes, Topology
+from lsv.errors import ConfigError
+from lsv.settings import Settings
+from lsv.settings.launchers import given_or_launched
+
+_PORT = 29501
+_SHORTEST_KEY = 16
+
+
+def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
+    """None for one machine, whatever a launcher's variables say. Raises ``ConfigError`` for what can't be."""
+    count: int = settings["nnodes"]
+    headless = "headless" in settings and settings["headless"]
+    if count == 1:
+        if settings["node_rank"]:
+            raise ConfigError(
+                f"node_rank={settings['node_rank']} is one of several machines: say how many there are by --nnodes",
+                param="node_rank",
+            )
+        if headless:
+            raise ConfigError("headless: there is one machine, and it serves; see --nnodes", param="headless")
+        return None
+    number = _number(settings, count)
+    if headless and number == 0:
+        raise ConfigError("headless: node 0 serves; leave it out there", param="headless")
+    _check_ranks(count, topology)
+    _check_key(settings["cluster_key"])
+    address = given_or_launched(settings, "master_addr")
+    if address is None:
+        raise ConfigError(
+            f"nnodes={count} needs --master-addr (or MASTER_ADDR): the address of node 0, where the others join it",
+            param="master_addr",
+        )
+    port = given_or_launched(settings, "master_port")
+    return Nodes(
+        count=count,
+        number=number,
+        address=address.value,
+        port=_PORT if port is None else port.value,
+        patience=settings["node_timeout"],
+    )
+
+
+def _number(settings: Settings, count: int) -> int:
+    found = given_or_launched(settings, "node_rank")
+    if found is None:
+        raise ConfigError(
+            f"nnodes={count} needs --node-rank (or NODE_RANK, GROUP_RANK, SLURM_NODEID): which of them this machine "
+            "is, from 0",
+            param="node_rank",
+        )
+    if found.value >= count:
+        raise ConfigError(
+            f"{found.source}: node_rank={found.value} must be less than nnodes={count}: machines are counted from 0",
+            param="node_rank",
+        )
+    return int(found.value)
+
+
+def _check_ranks(count: int, topology: Topology) -> None:
+    if topology.data > 1:
+        raise ConfigError(
+            f"nnodes={count} with data_parallel_size={topology.data}: the machines share one copy of a model; for more "
+            "copies start a server on each machine, and a load balancer before them",
+            param="data_parallel_size",
+        )
+    if topology.ranks % count:
+        raise ConfigError(
+            f"nnodes={count} must divide the {topology.ranks} ranks of tensor_parallel_size={topology.tensor} and "
+            f"pipeline_parallel_size={topology.pipeline}: every machine has as many",
+            param="nnodes",
+        )
+
+
+def _check_key(key: str | None) -> None:
+    if not key:
+        raise ConfigError(
+            "several machines need a secret that they know each other by: set the variable LSV_CLUSTER_KEY to the same "
+            "on all of them, as from openssl rand -hex 32",
+            param="cluster_key",
+        )
+    if len(key) < _SHORTEST_KEY:
+        raise ConfigError(
+            f"cluster_key has {len(key)} characters: {_SHORTEST_KEY} or more keep it from being guessed",
+            param="cluster_key",
+        )

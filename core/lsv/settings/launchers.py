@@ -1,0 +1,38 @@
+"""What launchers of several machines say in variables: torchrun, SLURM's srun, and those that spell it as torch does.
+
+They are read only where options ask for several machines: in a job of many machines such variables are everywhere, also
+around a server that is to have one of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lsv.settings import Given, Settings
+from lsv.settings.setting import convert
+
+_VARIABLES: Mapping[str, Sequence[str]] = {
+    "node_rank": ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID"),
+    "master_addr": ("MASTER_ADDR",),
+    "master_port": ("MASTER_PORT",),
+}
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Where torchrun has set this, it serves a store of its own at MASTER_PORT."""
+
+
+def given_or_launched(settings: Settings, name: str) -> Given | None:
+    """The value of an option and where it is from; else what a launcher says; None where neither says anything.
+
+    Raises ``ConfigError`` for a variable that holds no such value.
+    """
+    if settings[name] is not None:
+        return Given(settings[name], settings.source(name))
+    setting = settings.declared.by_name[name]
+    for variable in _VARIABLES[name]:
+        said = os.environ.get(variable)
+        if said and not (variable == "MASTER_PORT" and _TORCHRUN in os.environ):
+            value: Any = convert(setting, said, variable)
+            return Given(value, variable)
+    return None

@@ -1,0 +1,1 @@
+"""Ranks on several machines, which join the engine of the first."""

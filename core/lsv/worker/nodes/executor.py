@@ -1,0 +1,78 @@
+"""The executor whose ranks are on several machines, which were started with it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lsv.config import EngineConfig
+from lsv.devices.collectives import serve_store
+from lsv.errors import LsvError
+from lsv.plugins.catalog import Catalog
+from lsv.processes.folder import PrivateFolder
+from lsv.worker.channel import Start
+from lsv.worker.nodes.gathering import Gathering, Member, dismiss_all
+from lsv.worker.nodes.messages import read_key
+from lsv.worker.processes import Rank, RankLink, RanksExecutor
+
+log = logging.getLogger(__name__)
+
+
+class NodesExecutor(RanksExecutor):
+    """The engine's machine has the first ranks, as processes; others join, start theirs and are told of its end."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self._members: dict[int, Member] = {}
+        self._folder: PrivateFolder | None = None
+        self._store: Any = None
+
+    def launch(self, config: EngineConfig) -> Iterator[RankLink]:
+        """Raises ``StartError`` for machines that do not come, and for those that do not fit."""
+        nodes = config.nodes
+        assert nodes is not None, "the executor nodes is chosen for several machines"
+        gathering = Gathering(config, nodes, read_key())
+        self._members = gathering.members
+        try:
+            gathering.await_members()
+            ends = gathering.await_ranks()
+            host = gathering.host
+        finally:
+            gathering.close()
+        self._folder = PrivateFolder()
+        self._store, address = serve_store(host)
+        for number in range(nodes.count):
+            ranks = nodes.ranks(config.topology, number)
+            for rank in ranks:
+                place = (rank - ranks.start, len(ranks))
+                if number == 0:
+                    yield Rank(Start(config, rank, address, place, str(self._folder.path / "rendezvous")))
+                else:
+                    member = self._members[number]
+                    yield _begin(ends[rank], member, Start(member.config, rank, address, place, member.joined.nearby))
+
+    @contextmanager
+    def _one_fate(self) -> Iterator[None]:
+        with super()._one_fate():
+            try:
+                yield
+            except LsvError as error:
+                dismiss_all(self._members, error)
+                raise
+
+    def stop(self) -> None:
+        dismiss_all(self._members)
+        super().stop()
+        if self._folder is not None:
+            self._folder.remove()
+        self._folder = self._store = None
+
+
+def _begin(end: socket.socket, member: Member, start: Start) -> RankLink:
+    """The worker of a rank on another machine, told what it is."""
+    link = RankLink(start.rank, end, str(member))
+    link.send(start)
+    return link

@@ -1,0 +1,199 @@
+"""The engine's side of joining: a door that is open until all machines and their ranks are there."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lsv.config import EngineConfig, Nodes
+from lsv.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv.processes.peer import Peer
+from lsv.processes.wire import Failed
+from lsv.version import __version__
+from lsv.worker.nodes.handshake import JOINING, OtherKey, admit
+from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, differences, name_checkpoint, prepare
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_STRANGER_SECONDS = 2.0
+"""What whoever connects gets to show who it is."""
+_WORD_SECONDS = 10.0
+
+
+class Member(Peer[Answer, Join]):
+    """A machine that has joined."""
+
+    def __init__(self, end: socket.socket, address: str) -> None:
+        super().__init__(end, Join)
+        self.address = address
+        self.joined: Join
+        self.config: EngineConfig
+
+    def __str__(self) -> str:
+        return f" on node {self.joined.number} ({self.address})"
+
+    def dismiss(self, last: Answer | Failed) -> None:
+        """Tell it why it may go, and close the connection."""
+        with suppress(OSError, TimeoutError):
+            self.channel.send(last, _STRANGER_SECONDS)  # type: ignore[arg-type]
+        self.channel.close()
+
+
+class Gathering:
+    """Collects the machines, then the connections of their ranks. ``close`` shuts the door.
+
+    Raises ``ConfigError`` where the first machine has no such address or its port is taken.
+    """
+
+    def __init__(self, config: EngineConfig, nodes: Nodes, key: bytes) -> None:
+        self._config, self._nodes, self._key = config, nodes, key
+        self._checkpoint = name_checkpoint(Path(config.model))
+        self.members: dict[int, Member] = {}
+        self._ranks: dict[int, socket.socket] = {}
+        self._turned_away: dict[str, str] = {}
+        self._deadline = time.monotonic() + min(nodes.patience, 0.9 * config.load_timeout)
+        try:
+            found = socket.getaddrinfo(nodes.address, nodes.port, type=socket.SOCK_STREAM)[0]
+            self._door = socket.create_server(found[4][:2], family=found[0])
+        except OSError as cause:
+            raise ConfigError(
+                f"master_addr={nodes.address}, master_port={nodes.port}: the other nodes can't join here: {cause}; "
+                "the address must be one of this machine's, and the port free",
+                param="master_addr",
+            ) from cause
+        self._door.settimeout(_LOOK_SECONDS)
+
+    @property
+    def host(self) -> str:
+        """The address that the door is at."""
+        return str(self._door.getsockname()[0])
+
+    def await_members(self) -> None:
+        """Wait for every machine; raises ``ConfigError`` for one that does not fit, ``StartError`` when it is late."""
+        others = range(1, self._nodes.count)
+        log.info(
+            "waiting for %s of %d at %s:%d", _list_nodes(others), self._nodes.count, self._nodes.address,
+            self._nodes.port,
+        )  # fmt: skip
+        self._admit_until(lambda: [number for number in others if number not in self.members])
+
+    def await_ranks(self) -> dict[int, socket.socket]:
+        """Have the machines start their ranks, and wait for these; by rank, their connections."""
+        for number, member in self.members.items():
+            ranks = tuple(self._nodes.ranks(self._config.topology, number))
+            member.send(Welcome(ranks), _WORD_SECONDS)
+            log.info("rank %s%s", " and ".join(map(str, ranks)), member)
+        self._admit_until(lambda: [number for number in self.members if self._lacks(number)])
+        return self._ranks
+
+    def close(self) -> None:
+        self._door.close()
+
+    def _lacks(self, number: int) -> bool:
+        return any(rank not in self._ranks for rank in self._nodes.ranks(self._config.topology, number))
+
+    def _admit_until(self, missing: Callable[[], list[int]]) -> None:
+        while numbers := missing():
+            if time.monotonic() > self._deadline:
+                raise self._late(numbers)
+            self._check_members()
+            try:
+                end, address = self._door.accept()
+            except TimeoutError:
+                continue
+            self._receive(end, str(address[0]))
+
+    def _late(self, numbers: list[int]) -> StartError:
+        strangers = "".join(f"; {address} {why}" for address, why in self._turned_away.items())
+        local = "; 127.0.0.1 is reached from this machine alone" if self.host == "127.0.0.1" else ""
+        return StartError(
+            f"no word from {_list_nodes(numbers)} of {self._nodes.count} after {self._nodes.patience:g} s "
+            f"(node_timeout): start there the same command with --node-rank {numbers[0]}, and see that it reaches "
+            f"{self._nodes.address}:{self._nodes.port}{local}{strangers}"
+        )
+
+    def _check_members(self) -> None:
+        """Raises ``EngineDied`` for a machine that has gone meanwhile, or what it says of its end."""
+        for number, member in self.members.items():
+            if member.channel.ready:
+                try:
+                    member.receive(0.0)
+                except EOFError:
+                    raise EngineDied(f"node {number} ({member.address}) is gone before the model was loaded") from None
+
+    def _receive(self, end: socket.socket, address: str) -> None:
+        end.settimeout(_STRANGER_SECONDS)
+        prepare(end)
+        try:
+            purpose = admit(end, self._key)
+        except OtherKey:
+            self._turn_away(address, "has another LSV_CLUSTER_KEY")
+            end.close()
+        except OSError:
+            end.close()
+        else:
+            if purpose == JOINING:
+                self._join(Member(end, address))
+            elif purpose in self._ranks:
+                end.close()
+            else:
+                self._ranks[purpose] = end
+
+    def _turn_away(self, address: str, why: str) -> None:
+        if self._turned_away.get(address) != why:
+            log.warning("%s was turned away: it %s", address, why)
+        self._turned_away[address] = why
+
+    def _join(self, member: Member) -> None:
+        """Raises ``ConfigError`` for a machine with which the engine could not run; it is told, too."""
+        try:
+            member.joined = member.receive(_WORD_SECONDS)
+        except (EOFError, OSError, ValueError, LsvError):
+            member.channel.close()
+            return
+        number = member.joined.number
+        there = self.members.get(number)
+        if there is not None:
+            twice = f"node {number} is there already ({there.address}): every machine has a --node-rank of its own"
+            self._turn_away(member.address, f"says that it is node {number}, which is there already")
+            member.dismiss(Failed(ConfigError(twice, param="node_rank").record()))
+            return
+        problem = self._problem(member)
+        if problem:
+            error = ConfigError(f"node {number} ({member.address}) and node 0 don't fit together: {problem}")
+            member.dismiss(Failed(error.record()))
+            raise error
+        self.members[number] = member
+        log.info("node %d is there (%s)", number, member.address)
+
+    def _problem(self, member: Member) -> str:
+        """What has to be equal and is not; empty where nothing keeps the machines apart."""
+        joined, nodes = member.joined, self._nodes
+        if joined.version != __version__:
+            return f"lsv {joined.version} there, lsv {__version__} here: install the same version on both"
+        if joined.count != nodes.count or not 0 < joined.number < nodes.count:
+            return f"it is number {joined.number} of {joined.count} machines there, and there are {nodes.count} here"
+        member.config = msgspec.msgpack.decode(joined.config, type=EngineConfig)
+        if found := differences(self._config, member.config):
+            return f"here and there {'; '.join(found)}: start both with the same options"
+        if joined.checkpoint != self._checkpoint:
+            return f"{self._config.model} here and {member.config.model} there are different checkpoints"
+        return ""
+
+
+def _list_nodes(numbers: range | list[int]) -> str:
+    return f"node {', '.join(map(str, numbers))}"
+
+
+def dismiss_all(members: dict[int, Member], error: LsvError | None = None) -> None:
+    """Tell machines that the engine has ended, and by which error if it was one."""
+    for member in members.values():
+        member.dismiss(Goodbye() if error is None else Failed(error.record()))
+    members.clear()

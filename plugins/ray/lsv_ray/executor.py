@@ -1,0 +1,119 @@
+"""The executor whose ranks are on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from lsv.config import EngineConfig
+from lsv.devices.collectives import serve_store
+from lsv.errors import EngineDied, StartError
+from lsv.plugins.catalog import Catalog
+from lsv.worker.channel import Start
+from lsv.worker.processes import RankLink, RanksExecutor
+from lsv_ray.cluster import Cluster, Placed
+
+log = logging.getLogger(__name__)
+
+_SECRET = 32
+"""Bytes by which the executor knows its workers; a byte pair with the rank follows."""
+_CONNECT_SECONDS = 120.0
+_LOOK_SECONDS = 0.5
+
+
+class RayRank(RankLink):
+    """A worker that Ray has started."""
+
+    def __init__(self, rank: int, end: socket.socket, placed: Placed) -> None:
+        super().__init__(rank, end, str(placed))
+        self._actor = placed.actor
+
+    def abandon(self) -> None:
+        ray.kill(self._actor)
+
+
+class RayExecutor(RanksExecutor):
+    """Ray finds room for the workers and starts them; plans and results go through sockets as between processes."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self._cluster: Cluster | None = None
+        self._store: Any = None
+
+    def launch(self, config: EngineConfig) -> Iterator[RankLink]:
+        """Raises ``ConfigError`` without a cluster or room in it, ``StartError`` for workers that do not start."""
+        cluster = self._cluster = Cluster(config)
+        placed = cluster.place(config)
+        self._store, address = serve_store(cluster.address)
+        for rank, (one, end) in enumerate(zip(placed, _connect(placed, cluster.address), strict=True)):
+            log.info("rank %d is%s", rank, one)
+            link = RayRank(rank, end, one)
+            link.send(Start(config, rank, address, one.place))
+            yield link
+
+    def stop(self) -> None:
+        super().stop()
+        if self._cluster is not None:
+            self._cluster.leave()
+        self._cluster = self._store = None
+
+
+def _connect(placed: list[Placed], host: str) -> list[socket.socket]:
+    """The sockets of the actors, by rank, once each has connected and shown that it is one."""
+    secret, ends = secrets.token_bytes(_SECRET), dict[int, socket.socket]()
+    with socket.create_server((host, 0)) as listener:
+        listener.settimeout(_LOOK_SECONDS)
+        port = listener.getsockname()[1]
+        hellos = [secret + rank.to_bytes(2, "big") for rank in range(len(placed))]
+        runs = [one.actor.serve.remote(host, port, hello) for one, hello in zip(placed, hellos, strict=True)]
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while len(ends) < len(placed):
+            _raise_ended(runs, placed)
+            if time.monotonic() > deadline:
+                late = ", ".join(f"{rank}{one}" for rank, one in enumerate(placed) if rank not in ends)
+                raise StartError(
+                    f"no word from rank {late} after {_CONNECT_SECONDS:g} s: can it reach {host}, or does a firewall "
+                    "keep it from that?"
+                )
+            try:
+                end, _ = listener.accept()
+            except TimeoutError:
+                continue
+            rank = _greeted(end, hellos)
+            if rank is None:
+                end.close()
+            else:
+                ends[rank] = end
+    return [ends[rank] for rank in range(len(placed))]
+
+
+def _greeted(end: socket.socket, hellos: list[bytes]) -> int | None:
+    """The rank of whoever has connected; None for a stranger."""
+    end.settimeout(_LOOK_SECONDS)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    said = b""
+    try:
+        while len(said) < len(hellos[0]) and (more := end.recv(len(hellos[0]) - len(said))):
+            said += more
+    except OSError:
+        return None
+    return next((rank for rank, hello in enumerate(hellos) if hmac.compare_digest(said, hello)), None)
+
+
+def _raise_ended(runs: list[Any], placed: list[Placed]) -> None:
+    """Raises ``EngineDied`` for an actor that has ended before it connected."""
+    ended, _ = ray.wait(runs, timeout=0)
+    for run in ended:
+        rank = runs.index(run)
+        try:
+            code = ray.get(run)
+        except ray.exceptions.RayError as cause:
+            raise EngineDied(f"the worker of rank {rank}{placed[rank]} did not start: {cause}") from cause
+        raise EngineDied(f"the worker of rank {rank}{placed[rank]} ended with code {code} before it began")

@@ -1,0 +1,39 @@
+"""The executor ``ray``, by an optional package (``pip install 'lsv[ray]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.config import EngineConfig
+from lsv.offers import ExecutorOffer
+from lsv.settings import Setting
+from lsv_ray.availability import is_installed
+
+api = 1
+
+
+@hookimpl
+def lsv_executors() -> Iterable[ExecutorOffer]:
+    yield ExecutorOffer("ray", "lsv_ray.executor:RayExecutor")
+
+
+@hookimpl
+def lsv_settings() -> Iterable[Setting]:
+    yield Setting(
+        name="ray.address",
+        env=("RAY_ADDRESS",),
+        help="the Ray cluster to run workers on, as in 10.0.0.1:6379 (default: the one this machine is in, or else one "
+        "of this machine alone)",
+    )
+    yield Setting(name="ray.cpus", type="float", default=1.0, low=0.0, help="cores that Ray reserves for each worker")
+    yield Setting(
+        name="ray.resource",
+        help="what Ray calls a device, one of which it reserves for each worker (default: GPU, or HPU on Gaudi)",
+    )
+
+
+@hookimpl
+def lsv_check_config(config: EngineConfig) -> Iterable[str]:
+    if config.executor == "ray" and not is_installed():
+        yield "executor ray needs a package that is not installed: pip install 'lsv[ray]'"

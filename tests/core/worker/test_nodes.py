@@ -1,0 +1,159 @@
+"""Ranks on two machines, each of which is a process here: they answer as one, and say what keeps them apart."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from lsv import LLM, SamplingParams
+from lsv.errors import ConfigError, EngineDied, StartError
+from lsv.testing.tiny import tiny
+from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
+
+KEY = "a secret of two machines"
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
+PROMPTS = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (3, 17, 40)]
+PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 8}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny("llama", tmp_path_factory.mktemp("nodes") / "llama", tokenizer=True))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_CLUSTER_KEY", KEY)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def options(port: int, **more: Any) -> dict[str, Any]:
+    return {**PLAIN, "nnodes": 2, "master_addr": "127.0.0.1", "master_port": port, "node_timeout": 60, **more}
+
+
+@contextmanager
+def node(checkpoint: str, number: int = 1, key: str = KEY, **given: Any) -> Iterator[subprocess.Popen[str]]:
+    """``lsv serve`` as on another machine."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**given, "node_rank": number}.items()]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "lsv", "serve", checkpoint, "--headless", *flags],
+        env={**os.environ, "LSV_CLUSTER_KEY": key}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def answers(llm: LLM) -> list[tuple[int, ...]]:
+    return [one.outputs[0].token_ids for one in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+
+
+def keep_answering(llm: LLM) -> None:
+    for _ in range(1000):
+        answers(llm)
+
+
+def open_first(checkpoint: str, given: dict[str, Any]) -> LLM:
+    return LLM(checkpoint, skip_tokenizer_init=True, node_rank=0, **given)
+
+
+@pytest.mark.row("F-276", "F-280")
+@pytest.mark.parametrize(
+    "axis", [pytest.param("tensor_parallel_size", marks=pytest.mark.slow), "pipeline_parallel_size"]
+)
+def test_two_machines_answer_as_one_and_end_together(checkpoint: str, port: int, axis: str) -> None:
+    with LLM(checkpoint, skip_tokenizer_init=True, **PLAIN) as llm:
+        expected = answers(llm)
+    given = options(port, **{axis: 2})
+    with node(checkpoint, **given) as other:
+        with open_first(checkpoint, given) as llm:
+            assert answers(llm) == expected
+        said = other.communicate(timeout=20)[0]
+        assert other.returncode == 0, said
+        assert "node 0 has ended" in said
+
+
+def test_a_machine_that_is_lost_is_named(checkpoint: str, port: int) -> None:
+    given = options(port, tensor_parallel_size=2)
+    with node(checkpoint, **given) as other, open_first(checkpoint, given) as llm:
+        answers(llm)
+        other.kill()
+        with pytest.raises(EngineDied, match=r"the worker of rank 1 on node 1 \(127\.0\.0\.1\) is gone"):
+            keep_answering(llm)
+
+
+def test_machines_of_other_options_end_both_by_name(checkpoint: str, port: int) -> None:
+    given = options(port, tensor_parallel_size=2)
+    with node(checkpoint, **{**given, "max_model_len": 64}) as other:
+        with pytest.raises(ConfigError, match=r"node 1 \(127\.0\.0\.1\).*here and there max_model_len is 128 and 64"):
+            open_first(checkpoint, given)
+        said = other.communicate(timeout=20)[0]
+    assert other.returncode == 2, said
+    assert "don't fit together: here and there max_model_len is 128 and 64" in said.replace("\n", " ")
+
+
+def test_a_machine_of_another_checkpoint_is_refused(checkpoint: str, port: int, tmp_path: Path) -> None:
+    given = options(port, tensor_parallel_size=2)
+    fatter = tiny("llama", tmp_path / "llama", tokenizer=True, intermediate_size=80)
+    with node(str(fatter), **given), pytest.raises(ConfigError, match="are different checkpoints"):
+        open_first(checkpoint, given)
+
+
+def test_a_machine_of_another_key_is_turned_away_and_told(checkpoint: str, port: int) -> None:
+    given = options(port, tensor_parallel_size=2, node_timeout=5)
+    with node(checkpoint, key="another secret of theirs", **given) as other:
+        with pytest.raises(StartError, match=r"no word from node 1 of 2 .*127\.0\.0\.1 has another LSV_CLUSTER_KEY"):
+            open_first(checkpoint, given)
+        said = other.communicate(timeout=20)[0]
+    assert other.returncode == 2, said
+    assert "has another LSV_CLUSTER_KEY" in said
+
+
+@pytest.mark.parametrize("keys", [(b"one", b"one"), (b"one", b"other")])
+def test_both_sides_show_that_they_have_the_key(keys: tuple[bytes, bytes]) -> None:
+    here, there = socket.socketpair()
+    admitted: list[object] = []
+
+    def listen() -> None:
+        try:
+            admitted.append(admit(here, keys[0]))
+        except OtherKey as error:
+            admitted.append(error)
+
+    listener = Thread(target=listen)
+    with here, there:
+        listener.start()
+        if keys[0] == keys[1]:
+            introduce(there, keys[1], 7)
+        else:
+            with pytest.raises(OtherKey):
+                introduce(there, keys[1], JOINING)
+        listener.join(10)
+    assert admitted == [7] if keys[0] == keys[1] else isinstance(admitted[0], OtherKey)
+
+
+def test_whatever_else_answers_is_not_told_anything() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(OtherProtocol):
+            introduce(there, b"key", JOINING)
+        here.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            here.recv(1)

@@ -1,0 +1,75 @@
+"""Ranks on the machines of a Ray cluster; needs ``pip install 'lsv[ray]'``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lsv import LLM, SamplingParams
+from lsv.errors import ConfigError, EngineDied
+from lsv.testing.tiny import tiny
+
+pytest.importorskip("ray")
+
+from ray.cluster_utils import Cluster
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
+PROMPTS = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (3, 17, 40)]
+PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "skip_tokenizer_init": True, "max_num_seqs": 8}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two machines, as Ray sees it, of two cores each."""
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    made.add_node(num_cpus=2)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny("llama", tmp_path_factory.mktemp("ray") / "llama"))
+
+
+def answers(llm: LLM) -> list[tuple[int, ...]]:
+    return [one.outputs[0].token_ids for one in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+
+
+def keep_answering(llm: LLM) -> None:
+    for _ in range(1000):
+        answers(llm)
+
+
+@pytest.mark.row("F-276", "F-280", "F-565")
+def test_four_ranks_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: str) -> None:
+    with LLM(checkpoint, **PLAIN) as llm:
+        expected = answers(llm)
+    spread = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "ray_address": cluster.address}
+    with LLM(checkpoint, distributed_executor_backend="ray", **spread, **PLAIN) as llm:
+        assert answers(llm) == expected
+
+
+def test_a_cluster_without_room_is_told_of(cluster: Cluster, checkpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"no room for 2 workers of 64 CPU each: it has 4 CPU"):
+        LLM(
+            checkpoint, distributed_executor_backend="ray", tensor_parallel_size=2, ray_address=cluster.address,
+            ray_cpus=64, load_timeout=5, **PLAIN,
+        )  # fmt: skip
+
+
+def test_no_cluster_at_an_address_is_told_of(checkpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"ray\.address=127\.0\.0\.1:1"):
+        LLM(checkpoint, distributed_executor_backend="ray", ray_address="127.0.0.1:1", **PLAIN)
+
+
+def test_the_machine_of_a_lost_worker_is_named(cluster: Cluster, checkpoint: str) -> None:
+    lost = cluster.add_node(num_cpus=2, resources={"spare": 2})
+    options = {"ray_resource": "spare", "ray_address": cluster.address, "tensor_parallel_size": 2}
+    with LLM(checkpoint, distributed_executor_backend="ray", **options, **PLAIN) as llm:
+        answers(llm)
+        cluster.remove_node(lost, allow_graceful=False)
+        with pytest.raises(EngineDied, match=r"the worker of rank \d on Ray node .* is gone"):
+            keep_answering(llm)
