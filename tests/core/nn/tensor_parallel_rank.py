@@ -7,37 +7,14 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
-from lsv.platform import Communicator, Group
+from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.platform import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import Sequences, engine_config
 from lsv.worker.load.declared import declare
 from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
-
-
-class Gloo(Communicator):
-    def __init__(self, rank, size):
-        self.group = Group("tp", tuple(range(size)), rank, "")
-
-    def gather(self, x):
-        parts = [torch.empty_like(x) for _ in self.group.ranks]
-        dist.all_gather(parts, x.contiguous())
-        return parts
-
-    def all_reduce(self, x):
-        return sum(self.gather(x))
-
-    def all_gather(self, x, dim=-1):
-        return torch.cat(self.gather(x), dim)
-
-    def broadcast(self, x, source=0):
-        dist.broadcast(x, source)
-        return x
-
-    def self_test(self):
-        assert self.all_reduce(torch.ones(1)) == self.group.size
 
 
 def make_sequences(declared):
@@ -64,10 +41,11 @@ def run(checkpoint, communicator):
 
 def main(rank, size, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    group = Group("tp", tuple(range(size)), rank, str(folder / "meeting"))
+    communicator = BackendCommunicator(group, gloo, torch.device("cpu"))
     for checkpoint in sorted(folder.glob("*/*")):
-        torch.save(run(checkpoint, Gloo(rank, size)), f"{checkpoint.parent}.{rank}")
-    dist.destroy_process_group()
+        torch.save(run(checkpoint, communicator), f"{checkpoint.parent}.{rank}")
+    communicator.close()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,19 @@ from lsv_models import plugin
 
 SCRIPT = Path(__file__).with_name("tensor_parallel_rank.py")
 RANKS = 2
+SHARING = {
+    "head_dim": 16, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 9, "pad_token_id": 0,
+}  # fmt: skip
+GEMMA3N = {
+    **SHARING, "laurel_rank": 8, "altup_num_inputs": 2, "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0],
+    "vocab_size_per_layer_input": 320,
+}  # fmt: skip
+GEMMA4 = {
+    **SHARING, "global_head_dim": 32, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    "vocab_size_per_layer_input": 320, "use_double_wide_mlp": True, "enable_moe_block": True, "num_experts": 4,
+    "top_k_experts": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
 CASES = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "one kv head": ("llama", {"num_key_value_heads": 1}),
@@ -80,11 +93,29 @@ CASES = {
     "norms of heads in one tensor": ("cohere", {"use_qk_norm": True}),
     "norms of heads in many": ("stablelm", {"use_qkv_bias": True, "qk_layernorm": True}),
     "a narrow embedding": ("opt", {"word_embed_proj_dim": 32}),
+    "keys of earlier layers, streams, layer inputs": ("gemma3n", GEMMA3N),
+    "heads of two sizes, layer inputs, experts beside": ("gemma4", GEMMA4),
+    "latents, scaled residuals": (
+        "minicpm3",
+        {
+            "kv_lora_rank": 24,
+            "q_lora_rank": 20,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 16,
+            "num_key_value_heads": 4,
+        },
+    ),
     "across": ("whisper", {"seconds": 1, "encoder_layers": 1, "max_target_positions": 512}),
     "adapted": ("transformers", {}),
     "adapted, experts": ("transformers", {"num_experts": 4, "num_experts_per_tok": 2}),
 }
-ADAPTED = {"adapted": "granite", "adapted, experts": "olmoe"}
+MADE_AS = {
+    "adapted": "granite", "adapted, experts": "olmoe",
+    "keys of earlier layers, streams, layer inputs": "gemma3n_text",
+    "heads of two sizes, layer inputs, experts beside": "gemma4_text",
+}  # fmt: skip
+"""What transformers calls the family, where that is not the name of its offer."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +123,7 @@ def results(tmp_path_factory):
     """The folder with the checkpoints of all cases, and what each rank computed of them."""
     folder = tmp_path_factory.mktemp("ranks")
     for case, (family, shape) in CASES.items():
-        make = tiny_hearing if family == "whisper" else partial(tiny, ADAPTED.get(case, family))
+        make = tiny_hearing if family == "whisper" else partial(tiny, MADE_AS.get(case, family))
         make(folder / case / family, **shape)
     ranks = [subprocess.Popen([sys.executable, SCRIPT, str(rank), str(RANKS), folder]) for rank in range(RANKS)]
     assert [rank.wait(timeout=200) for rank in ranks] == [0] * RANKS

@@ -1,0 +1,122 @@
+"""How many ranks an engine has, and what runs them. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lsv.config import Choices, EngineConfig, Topology
+from lsv.errors import ConfigError
+from lsv.offers import ExecutorOffer, KernelOffer
+from lsv.plugins.catalog import Catalog
+from lsv.resolve.nodes import choose_nodes
+from lsv.settings import Settings
+
+
+def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: Choices) -> dict[str, Any]:
+    """The fields of an ``EngineConfig`` that say how many ranks there are, where, and what runs them."""
+    topology = choose_topology(settings)
+    if topology.expert > 1 and not _spreads_experts(platform, catalog):
+        why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
+        choices.note("enable_expert_parallel", False, why)
+        topology = msgspec.structs.replace(topology, expert=1)
+    nodes = choose_nodes(settings, topology)
+    executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
+    return {"topology": topology, "nodes": nodes, "executor": executor}
+
+
+def choose_topology(settings: Settings) -> Topology:
+    """Raises ``ConfigError`` for a partition of the layers that is none, and for replicas on other machines."""
+    data, local = settings["data_parallel_size"], settings["data_parallel_size_local"]
+    if local is not None and local != data:
+        raise ConfigError(
+            f"data_parallel_size_local={local}: all {data} replicas of data_parallel_size are on this machine: leave "
+            "it out, and for more machines start a server on each",
+            param="data_parallel_size_local",
+        )
+    stages, partition = settings["pipeline_parallel_size"], settings["pipeline_layer_partition"]
+    layers: tuple[int, ...] = ()
+    if partition:
+        try:
+            layers = tuple(int(count) for count in partition.split(","))
+        except ValueError:
+            layers = ()
+        if len(layers) != stages or min(layers) < 1:
+            raise ConfigError(
+                f"pipeline_layer_partition={partition} must say how many layers each of {stages} stages "
+                "(pipeline_parallel_size) has, one or more: numbers with commas between them",
+                param="pipeline_layer_partition",
+            )
+    tensor = settings["tensor_parallel_size"]
+    return Topology(tensor=tensor, pipeline=stages, data=data, expert=_choose_spread(settings), layers=layers)
+
+
+def _choose_spread(settings: Settings) -> int:
+    """Over how many ranks the experts of a layer are spread."""
+    if not settings["enable_expert_parallel"]:
+        return 1
+    replicas = settings["data_parallel_size"]
+    if replicas > 1:
+        raise ConfigError(
+            f"enable_expert_parallel with data_parallel_size={replicas}: a replica shares its experts with "
+            "no other; spread them over the ranks of --tensor-parallel-size, without replicas",
+            param="enable_expert_parallel",
+        )
+    if settings["load_format"] == "sharded_state":
+        raise ConfigError(
+            "enable_expert_parallel: checkpoints of sharded_state have a part of every expert for each rank; load the "
+            "one that they were made of",
+            param="enable_expert_parallel",
+        )
+    return int(settings["tensor_parallel_size"])
+
+
+def _spreads_experts(platform: str, catalog: Catalog) -> bool:
+    """Whether spread experts are computed as cut ones are, by a kernel or by none."""
+    ops = {offer.op for offer in catalog.offers(KernelOffer) if offer.platform in (platform, "*")}
+    return "moe.spread" in ops or "moe" not in ops
+
+
+def choose_executor(asked: str, topology: Topology, catalog: Catalog, *, spread: bool = False) -> str:
+    """The one asked for; else inline for one device, and one that runs processes for ranks, here or ``spread`` over
+    machines.
+    """
+    if spread:
+        if asked not in ("auto", "processes", "nodes"):
+            raise ConfigError(
+                f"executor {asked} knows nothing of --nnodes: leave either out (a Ray cluster finds machines itself)",
+                param="executor",
+            )
+        return "nodes"
+    if asked == "nodes":
+        raise ConfigError("executor nodes is for several machines: say how many by --nnodes", param="executor")
+    if asked == "inline" and topology.ranks > 1:
+        raise ConfigError("executor inline runs one device: several need executor processes", param="executor")
+    if asked != "auto":
+        return catalog.find(ExecutorOffer, asked).name
+    if topology.ranks == 1:
+        return "inline"
+    if not any(offer.name == "processes" for offer in catalog.offers(ExecutorOffer)):
+        raise ConfigError("tensor_parallel_size > 1 is not available yet: use 1", param="tensor_parallel_size")
+    return "processes"
+
+
+def refuse_with_stages(config: EngineConfig) -> None:
+    """Raises ``ConfigError`` for what a model whose layers are spread over stages does not do."""
+    if config.topology.pipeline == 1:
+        return
+    refused = {
+        "adapters (enable_lora)": config.adapters is not None,
+        "drafts (speculative_config)": config.drafts is not None,
+        "models that encode texts": config.encoded is not None,
+        "models without a KV cache": not config.cached,
+        "load_format=sharded_state": config.load_format == "sharded_state",
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ConfigError(
+                f"{what}: not with pipeline_parallel_size={config.topology.pipeline}; spread the model by "
+                "--tensor-parallel-size instead",
+                param="pipeline_parallel_size",
+            )
