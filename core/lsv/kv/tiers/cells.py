@@ -1,0 +1,45 @@
+"""Host memory for contents of blocks, as bookkeeping: which cells hold what."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class HostCells:
+    """Cells 0 … ``size - 1``, each as large as a block. The contents used least recently make room for others."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = list(range(size - 1, -1, -1))
+        self._held: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+
+    @property
+    def usage(self) -> float:
+        """Share of the cells that hold something, 0 … 1."""
+        return 1.0 - len(self._free) / self.size if self.size else 0.0
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._held
+
+    def touch(self, key: bytes) -> tuple[int, ...]:
+        """The cells of a content, which is used now; none where it is not held."""
+        cells = self._held.get(key, ())
+        if cells:
+            self._held.move_to_end(key)
+        return cells
+
+    def take(self, key: bytes, width: int) -> tuple[int, ...]:
+        """So many cells for a content that is not held; none where it is larger than all of them together."""
+        if width > self.size:
+            return ()
+        while len(self._free) < width:
+            _, cells = self._held.popitem(last=False)
+            self._free += reversed(cells)
+        taken = tuple(self._free.pop() for _ in range(width))
+        self._held[key] = taken
+        return taken
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._held.clear()
+        self._free = list(range(self.size - 1, -1, -1))

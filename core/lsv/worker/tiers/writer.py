@@ -1,0 +1,89 @@
+"""Hands contents to a transport beside the steps."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from lsv.platform import Event
+from lsv.transports import Transport
+
+_log = logging.getLogger(__name__)
+
+_MOST = 256 << 20
+"""Bytes that wait at most."""
+_LAST_SECONDS = 10.0
+"""What is left is written for so long when the engine ends."""
+
+
+class _Batch(NamedTuple):
+    keys: Sequence[bytes]
+    contents: Sequence[Tensor]
+    size: int
+    there: Event | None
+
+
+class Writer:
+    """A thread that puts. Where contents come faster than they can be put, they are dropped."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._queue: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._dropped = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="kv-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, keys: Sequence[bytes], contents: Sequence[Tensor], there: Event | None) -> None:
+        """Keep contents, which are on the host once the device is past ``there`` and belong to the writer."""
+        size = sum(content.nbytes for content in contents)
+        with self._lock:
+            full = self._waiting + size > _MOST
+            self._waiting += 0 if full else size
+        if not full:
+            self._queue.put(_Batch(keys, contents, size, there))
+        elif not self._dropped:
+            self._dropped = True
+            _log.warning("the KV cache is computed faster than it can be kept: some of it will be computed again")
+
+    def flush(self) -> None:
+        """Wait until all that was given is kept; for tests."""
+        done = threading.Event()
+        batch = _Batch((), (), 0, _Done(done))
+        self._queue.put(batch)
+        done.wait(_LAST_SECONDS)
+
+    def close(self) -> None:
+        """Keep what is left, for a while."""
+        self._queue.put(None)
+        self._thread.join(_LAST_SECONDS)
+        self._closing = True
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None and not self._closing:
+            try:
+                if batch.there is not None:
+                    batch.there.synchronize()
+                for key, content in zip(batch.keys, batch.contents, strict=True):
+                    self._transport.put(key, content.numpy().reshape(-1).data)
+            except Exception:
+                _log.exception("a part of the KV cache could not be kept")
+            with self._lock:
+                self._waiting -= batch.size
+
+
+class _Done:
+    """Tells that the batches before have been handled."""
+
+    def __init__(self, done: threading.Event) -> None:
+        self._done = done
+
+    def synchronize(self) -> None:
+        self._done.set()

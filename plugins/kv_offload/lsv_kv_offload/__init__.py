@@ -1,0 +1,1 @@
+"""Keeps the KV cache of prompts' beginnings in files."""

@@ -1,0 +1,28 @@
+"""Files behind the KV cache, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv import hookimpl
+from lsv.offers import KVTransportOffer
+from lsv.settings import Setting
+
+api = 1
+
+
+@hookimpl
+def lsv_kv_transports() -> Iterable[KVTransportOffer]:
+    yield KVTransportOffer("files", "lsv_kv_offload.files:FileTransport", switch="kv_offload.path")
+
+
+@hookimpl
+def lsv_settings() -> Iterable[Setting]:
+    yield Setting(
+        name="kv_offload.path",
+        help="folder in which cached beginnings are kept, for restarts and for other replicas of this user",
+    )
+    yield Setting(
+        name="kv_offload.path_gib", type="float", default=16.0, low=0.001,
+        help="GiB that the files there may take, about; those used least recently go first",
+    )  # fmt: skip
