@@ -1,0 +1,1 @@
+"""What an engine is ordered to do beside its requests."""

@@ -1,0 +1,1 @@
+"""Spans of requests, sent to whoever gathers the traces of a distributed system."""

@@ -1,0 +1,1 @@
+"""What the time of steps goes into, written down while somebody asks for it."""

@@ -1,0 +1,23 @@
+"""Routes that have the engines record a profile."""
+
+from __future__ import annotations
+
+from sanic.response import HTTPResponse, empty
+
+from lsv_api.admin.sleep import clients
+from lsv_api.http.context import Exchange
+
+
+async def start_profile(exchange: Exchange) -> HTTPResponse:
+    await exchange.no_body()
+    for client in clients(exchange):
+        await client.profile(start=True)
+    return empty(200)
+
+
+async def stop_profile(exchange: Exchange) -> HTTPResponse:
+    """Answers when the files are written."""
+    await exchange.no_body()
+    for client in clients(exchange):
+        await client.profile(start=False)
+    return empty(200)

@@ -1,0 +1,235 @@
+"""Sleeping and waking up, over a fake worker: what refuses, what becomes of requests, what is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lsv.config import OptionValue
+from lsv.engine.engine import Engine
+from lsv.engine.messages import Control, Controlled, Submit, Update
+from lsv.engine.orders.orders import Orders
+from lsv.errors import BadRequest, Unavailable
+from lsv.request.params import SamplingParams
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_spec
+
+PROMPT = tuple(range(1, 30))
+
+
+class Executor(FakeExecutor):
+    """Remembers orders; ``refused`` is raised once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: list[tuple[str, dict[str, OptionValue]]] = []
+        self.refused: Exception | None = None
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        super().control(order, arguments)
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
+        self.orders.append((order, dict(arguments)))
+
+
+@pytest.fixture
+def executor() -> Executor:
+    return Executor()
+
+
+def make(executor: Executor, **changes: Any) -> Engine[str]:
+    config = engine_config(**{"sleep_mode": True, **changes})
+    engine: Engine[str] = Engine(config, executor, Fcfs(), now=FakeClock())
+    engine.start(lambda stage, done, total: None)
+    return engine
+
+
+def ask(id: int, **params: Any) -> Submit:
+    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 5, **params})
+    return Submit(id=id, spec=make_spec(PROMPT, sampling, request_id=f"r{id}"))
+
+
+def run(engine: Engine[str]) -> list[Update]:
+    news: list[Update] = []
+    while engine.has_work:
+        news += engine.step().get("a", [])
+    return news
+
+
+def test_an_engine_that_sleeps_takes_no_requests_and_has_forgotten_prefixes(executor: Executor) -> None:
+    engine = make(executor)
+    engine.submit("a", ask(0))
+    run(engine)
+    engine.sleep.sleep(1)
+    assert executor.orders == [("sleep", {"level": 1})]
+    with pytest.raises(Unavailable, match=r"sleeps \(weights, kv_cache\)"):
+        engine.submit("a", ask(1))
+    engine.sleep.wake_up()
+    assert executor.orders[1:] == [("wake_up", {"tags": "weights,kv_cache"})]
+    engine.submit("a", ask(2))
+    assert next(update.cached for update in run(engine)) == 0
+    engine.submit("a", ask(3))
+    assert next(update.cached for update in run(engine)) > 0
+
+
+@pytest.mark.parametrize("params", [{}, {"n": 2, "temperature": 1.0}, {"use_beam_search": True, "best_of": 2}])
+def test_requests_under_way_end_with_the_reason(executor: Executor, params: dict[str, Any]) -> None:
+    executor.depth = 2
+    engine = make(executor)
+    engine.submit("a", ask(0, max_tokens=50, **params))
+    engine.submit("a", ask(1, max_tokens=50))
+    engine.step()
+    engine.refuse_all(Unavailable("the engine was put to sleep"))
+    engine.sleep.sleep(1)
+    errors = [update.error for update in run(engine) if update.finish is not None]
+    assert {error.code for error in errors if error is not None} == {"unavailable"}
+    assert len(errors) == (1 if params.get("use_beam_search") else params.get("n", 1)) + 1
+    engine.sleep.wake_up()
+    engine.submit("a", ask(2))
+    assert run(engine)[-1].finish == "length"
+
+
+def test_parts_wake_up_one_by_one(executor: Executor) -> None:
+    engine = make(executor)
+    engine.sleep.sleep(1)
+    engine.sleep.wake_up(["kv_cache"])
+    assert engine.sleep.parts == ("weights",)
+    with pytest.raises(Unavailable, match=r"\(weights\)"):
+        engine.submit("a", ask(0))
+    engine.sleep.wake_up(["kv_cache"])  # is awake
+    engine.sleep.wake_up(["weights"])
+    engine.sleep.wake_up()
+    assert [arguments for _, arguments in executor.orders[1:]] == [{"tags": "kv_cache"}, {"tags": "weights"}]
+    engine.submit("a", ask(0))
+
+
+def test_who_sleeps_deeply_is_not_put_to_sleep_lightly(executor: Executor) -> None:
+    engine = make(executor)
+    for level in (1, 2, 2, 1):
+        engine.sleep.sleep(level)
+    assert executor.orders == [("sleep", {"level": 1}), ("sleep", {"level": 2})]
+    with pytest.raises(BadRequest, match="weights wake up first"):
+        engine.sleep.wake_up(["kv_cache"])
+
+
+def test_an_engine_that_can_not_wake_up_sleeps_on(executor: Executor) -> None:
+    engine = make(executor)
+    engine.sleep.sleep(1)
+    executor.refused = Unavailable("too little memory")
+    with pytest.raises(Unavailable, match="too little"):
+        engine.sleep.wake_up()
+    assert engine.sleep.parts == ("weights", "kv_cache")
+    engine.sleep.wake_up()
+    assert not engine.sleep.parts
+
+
+def test_refusals(executor: Executor) -> None:
+    with pytest.raises(BadRequest, match="--enable-sleep-mode"):
+        make(executor, sleep_mode=False).sleep.sleep(1)
+    engine = make(executor)
+    for level in (0, 3):
+        with pytest.raises(BadRequest, match="level must be 1"):
+            engine.sleep.sleep(level)
+    with pytest.raises(BadRequest, match="mode must be one of abort, wait"):
+        engine.sleep.check_allowed(1, "keep")
+    with pytest.raises(BadRequest, match="there are weights and kv_cache"):
+        engine.sleep.wake_up(["kv"])
+    assert executor.orders == []
+
+
+class TestOrders:
+    """What clients send."""
+
+    @pytest.fixture
+    def engine(self, executor: Executor) -> Engine[str]:
+        return make(executor)
+
+    @pytest.fixture
+    def announced(self) -> list[str]:
+        return []
+
+    @pytest.fixture
+    def replies(self) -> list[tuple[int, Controlled]]:
+        return []
+
+    @pytest.fixture
+    def orders(self, engine: Engine[str], announced: list[str], replies: list[tuple[int, Controlled]]) -> Orders:
+        orders = Orders(engine, announced.append, lambda number, answer: replies.append((number, answer)))
+        orders.ready = True
+        return orders
+
+    def test_sleep_that_waits_takes_no_new_requests(
+        self,
+        engine: Engine[str],
+        orders: Orders,
+        executor: Executor,
+        announced: list[str],
+        replies: list[tuple[int, Controlled]],
+    ) -> None:
+        engine.submit("a", ask(0))
+        engine.step()
+        orders.take(1, Control(7, "sleep", {"level": "2", "mode": "wait"}))
+        with pytest.raises(Unavailable, match="about to sleep"):
+            orders.check_open()
+        orders.answer_waiting()
+        assert executor.orders == replies == []
+        assert run(engine)[-1].finish == "length"
+        orders.answer_waiting()
+        assert replies == [(1, Controlled(7))]
+        assert executor.orders == [("sleep", {"level": 2})]
+        assert announced == ["falling asleep"]
+        orders.take(2, Control(8, "wake_up", {"tags": ""}))
+        assert replies.pop() == (2, Controlled(8))
+        orders.check_open()
+
+    def test_sleep_by_default_ends_requests(
+        self, engine: Engine[str], orders: Orders, executor: Executor, replies: list[tuple[int, Controlled]]
+    ) -> None:
+        engine.submit("a", ask(0))
+        engine.step()
+        orders.take(1, Control(7, "sleep"))
+        assert [update.error.code for update in run(engine) if update.error is not None] == ["unavailable"]
+        orders.answer_waiting()
+        assert replies == [(1, Controlled(7))]
+        assert executor.orders == [("sleep", {"level": 1})]
+
+    @pytest.mark.parametrize(
+        ("order", "why"),
+        [
+            (Control(1, "sleep", {"level": "one"}), "level must be"),
+            (Control(1, "sleep", {"mode": "keep"}), "mode must be"),
+            (Control(1, "wake_up", {"tags": "all"}), "there are weights and kv_cache"),
+            (Control(1, "dance"), "the engine knows reset_prefix_cache, drain, sleep"),
+        ],
+    )
+    def test_what_is_refused(
+        self, orders: Orders, order: Control, why: str, replies: list[tuple[int, Controlled]]
+    ) -> None:
+        orders.take(1, order)
+        assert why in refusal(replies)
+        orders.check_open()
+
+    def test_a_loading_engine_takes_no_orders(self, orders: Orders, replies: list[tuple[int, Controlled]]) -> None:
+        orders.ready = False
+        for name in ("sleep", "wake_up", "load_adapter"):
+            orders.take(1, Control(1, name))
+            assert "loading" in refusal(replies)
+
+    def test_adapters_wait_until_the_engine_is_awake(
+        self, engine: Engine[str], orders: Orders, replies: list[tuple[int, Controlled]]
+    ) -> None:
+        engine.sleep.sleep(1)
+        orders.take(1, Control(1, "load_adapter", {"name": "a", "path": "/a"}))
+        assert "sleeps" in refusal(replies)
+
+
+def refusal(replies: list[tuple[int, Controlled]]) -> str:
+    """Why the order that was answered last was refused."""
+    _, answer = replies.pop()
+    assert answer.error is not None
+    return answer.error.message
