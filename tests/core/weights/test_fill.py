@@ -115,6 +115,47 @@ def test_a_kernel_may_pack_a_tied_head():
         assert torch.equal(model.head.linear.packed, weight.T)
 
 
+class Taking(Transposed):
+    """The same, which says so, and remembers where weights lay."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.seen = []
+
+    def takes(self, name):
+        return name == "weight"
+
+    def pack(self):
+        self.seen.append(self.module.weight.data_ptr())
+        super().pack()
+
+
+def test_weights_that_kernels_take_pass_through_the_same_memory():
+    w = place()
+    sizes = {"q": 8, "k": 5, "v": 8}
+    columns = nn.ModuleList(Column(w, [Part(name, size, 0, size)], 4) for name, size in sizes.items())
+    for column in columns:
+        column.linear.use(Taking(column.linear))
+    filler = Filler(columns, w.declaration.slots)
+    for _ in range(2):
+        weights = {f"{name}.weight": torch.randn(size, 4) for name, size in sizes.items()}
+        filler.fill(TensorsSource(weights), w.device)
+        for column, weight in zip(columns, weights.values(), strict=True):
+            assert torch.equal(column.linear.packed, weight.T)
+    first, *others = (column.linear.kernel.seen for column in columns)
+    assert others == [first, first]
+    assert not len(filler._passing)
+
+
+def test_a_tied_weight_has_memory_of_its_own():
+    w = place()
+    model = Tied(w)
+    model.head.linear.use(Taking(model.head.linear))
+    filler, weight = Filler(model, w.declaration.slots), torch.randn(6, 4)
+    filler.fill(TensorsSource({"e.weight": weight}), w.device)
+    assert torch.equal(model.embed.weight, weight)
+
+
 class WholeBlock(Kernel):
     """A kernel for a whole MLP: it owns the weights of the layers below."""
 

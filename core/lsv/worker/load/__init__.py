@@ -7,6 +7,7 @@ Everything is decided before a weight is read, so a configuration that can't be 
 ``declared``  the model on meta, from config.json alone, with the groups of its KV cache
 ``bound``     a kernel for each of its ops, and the attention backend
 ``fit``       how memory is split: with numbers alone (``memory``), then as measured (``peaks``, ``graphs``)
+``streamed``  the layers that are kept in the host's memory, where that is asked for (``hosted``)
 ``loaded``    the weights in place, and the cache
 
 ``survey`` stops before the weights: it is what ``lsv plan`` and ``lsv kernels`` show.

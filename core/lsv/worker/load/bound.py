@@ -12,6 +12,7 @@ from torch import nn
 from lsv import ops
 from lsv.attention import AttentionBackend, CacheSpec
 from lsv.config import BoundOp, EngineConfig, Reason
+from lsv.drafts.making import weigh_drafter
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
@@ -30,6 +31,8 @@ class Bound:
     """What was bound to each op, and why; the backend comes first."""
     reasons: tuple[Reason, ...] = ()
     """Why the backend is another one than was resolved."""
+    beside: tuple[Reason, ...] = ()
+    """Bytes of what will lie on the device beside the model."""
 
     def allocate(self, pages: int, config: EngineConfig, device: Device) -> Any:
         """A KV cache of the backend's; with a single page it is the null page, which is enough to run on."""
@@ -67,7 +70,7 @@ def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
     why = why if latents is None else f"{why}; {latents}"
     attention = BoundOp("attention_backend", offer.load, len(declared.layers), why, offer.row_invariant)
     bound = bind_ops(declared, catalog, config.platform, config.reference_ops, config)
-    return Bound(declared, backend, (attention, *bound), reasons)
+    return Bound(declared, backend, (attention, *bound), reasons, weigh_drafter(config, catalog))
 
 
 def _try_backend(

@@ -13,10 +13,12 @@ import torch
 from lsv.attention import AttentionBackend, AttentionLayer, token_bytes
 from lsv.attention.states import StateLayer
 from lsv.config import EngineConfig
+from lsv.errors import ConfigError
 from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
+from lsv.nn.moe import MoE
 from lsv.nn.pooling.scoring import make_scorer, without_head
 from lsv.nn.sampling import Sampling
 from lsv.offers import ModelOffer, QuantizerOffer
@@ -28,6 +30,7 @@ from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Shard, TensorSlot, Weights
 from lsv.weights.quantizer import Quantizer, Unquantised, WithIgnored
+from lsv.worker.load.streamed import StreamedLayers
 
 
 @dataclass(slots=True)
@@ -53,12 +56,15 @@ class Declared:
     shared: tuple[Bindable, ...] = ()
     """What computes between the ranks; kernels are bound to it as to the model's ops."""
     filled: bool = False
+    streamed: StreamedLayers | None = None
+    """The model's layers, where some of them are kept on the host."""
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights: as declared, and once they are filled as they are held."""
+        """Bytes that weights take on the device: as declared, and once they are filled as they are held."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        return sum(tensor.nbytes for tensor in tensors if not (self.filled and tensor.is_meta))
+        held = sum(tensor.nbytes for tensor in tensors if not (self.filled and tensor.is_meta))
+        return held if self.streamed is None else held - self.streamed.saved
 
 
 def declare(
@@ -67,25 +73,31 @@ def declare(
     *,
     communicator: Communicator | None = None,
     torch_device: torch.device | str = "cpu",
+    architecture: Architecture | None = None,
 ) -> Declared:
-    """Build the model on meta from config.json alone. ``communicator`` None means a single rank.
+    """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``architecture`` None
+    the one of the configuration's offer.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
     can't be split over the ranks and for an unknown dtype.
     """
     json, dtype = read_config(Path(config.model), config.overrides), model_dtype(config.dtype)
-    offer = catalog.find(ModelOffer, config.model_offer)
-    architecture: Architecture = catalog.load(offer)
+    causal = True
+    if architecture is None:
+        offer = catalog.find(ModelOffer, config.model_offer)
+        architecture, causal = catalog.load(offer), offer.causal
+    assert architecture is not None
     declaration = Declaration(
         dtype,
         torch.device(torch_device),
         _make_quantizer(config, json, catalog),
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
+        config.topology.expert > 1 and communicator is not None,
         architecture.prefixes,
     )
     w, pooler = Weights(declaration), config.pooler
-    model = architecture(w, without_head(json, pooler) if offer.causal else json, config.max_model_len)
+    model = architecture(w, without_head(json, pooler) if causal else json, config.max_model_len)
     if model.scorer is None:
         model.scorer = make_scorer(w, model, json, pooler)
     if config.cached:
@@ -94,6 +106,7 @@ def declare(
         specs, groups = (), ()
         model.place_layers([dataclasses.replace(layer, causal=False) for layer in model.attention_layers()])
     slots = tuple(declaration.slots)
+    held = _own_slots(model, slots, config) if declaration.spread else slots
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
@@ -104,9 +117,24 @@ def declare(
         slots=slots,
         device=declaration.device,
         vocab_size=model.vocab_size,
-        filler=Filler(model, slots, (*model.ignores, kv_scales.NAMES)),
+        filler=Filler(model, held, (*model.ignores, kv_scales.NAMES), every=slots),
         shared=tuple(communicator.ops) if communicator else (),
     )
+
+
+def _own_slots(model: Model, slots: Sequence[TensorSlot], config: EngineConfig) -> tuple[TensorSlot, ...]:
+    """Those of what this rank has; the others are of experts that other ranks have.
+
+    Raises ``ConfigError`` for a model without experts, or with some that can't be spread.
+    """
+    found = [module for module in model.modules() if isinstance(module, MoE)]
+    if not found or not all(module.spread for module in found):
+        why = "runs through transformers' code, whose experts are cut" if found else "has no experts"
+        raise ConfigError(
+            f"enable_expert_parallel: {config.architecture} {why}; leave it out", param="enable_expert_parallel"
+        )
+    held = {id(parameter) for parameter in model.parameters()}
+    return tuple(slot for slot in slots if id(slot.parameter) in held)
 
 
 def keep_latents(declared: Declared, backend: AttentionBackend, config: EngineConfig) -> str | None:
@@ -117,15 +145,21 @@ def keep_latents(declared: Declared, backend: AttentionBackend, config: EngineCo
     modules = [module for module in declared.model.modules() if isinstance(module, LatentAttention)]
     if not modules or not config.cached:
         return None
-    refusals = [why for module in modules if (why := backend.supports(module.latent_layer)) is not None]
-    if refusals:
-        return f"keys and values of all heads are cached instead of latents: {refusals[0]}"
+    twice = _refusal(modules, backend, once=True)
+    if twice is not None and (refusal := _refusal(modules, backend, once=False)) is not None:
+        return f"keys and values of all heads are cached instead of latents: {refusal}"
     for module in modules:
-        module.absorb()
+        module.absorb(once=twice is None)
     model = declared.model
     declared.specs, declared.groups = _lay_out(model, config)
     declared.layers, declared.states = model.attention_layers(), model.state_layers()
-    return "latents are cached"
+    return "latents are cached" if twice is None else f"latents are cached twice, as keys and as values: {twice}"
+
+
+def _refusal(modules: Sequence[LatentAttention], backend: AttentionBackend, *, once: bool) -> str | None:
+    """None, or why the backend can't attend to the modules' latents."""
+    found = (backend.supports(module.latent_layer(once=once)) for module in modules)
+    return next((why for why in found if why is not None), None)
 
 
 def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Catalog) -> Quantizer:
@@ -138,17 +172,32 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
 
 def _lay_out(model: Model, config: EngineConfig) -> tuple[tuple[KVSpec, ...], tuple[KVGroup, ...]]:
     """Give the model's layers their places in the cache: what they keep there, and in which groups."""
+    chunks = {layer.chunk for layer in model.attention_layers() if layer.chunk is not None}
+    if odd := [chunk for chunk in chunks if chunk % config.block_size]:
+        raise ConfigError(
+            f"block_size={config.block_size} does not divide the {odd[0]} tokens of a chunk, within which layers of "
+            "this model attend: choose another --block-size",
+            param="block_size",
+        )
     specs = _specs(model, cache_dtype(config.kv_dtype, model_dtype(config.dtype)))
     groups = group_specs(specs, config.block_size)
-    model.place_layers(_place(model.attention_layers(), groups))
-    model.place_states(_place(model.state_layers(), groups))
+    model.place_layers(place_in(groups, model.attention_layers()))
+    model.place_states(place_in(groups, model.state_layers()))
     return specs, groups
 
 
 def _specs(model: Model, dtype: torch.dtype) -> tuple[KVSpec, ...]:
     """What layers keep in a cache of this dtype, by their index."""
     tokens = [
-        KVSpec(layer.index, layer.kind, token_bytes(layer, dtype), window=layer.window, cross_len=layer.source)
+        KVSpec(
+            layer.index,
+            layer.kind,
+            token_bytes(layer, dtype),
+            window=layer.reach,
+            chunk=layer.chunk,
+            reads=layer.reads,
+            cross_len=layer.source,
+        )
         for layer in model.attention_layers()
     ]
     states = [KVSpec(layer.index, "state", 0, layer.state_bytes, window=STATE_WINDOW) for layer in model.state_layers()]
@@ -158,7 +207,11 @@ def _specs(model: Model, dtype: torch.dtype) -> tuple[KVSpec, ...]:
 Layer = TypeVar("Layer", AttentionLayer, StateLayer)
 
 
-def _place(layers: Sequence[Layer], groups: Sequence[KVGroup]) -> list[Layer]:
-    """The layers, each with its group and its position there."""
+def place_in(groups: Sequence[KVGroup], layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, each with its group and its position there; one that reads another's keys and values has that's."""
     places = {index: (group.index, place) for group in groups for place, index in enumerate(group.layers)}
-    return [dataclasses.replace(layer, group=places[layer.index][0], place=places[layer.index][1]) for layer in layers]
+    found = (places[layer.keeper if isinstance(layer, AttentionLayer) else layer.index] for layer in layers)
+    return [
+        dataclasses.replace(layer, group=group, place=place)
+        for layer, (group, place) in zip(layers, found, strict=True)
+    ]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from lsv.config import EngineConfig
+from lsv.pipeline.link import Links, neighbours
+from lsv.pipeline.meeting import Meeting
 from lsv.platform import BatchLimits, Communicator, Device, Group
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import load_platform
 
 
-def open_device(config: EngineConfig, catalog: Catalog, rank: int) -> Device:
-    """The device of one rank."""
+def open_device(config: EngineConfig, catalog: Catalog, rank: int, place: tuple[int, int] | None = None) -> Device:
+    """The device of one rank. ``place`` says which one it is of how many ranks on its machine; None: all ranks of all
+    replicas are on this one.
+    """
     platform = load_platform(config.platform, catalog, emulate=config.emulate)
-    return platform.open_rank(rank, config.topology.tensor, config.options, config.device)
+    topology = config.topology
+    mine, all_of_them = place or (topology.first_device + rank, topology.devices)
+    return platform.open_rank(mine, all_of_them, config.options, config.device)
 
 
 def connect(device: Device, group: Group) -> Communicator | None:
@@ -24,6 +30,14 @@ def connect(device: Device, group: Group) -> Communicator | None:
     return communicator
 
 
+def connect_stages(device: Device, rank: int, config: EngineConfig, meeting: Meeting) -> Links | None:
+    """The tested links of a rank to the stages before and behind its own; None where there is one stage."""
+    if config.topology.pipeline == 1:
+        return None
+    groups = neighbours(rank, config.topology, meeting)
+    return Links(*(None if group is None else connect(device, group) for group in groups))
+
+
 def batch_limits(config: EngineConfig, num_blocks: int, *, prompts_captured: bool = False) -> BatchLimits:
     """The largest step a configuration allows over a cache of ``num_blocks`` blocks."""
     return BatchLimits(
@@ -33,5 +47,6 @@ def batch_limits(config: EngineConfig, num_blocks: int, *, prompts_captured: boo
         block_size=config.block_size,
         num_blocks=num_blocks,
         contexts=config.cuts_prompts,
+        drafts=0 if config.drafts is None else config.drafts.most,
         prompts_captured=prompts_captured,
     )

@@ -7,11 +7,13 @@ import torch
 
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.nn.dtypes import model_dtype
+from lsv.nn.model import handed_on
 from lsv.platform import Communicator, Device
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.graphs import measure_graphs
 from lsv.worker.load.memory import after_weights, plan_embeddings, plan_memory
 from lsv.worker.load.peaks import measure_peaks
+from lsv.worker.load.streamed import describe_streaming
 
 
 def plan_fit(bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None) -> Fit:
@@ -40,13 +42,16 @@ def measure_fit(
 def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, weights: int = 0) -> Fit:
     """The plan for what is left by weights that are still to come, the bytes of ``taken`` and embeddings of media."""
     declared = bound.declared
-    if declared.model.encoder is not None:
-        width: int = next(declared.model.norm.parameters()).shape[-1]
+    taken += bound.beside
+    encoder = declared.model.encoder
+    if encoder is not None:
+        width: int = encoder.width or handed_on(declared.model)
         taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
     memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))
     budget, largest = device.budget(memory, config.memory_share), device.largest_allocation
     fit = plan_memory(declared, bound.backend, budget, config, largest)
-    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *bound.reasons, *taken))
+    said = (*describe_streaming(declared.streamed, config), *bound.reasons)
+    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *said, *taken))
 
 
 def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:

@@ -1,4 +1,4 @@
-"""The loaded model: all steps of loading in order, the last of which reads the weights and allocates the cache."""
+"""The loaded model: all steps of loading in order, the last of which reads the weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 
 import msgspec
 
+from lsv.adapters.slots import allocate, attach
+from lsv.adapters.store import AdapterStore
 from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
+from lsv.nn.dtypes import model_dtype
 from lsv.offers import CheckpointOffer
+from lsv.pipeline.stage import WHOLE, Stage
 from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
 from lsv.weights import kv_scales
@@ -23,20 +27,33 @@ from lsv.weights.pickled import PickledSource, pickled_files
 from lsv.weights.sharded import ShardedSource, is_sharded
 from lsv.weights.stacks import UnfoldedSource
 from lsv.weights.staging import Staging
-from lsv.worker.load.bound import bind
+from lsv.worker.load.bound import Bound, bind
+from lsv.worker.load.cut import cut
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.fit import measure_fit, plan_fit
+from lsv.worker.load.streamed import stream_layers
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A filled model with its cache."""
+    """A filled model, and what fits beside it."""
 
-    declared: Declared
-    backend: AttentionBackend
-    cache: Any
-    """What the backend allocated: ``fit.num_blocks`` pages and the null page."""
+    bound: Bound
     fit: Fit
+    adapters: AdapterStore | None = None
+    """None where none are served."""
+
+    @property
+    def declared(self) -> Declared:
+        return self.bound.declared
+
+    @property
+    def backend(self) -> AttentionBackend:
+        return self.bound.backend
+
+    def allocate_cache(self, config: EngineConfig, device: Device) -> Any:
+        """What the backend allocates for ``fit.num_blocks`` pages and the null page."""
+        return self.bound.allocate(self.fit.num_blocks + 1, config, device)
 
 
 def load(
@@ -45,22 +62,44 @@ def load(
     device: Device,
     communicator: Communicator | None,
     report: ReportProgress,
+    stage: Stage = WHOLE,
+    world: Communicator | None = None,
 ) -> Loaded:
-    """Declare the model, bind its ops, plan the memory; then fill the weights and allocate the cache.
+    """Declare the model, bind its ops, plan the memory; then fill the weights.
 
-    ``communicator`` None means a single rank. Raises ``StartError`` before any weight is read when the configuration
+    ``communicator`` None means a single rank, or one a stage; ``world`` is all ranks where there are several stages.
+    Raises ``StartError`` before any weight is read when the configuration
     can't be served.
     """
     declared = declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
+    adapters = _attach_adapters(declared, config, communicator, device)
     bound = bind(declared, config, catalog)
-    fit = plan_fit(bound, config, device, communicator)
+    if stage.count > 1:
+        cut(declared, stage, config)
+    declared.streamed = stream_layers(declared.model, config, device)
+    every = world or communicator
+    fit = plan_fit(bound, config, device, every)
     with closing(_source(config, declared, catalog, communicator)) as source:
         staging = Staging(device) if device.pinned else None
         fill(declared, source, lambda done, total: report("weights", done, total), staging)
+    if adapters is not None:
+        allocate(declared.model, device.torch_device)
     device.release_cache()  # filling has left memory reserved for the largest tensors
-    fit = measure_fit(fit, bound, config, device, communicator)
+    fit = measure_fit(fit, bound, config, device, every)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
-    return Loaded(declared, bound.backend, bound.allocate(fit.num_blocks + 1, config, device), fit)
+    return Loaded(bound, fit, adapters)
+
+
+def _attach_adapters(
+    declared: Declared, config: EngineConfig, communicator: Communicator | None, device: Device
+) -> AdapterStore | None:
+    """Give the declared model's layers slots, where adapters are served."""
+    asked = config.adapters
+    if asked is None:
+        return None
+    dtype = model_dtype(config.dtype if asked.dtype == "auto" else asked.dtype)
+    places = attach(declared.model, asked.slots, asked.max_rank, dtype)
+    return AdapterStore(declared.model, places, asked, communicator, device.torch_device)
 
 
 def _source(
@@ -118,7 +157,10 @@ def fill(
     """
     declared.model.eval()
     source = UnfoldedSource(RenamedSource(source, declared.model.rename), declared.model.stacks)
-    declared.filler.fill(source, declared.device, progress, staging)
+    streamed = declared.streamed
+    declared.filler.fill(source, declared.device, progress, staging, None if streamed is None else streamed.move)
+    if streamed is not None:
+        streamed.settle()
     declared.layers = tuple(kv_scales.with_scales(declared.layers, source))
     declared.model.place_layers(declared.layers)
     declared.filled = True

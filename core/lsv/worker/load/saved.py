@@ -57,6 +57,8 @@ def save_sharded_state(
     are quantised or stack experts, and for a folder that is the checkpoint's own.
     """
     folder = Path(config.model)
+    if config.adapters is not None:
+        raise ConfigError("Saving with enable_lora=True is not supported!", param="enable_lora")
     if config.quantization is not None:
         raise ConfigError(
             f"only plain weights are saved by rank, and these are {config.quantization}: weight formats are read from "

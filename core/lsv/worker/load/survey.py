@@ -14,6 +14,7 @@ from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.device import open_device
 from lsv.worker.load.fit import plan_fit
+from lsv.worker.load.streamed import stream_layers
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,7 @@ def survey(config: EngineConfig, catalog: Catalog) -> Survey:
     """Declare the model on meta, bind its ops, plan the memory of one rank. Raises ``StartError`` as loading would."""
     with _declared(config, catalog) as (device, declared):
         bound = bind(declared, config, catalog)
+        declared.streamed = stream_layers(declared.model, config, device)
         return Survey(memory=device.memory(), fit=plan_fit(bound, config, device))
 
 

@@ -1,0 +1,89 @@
+"""The declared model of one stage: what is left of the whole one when other ranks have the other layers."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from torch import nn
+
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+from lsv.nn.dtypes import model_dtype
+from lsv.nn.model import Model, handed_on
+from lsv.pipeline.stage import Stage, check_partition, share_out
+from lsv.weights.fill import Filler
+from lsv.worker.load.declared import Declared, place_in
+
+log = logging.getLogger(__name__)
+
+_LAST = ("norm", "head", "scorer")
+"""The parts of a model that follow its layers."""
+
+
+def cut(declared: Declared, stage: Stage, config: EngineConfig) -> None:
+    """Leave the stage's layers in the declared model, and what comes before the first or follows the last.
+
+    Everything that all ranks must agree on (block tables, bound kernels) was decided on the whole model before. Raises
+    ``ConfigError`` for a model that can't be cut.
+    """
+    model = declared.model
+    _check(model, config)
+    counts = config.topology.layers or _balance(model, stage.count)
+    check_partition(counts, len(model.layers), stage.count)
+    first = sum(counts[: stage.number])
+    log.info("stage %d of %d has %d of %d layers", stage.number + 1, stage.count, counts[stage.number], sum(counts))
+    width = handed_on(model)
+    if not stage.begins:
+        model.receives = width, model_dtype(config.dtype)
+    elif model.encoder is not None:
+        model.encoder.width = model.encoder.width or width  # which is told by the norm, and that is elsewhere
+    model.layers = nn.ModuleList(model.layers[first : first + counts[stage.number]])
+    model.ends = stage.ends
+    for name, _ in list(model.named_children()):
+        if name != "layers" and not (stage.ends if name in _LAST else stage.begins):
+            setattr(model, name, None)
+    _keep_held(declared)
+
+
+def _check(model: Model, config: EngineConfig) -> None:
+    why = None
+    if not model.staged:
+        why = f"layers of {config.architecture} need more than the output of the layer before"
+    elif any(layer.source is not None for layer in model.attention_layers()):
+        why = f"all layers of {config.architecture} attend to what its encoder makes of media"
+    if why:
+        raise ConfigError(
+            f"pipeline_parallel_size={config.topology.pipeline}: {why}; spread it by --tensor-parallel-size instead",
+            param="pipeline_parallel_size",
+        )
+
+
+def _balance(model: Model, stages: int) -> tuple[int, ...]:
+    """Layers a stage by the bytes that a decoding step reads: those of the head are read like those of a layer."""
+    head = getattr(model, "head", None)
+    behind = _bytes(head) if isinstance(head, nn.Module) else 0
+    return share_out([_bytes(layer) for layer in model.layers], behind, stages)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
+
+
+def _keep_held(declared: Declared) -> None:
+    """Weights and places in the cache of the layers that are left; groups keep their numbers."""
+    model = declared.model
+    layers, states = model.attention_layers(), model.state_layers()
+    own = {layer.index for layer in layers} | {state.index for state in states}
+    groups = tuple(
+        msgspec.structs.replace(group, layers=tuple(index for index in group.layers if index in own))
+        for group in declared.groups
+    )
+    model.place_layers(place_in(groups, layers))
+    model.place_states(place_in(groups, states))
+    declared.layers, declared.states = model.attention_layers(), model.state_layers()
+    declared.specs = tuple(spec for spec in declared.specs if spec.layer in own)
+    declared.groups = groups
+    held = {id(parameter) for parameter in model.parameters()}
+    slots = tuple(slot for slot in declared.slots if id(slot.parameter) in held)
+    declared.filler = Filler(model, slots, declared.filler.ignores, every=declared.slots)
