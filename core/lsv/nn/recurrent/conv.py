@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from lsv.attention.states import StatePart
 from lsv.nn.mlp import find_activation
 from lsv.nn.recurrent.states import RowStates
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
-from lsv.weights.place import Weights
+from lsv.weights.place import Piece, Weights
 
 
 class CausalConv(Bindable):
     """Each channel by itself, over its last ``width`` tokens: x [T, channels] -> activation(y) [T, channels].
 
     Sums are in float32, in the order of tokens. The state is what it has seen of the last ``width - 1`` tokens.
+    ``parts`` are the channels of convolutions that the checkpoint has below ``w`` under names of their own.
     """
 
     op: ClassVar[str] = "conv.causal"
     capturable: ClassVar[bool] = False
 
-    def __init__(self, w: Weights, channels: int, width: int, *, activation: str | None, bias: bool) -> None:
+    def __init__(
+        self,
+        w: Weights,
+        channels: int,
+        width: int,
+        *,
+        activation: str | None,
+        bias: bool,
+        parts: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__()
-        self.weight = w.take("weight", (channels, 1, width))
+        self.weight = w.take("weight", (channels, 1, width)) if parts is None else _take_parts(w, parts, width)
         self.bias = w.take("bias", (channels,)) if bias else None
         self.activation = activation
         self.activate = (lambda x: x) if activation is None else find_activation(activation)
@@ -50,3 +62,13 @@ class CausalConv(Bindable):
         if self.bias is not None:
             y += self.bias.float()
         return self.activate(y.to(x.dtype)), seen[:, length:]
+
+
+def _take_parts(w: Weights, parts: Mapping[str, int], width: int) -> nn.Parameter:
+    """The weights of several convolutions, one after another: [channels, 1, width]."""
+    pieces, begin, rest = [], 0, (slice(0, 1), slice(0, width))
+    for name, channels in parts.items():
+        source, target = slice(0, channels), slice(begin, begin + channels)
+        pieces.append(Piece((w / name / "weight").name, (channels, 1, width), (source, *rest), (target, *rest)))
+        begin += channels
+    return w.declare((begin, 1, width), pieces)

@@ -8,13 +8,14 @@ import torch
 from torch.nn import functional
 
 from lsv.attention.states import StatePart
+from lsv.nn.recurrent.chunks import scan
 from lsv.nn.recurrent.states import RowStates
 from lsv.nn.recurrent.weights import take_float
 from lsv.offers import OpSpec
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 
-_CHUNK = 64
+CHUNK = 64
 """Tokens that are computed as one product of matrices."""
 
 
@@ -52,23 +53,16 @@ class StateSpace(Bindable):
     def _scan(
         self, state: torch.Tensor, x: torch.Tensor, dt: torch.Tensor, b: torch.Tensor, c: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        parts = []
-        share = self.heads // self.groups
-        logs = dt * -self.a_log.exp()
-        x = x * dt[..., None]
-        for begin in range(0, x.shape[1], _CHUNK):
-            cut = slice(begin, begin + _CHUNK)
-            y, state = _scan_chunk(state, x[:, cut], logs[:, cut], b[:, cut], c[:, cut], share)
-            parts.append(y)
-        return torch.cat(parts, dim=1), state
+        return scan(scan_chunk, CHUNK, state, x * dt[..., None], dt * -self.a_log.exp(), b, c)
 
 
-def _scan_chunk(
-    state: torch.Tensor, x: torch.Tensor, logs: torch.Tensor, b: torch.Tensor, c: torch.Tensor, share: int
+def scan_chunk(
+    state: torch.Tensor, x: torch.Tensor, logs: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """state [n, heads, dim, size], x [n, length, heads, dim], logs of decays [n, length, heads], b and c
-    [n, length, groups, size] with ``share`` heads each.
+    [n, length, groups, size] with equally many heads each.
     """
+    share = x.shape[2] // b.shape[2]
     b, c = (part.repeat_interleave(share, dim=2).transpose(1, 2) for part in (b, c))  # [n, heads, length, size]
     x, logs = x.transpose(1, 2), logs.transpose(1, 2).cumsum(-1)
     between = decays(logs)

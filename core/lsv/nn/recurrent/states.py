@@ -55,7 +55,8 @@ def _read(pages: torch.Tensor, run: Run) -> torch.Tensor:
 class StateCache(nn.Module):
     """The place of a recurrent layer's states in the cache; ``layer`` gets its own once all groups are known.
 
-    Raises ``ConfigError`` for several tensor-parallel ranks.
+    Every rank of a hybrid keeps all states, its layers declared as replicated. Where nothing else is cut, ranks would
+    be of no use: raises ``ConfigError`` for a layer that is not replicated and several tensor-parallel ranks.
     """
 
     def __init__(self, w: Weights, index: int, parts: Sequence[StatePart]) -> None:

@@ -41,7 +41,7 @@ class Bamba(Stack):
             mixer = (
                 Attention(place / "self_attn", c, i, rope, qkv_bias=c.attention_bias, out_bias=c.attention_bias)
                 if kinds[i] == "attention"
-                else Mamba2Mixer(place / "mamba", sizes, i)
+                else Mamba2Mixer(place.replicated() / "mamba", sizes, i)
             )
             mlp = GatedMLP(place / "mlp", c.hidden_size, c.intermediate_size, c.activation, bias=c.mlp_bias)
             return HybridLayer(place, c, mixer, mlp)

@@ -94,9 +94,8 @@ class ScaledMLP(nn.Module):
     def __init__(self, w: Weights, c: DecoderConfig, factors: tuple[float, ...]) -> None:
         super().__init__()
         self.gate_up = Column.even(w, ("gate_proj", "up_proj"), c.hidden_size, c.intermediate_size, bias=c.mlp_bias)
-        self.down = Row(
-            w, "down_proj", c.intermediate_size, c.hidden_size, reads=(0, c.intermediate_size), bias=c.mlp_bias
-        )
+        reads = w.shard.split(c.intermediate_size, "intermediate features")
+        self.down = Row(w, "down_proj", c.intermediate_size, c.hidden_size, reads=reads, bias=c.mlp_bias)
         self.activate, (self.gate, self.result) = find_activation(c.activation), factors
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +124,9 @@ class FalconH1(Stack):
             place, biased = w / "model" / "layers" / i, c.attention_bias
             attention = Attention(place / "self_attn", c, 2 * i, rope, qkv_bias=biased, out_bias=biased)
             attention.layer = dataclasses.replace(attention.layer, scale=attention.layer.scale * factors.key)
-            mamba = ScaledMixer(place / "mamba", sizes, 2 * i + 1, factors, normed=normed, out_bias=out_bias)
+            mamba = ScaledMixer(
+                place.replicated() / "mamba", sizes, 2 * i + 1, factors, normed=normed, out_bias=out_bias
+            )
             return HybridLayer(place, c, Both(mamba, attention, factors), ScaledMLP(place / "mlp", c, factors.mlp))
 
         super().__init__(

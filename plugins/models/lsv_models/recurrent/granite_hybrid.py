@@ -1,4 +1,4 @@
-"""Granite 4 hybrids: Mamba 2, and attention in a few layers, with multipliers; dense ones."""
+"""Granite 4 hybrids: Mamba 2, and attention in a few layers, with multipliers; perhaps experts beside the MLP."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
-
-from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import GatedActivation
+from lsv.nn.mlp import GatedMLP
+from lsv.nn.moe import MoE, SharedMoE
 from lsv.nn.rope import Rope
+from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv_models.recurrent.bamba import KINDS
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
@@ -23,37 +20,27 @@ from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Scaled, Stack
 
-
-class FusedMLP(nn.Module):
-    """A gated MLP whose gate and up projection are stored as one: x [T, hidden] -> [T, hidden]."""
-
-    def __init__(self, w: Weights, hidden: int, inner: int, activation: str) -> None:
-        super().__init__()
-        self.gate_up = Column.even(w, ("input_linear",), hidden, 2 * inner)
-        self.act = GatedActivation(activation, w.dtype)
-        self.down = Row(w, "output_linear", inner, hidden, reads=(0, inner))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.act(self.gate_up(x)))  # type: ignore[no-any-return]
+NAMES = ("input_linear", "input_linear", "output_linear")
+"""Gate and up, which are one tensor, and down of the MLP that all tokens go through."""
 
 
 class GraniteHybrid(Stack):
+    names = (
+        (r"\.block_sparse_moe\.input_linear\.weight$", ".block_sparse_moe.experts.gate_up_proj"),
+        (r"\.block_sparse_moe\.output_linear\.weight$", ".block_sparse_moe.experts.down_proj"),
+        (r"\.block_sparse_moe\.router\.layer\.", ".block_sparse_moe.gate."),
+    )
+
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        if config.get("num_local_experts", 8):
-            raise CheckpointError(
-                "config.json: num_local_experts asks for experts stored as one tensor, which are not implemented for "
-                "Granite hybrids; dense ones have num_local_experts=0"
-            )
         keys = Keys(config)
         ignore(
             keys,
             "layer_types",
             "layers_block_type",
-            "num_local_experts",
-            "num_experts_per_tok",
             "normalization_function",
+            "init_method",
         )
-        ignore(keys, "init_method", "intermediate_size")
+        experts, top = keys.take("num_local_experts", int, 8), keys.count("num_experts_per_tok", 2)
         c = DecoderConfig.read(keys)
         sizes = read_mamba2(keys, c.hidden_size, c.norm_eps, c.activation)
         inner, factors = keys.count("shared_intermediate_size", 1024), ("embedding", "residual", "attention")
@@ -65,9 +52,12 @@ class GraniteHybrid(Stack):
 
         def layer(i: int) -> HybridLayer:
             place = w / "model" / "layers" / i
-            mlp = FusedMLP(place / "shared_mlp", c.hidden_size, inner, c.activation)
+            mlp: Bindable = GatedMLP(place / "shared_mlp", c.hidden_size, inner, c.activation, names=NAMES)
+            if experts:
+                shape = (c.hidden_size, c.intermediate_size, c.activation)
+                mlp = SharedMoE(MoE(place / "block_sparse_moe", *shape, experts=experts, top=top), mlp)
             if kinds[i] != "attention":
-                return HybridLayer(place, c, Mamba2Mixer(place / "mamba", sizes, i), mlp, scale=residual)
+                return HybridLayer(place, c, Mamba2Mixer(place.replicated() / "mamba", sizes, i), mlp, scale=residual)
             biased = c.attention_bias
             mixer = Attention(place / "self_attn", c, i, rope, qkv_bias=biased, out_bias=biased)
             mixer.layer = dataclasses.replace(mixer.layer, scale=attention)

@@ -20,26 +20,34 @@ from lsv_models.recurrent.mamba2_mixer import Mamba2Sizes
 MakeNorm = Callable[[Weights, int, float], nn.Module]
 
 
+BEFORE = {"before_mixer": "input_layernorm", "before_mlp": "post_attention_layernorm"}
+"""The norms of Llama's block."""
+AFTER = {"after_mixer": "post_attention_layernorm", "after_mlp": "post_feedforward_layernorm"}
+"""Those of OLMo's, which normalises what is added."""
+
+
 class HybridLayer(nn.Module):
     """``x + mixer(norm(x))`` and then ``x + mlp(norm(x))``: x [T, hidden] -> [T, hidden].
 
-    The norms are called as Llama's. ``scale`` multiplies what is added.
+    ``norms`` are those that there are before and after mixer and MLP, and their names. ``scale`` multiplies what is
+    added.
     """
 
     def __init__(
         self, w: Weights, c: DecoderConfig, mixer: nn.Module, mlp: nn.Module, *,
-        norm: MakeNorm = RMSNorm, scale: float = 1.0,
+        norm: MakeNorm = RMSNorm, norms: Mapping[str, str] = BEFORE, scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.before_mixer = norm(w / "input_layernorm", c.hidden_size, c.norm_eps)
-        self.mixer = mixer
-        self.before_mlp = norm(w / "post_attention_layernorm", c.hidden_size, c.norm_eps)
-        self.mlp = mlp
-        self.scale = scale
+        self.mixer, self.mlp, self.scale = mixer, mlp, scale
+        self.norms = nn.ModuleDict({place: norm(w / name, c.hidden_size, c.norm_eps) for place, name in norms.items()})
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        x = x + self._scaled(self.mixer(self.before_mixer(x), step))
-        return x + self._scaled(self.mlp(self.before_mlp(x)))
+        mixed = self.mixer(self._normed("before_mixer", x), step)
+        x = x + self._scaled(self._normed("after_mixer", mixed))
+        return x + self._scaled(self._normed("after_mlp", self.mlp(self._normed("before_mlp", x))))
+
+    def _normed(self, place: str, x: torch.Tensor) -> torch.Tensor:
+        return self.norms[place](x) if place in self.norms else x  # type: ignore[no-any-return]
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
         return x if self.scale == 1.0 else x * self.scale

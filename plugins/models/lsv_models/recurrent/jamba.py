@@ -59,7 +59,11 @@ class Jamba(Stack):
         def layer(i: int) -> HybridLayer:
             place = w / "model" / "layers" / i
             attends = i % every == first
-            mixer = Attention(place / "self_attn", c, i, None) if attends else MambaMixer(place / "mamba", sizes, i)
+            mixer = (
+                Attention(place / "self_attn", c, i, None)
+                if attends
+                else MambaMixer(place.replicated() / "mamba", sizes, i)
+            )
             shape = (place / "mlp", c.hidden_size, c.intermediate_size, c.activation)
             if i % sparse == begin and experts > 1:
                 return HybridLayer(place, c, mixer, MoE(*shape, experts=experts, top=top, normalise=False))

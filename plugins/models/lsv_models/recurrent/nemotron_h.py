@@ -1,4 +1,4 @@
-"""Nemotron-H: layers that are Mamba 2, attention without positions, or an MLP."""
+"""Nemotron-H: layers that are Mamba 2, attention without positions, an MLP or experts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
+from lsv.weights import stacks as weights
 from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import read_kinds, with_defaults
 from lsv_models.recurrent.keys import TRAINING, ignore, read_limits
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes
+from lsv_models.recurrent.plain_experts import PlainExperts, PlainMoE
 from lsv_models.recurrent.stack import Names, RecurrentLayer, Stack
 
 NAMES = Names("model.embeddings", "model.norm_f")
@@ -27,11 +29,6 @@ KINDS = {
     "mamba": "mamba", "linear_attention": "mamba", "attention": "attention", "full_attention": "attention",
     "mlp": "mlp", "moe": "moe",
 }  # fmt: skip
-_EXPERTS = (
-    "n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size", "moe_latent_size",
-    "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap", "num_experts_per_tok", "routed_scaling_factor",
-    "n_group", "topk_group", "norm_topk_prob",
-)  # fmt: skip
 
 
 class TokenWise(nn.Module):
@@ -48,14 +45,13 @@ class TokenWise(nn.Module):
 class NemotronH(Stack):
     prefixes = (("backbone", "model"),)
     ignores = (*Stack.ignores, r"^mtp\.")
+    stacks = (*Stack.stacks, weights.Stack(r"(.*\.experts)\.up_proj", ("up_proj.weight",)))
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         kinds = _read_kinds(config)
         eps = config.get("layer_norm_epsilon", 1e-5)
         keys = Keys(with_defaults(config, rms_norm_eps=eps, num_hidden_layers=len(kinds), head_dim=128))
-        ignore(
-            keys, *TRAINING, *_EXPERTS, "layer_norm_epsilon", "layers_block_type", "layer_types", "expand", "chunk_size"
-        )
+        ignore(keys, *TRAINING, "layer_norm_epsilon", "layers_block_type", "layer_types", "expand", "chunk_size")
         ignore(keys, "hybrid_override_pattern", "use_mamba_kernels", "mamba_ssm_cache_dtype", "num_logits_to_keep")
         ignore(keys, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "hidden_act")
         ignore(keys, "attention_head_dim", "norm_eps", "rms_norm_eps", "time_step_rank")
@@ -77,13 +73,16 @@ class NemotronH(Stack):
         )
         keys.agree("mamba_proj_bias", sizes.bias)
         wide, activation = keys.take("residual_in_fp32", bool, False), keys.take("mlp_hidden_act", str, "relu2")
+        experts = PlainExperts.read(keys, activation)
         keys.finish("NemotronH")
 
         def mixer(i: int, place: Weights) -> nn.Module:
             if kinds[i] == "mamba":
-                return Mamba2Mixer(place, sizes, i)
+                return Mamba2Mixer(place.replicated(), sizes, i)
             if kinds[i] == "attention":
                 return Attention(place, c, i, None)
+            if kinds[i] == "moe":
+                return TokenWise(PlainMoE(place, c, experts))
             names, inner = ("up_proj", "down_proj"), (c.hidden_size, c.intermediate_size, c.hidden_size)
             return TokenWise(FeedForward(place, names, inner, activation, bias=c.mlp_bias))
 
@@ -96,16 +95,16 @@ class NemotronH(Stack):
 
 
 def _read_kinds(config: Mapping[str, Any]) -> list[str]:
-    """The kind of each layer. Raises ``CheckpointError`` for experts, whose router is not known here."""
+    """The kind of each layer."""
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str) and set(pattern) <= set(PATTERN):
         kinds = [PATTERN[letter] for letter in pattern]
     else:
         listed = next((config[name] for name in ("layers_block_type", "layer_types") if config.get(name)), [])
         kinds = read_kinds(config, ("layers_block_type", "layer_types"), len(listed), KINDS) or []
-    if not kinds or "moe" in kinds:
+    if not kinds:
         raise CheckpointError(
-            "config.json: Nemotron-H needs a list of its layers, of mamba, attention and mlp, in layers_block_type or "
-            f"hybrid_override_pattern; layers of experts are not implemented; got {kinds or pattern!r:.200}"
+            "config.json: Nemotron-H needs a list of its layers, of mamba, attention, mlp and moe, in "
+            f"layers_block_type or hybrid_override_pattern, got {pattern!r:.200}"
         )
     return kinds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +14,17 @@ from lsv.nn.embed import Embed, Head
 from lsv.nn.model import AttentionModel
 from lsv.nn.norm import RMSNorm
 from lsv.nn.step import Step
+from lsv.weights.naming import substitute
 from lsv.weights.place import Weights
+from lsv_models.sparse.decoder import STACKED
+
+MIXTRAL = (
+    (r"\.block_sparse_moe\.", ".mlp."),
+    (r"\.w1\.", ".gate_proj."),
+    (r"\.w2\.", ".down_proj."),
+    (r"\.w3\.", ".up_proj."),
+)
+"""Mixtral's names of experts, and what they are here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,9 @@ class Names:
 class Stack(AttentionModel):
     """An embedding, layers, a norm and a head. ``tied`` shares the embedding's weight with the head."""
 
+    staged = True
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
+    stacks = STACKED
     names: ClassVar[Sequence[tuple[str, str]]] = ()
     """Regular expressions of parts of the family's tensor names, and what they are here."""
 
@@ -57,10 +68,7 @@ class Stack(AttentionModel):
             self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
 
     def rename(self, name: str) -> str:
-        name = super().rename(name)
-        for theirs, own in self.names:
-            name = re.sub(theirs, own, name)
-        return name
+        return substitute(super().rename(name), self.names)
 
 
 class ModelTyped(nn.Module):

@@ -1,0 +1,1 @@
+"""Hybrids of the delta rule and attention."""

@@ -1,0 +1,1 @@
+"""Gated short convolutions, and attention in a few layers."""

@@ -1,0 +1,1 @@
+"""Zamba: recurrent layers, and blocks of attention whose weights several layers share."""
