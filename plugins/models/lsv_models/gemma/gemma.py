@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3, the text models: scaled embeddings, norms by ``1 + weight``, soft caps, windows in turn."""
+"""Gemma 1 to 3 and VaultGemma, text alone: scaled embeddings, norms by ``1 + weight``, soft caps, windows in turn."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import OffsetRMSNorm, SandwichLayer
 
 _DEFAULTS = {"head_dim": 256, "activation": "gelu_pytorch_tanh", "tied": True}
+
+
+def read_scores(keys: Keys, c: DecoderConfig) -> DecoderConfig:
+    """With the scale and the soft caps of Gemma 2."""
+    return replace(
+        c,
+        attention_scale=keys.take("query_pre_attn_scalar", float, 256.0) ** -0.5,
+        attention_cap=keys.maybe("attn_logit_softcapping", float),
+        logit_cap=keys.maybe("final_logit_softcapping", float),
+    )
 
 
 class GemmaLayer(LlamaLayer):
@@ -40,12 +50,15 @@ class Gemma2(Gemma):
 
     def read(self, keys: Keys) -> DecoderConfig:
         keys.agree("sliding_window_size", keys.json.get("sliding_window"))
-        return replace(
-            super().read(keys),
-            attention_scale=keys.take("query_pre_attn_scalar", float, 256.0) ** -0.5,
-            attention_cap=keys.maybe("attn_logit_softcapping", float),
-            logit_cap=keys.maybe("final_logit_softcapping", float),
-        )
+        return read_scores(keys, super().read(keys))
+
+
+class VaultGemmaLayer(GemmaLayer):
+    norms = {"before_attn": "input_layernorm", "before_mlp": "pre_feedforward_layernorm"}
+
+
+class VaultGemma(Gemma2):
+    layer = VaultGemmaLayer
 
 
 class Gemma3Layer(Gemma2Layer):

@@ -1,0 +1,1 @@
+"""Gemma 1 to 4, the text models."""

@@ -1,0 +1,37 @@
+"""What this package offers. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.offers import ModelOffer
+
+_TASKS = ("generate", "embed")
+# their activations exceed float16's largest number, 65504; they were trained in bfloat16
+_OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
+
+
+def _offer(name: str, load: str, *architectures: str, unstable: dict[str, str] = _OVERFLOWS) -> ModelOffer:
+    return ModelOffer(name, architectures, f"lsv_models.gemma.{load}", _TASKS, unstable=unstable)
+
+
+def _half(name: str, load: str, architecture: str, positions: int | None = None) -> ModelOffer:
+    """The text half of a family that also sees or hears."""
+    return ModelOffer(
+        name, (architecture,), f"lsv_models.gemma.halves:{load}", unstable=_OVERFLOWS, note="text alone, without media",
+        positions=positions,
+    )  # fmt: skip
+
+
+OFFERS = (
+    _offer("gemma", "gemma:Gemma", "GemmaForCausalLM", "GemmaModel", unstable={}),
+    _offer("gemma2", "gemma:Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
+    _offer("vaultgemma", "gemma:VaultGemma", "VaultGemmaForCausalLM", "VaultGemmaModel"),
+    _offer("gemma3", "gemma:Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel"),
+    _offer("gemma3n", "gemma3n:Gemma3n", "Gemma3nForCausalLM", "Gemma3nTextModel"),
+    _offer("gemma4", "gemma4:Gemma4", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    _offer("gemma4_unified", "gemma4:Gemma4Unified", "Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextModel"),
+    _half("gemma3_half", "Gemma3Half", "Gemma3ForConditionalGeneration", positions=131072),
+    _half("gemma3n_half", "Gemma3nHalf", "Gemma3nForConditionalGeneration"),
+    _half("gemma4_half", "Gemma4Half", "Gemma4ForConditionalGeneration"),
+    _half("gemma4_unified_half", "Gemma4UnifiedHalf", "Gemma4UnifiedForConditionalGeneration"),
+)
+"""Native families of text, from the smallest difference to Llama to the largest."""
