@@ -82,14 +82,15 @@ class LatentAttention(Bindable):
     """x [T, hidden] -> [T, hidden]. Heads are split over the ranks, latents are computed on each.
 
     The cache holds keys and values of every head, in the larger one of their sizes; or, once it is told to ``absorb``,
-    the latent and the rotated features alone, as the keys and values of one head that all queries share. Queries are
-    then brought into the latent's space and answers out of it, by the two halves of ``kv_b_proj``.
+    the latent and the rotated features alone, as the keys of one head that all queries share, whose values are the
+    latents in them. Queries are then brought into the latent's space and answers out of it, by the two halves of
+    ``kv_b_proj``. ``rope`` is None for a model without positions.
     """
 
     op: ClassVar[str] = "attention.latent"
     absorbed = False
 
-    def __init__(self, w: Weights, c: LatentConfig, layer: int, rope: Rope) -> None:
+    def __init__(self, w: Weights, c: LatentConfig, layer: int, rope: Rope | None) -> None:
         super().__init__()
         self.c, self.rope = c, rope
         first, last = w.shard.split(c.heads, "attention heads")
@@ -113,14 +114,18 @@ class LatentAttention(Bindable):
         self.out = Row(w, "o_proj", c.heads * c.value_dim, c.hidden_size, reads=reads, bias=c.bias)
         self.layer = AttentionLayer(layer, self.heads, self.heads, max(size, c.value_dim), c.scale)
 
-    @property
-    def latent_layer(self) -> AttentionLayer:
-        """The layer as a backend sees it once it is absorbed."""
-        return AttentionLayer(self.layer.index, self.heads, 1, self.c.rank + self.c.rotated_dim, self.c.scale)
+    def latent_layer(self, *, once: bool = True) -> AttentionLayer:
+        """The layer as a backend sees it once it is absorbed: with latents as values in its keys, or, for backends that
+        read no values there, with keys as values beside them.
+        """
+        width, values = self.c.rank + self.c.rotated_dim, self.c.rank if once else None
+        return AttentionLayer(self.layer.index, self.heads, 1, width, self.c.scale, value_dim=values)
 
-    def absorb(self) -> None:
-        """Keep latents in the cache from now on. Comes before weights are filled and layers get their places."""
-        self.absorbed, self.layer = True, self.latent_layer
+    def absorb(self, *, once: bool = True) -> None:
+        """Keep latents in the cache from now on, as ``latent_layer`` says. Comes before weights are filled and layers
+        get their places.
+        """
+        self.absorbed, self.layer = True, self.latent_layer(once=once)
         shape = (self.heads, self.c.plain_dim + self.c.value_dim, self.c.rank)
         self.keep("halves", torch.empty(shape, dtype=self.kv_b.linear.layer.dtype, device="meta"))
 
@@ -147,10 +152,16 @@ class LatentAttention(Bindable):
         turned = self._rotate(torch.cat((turned, shared[:, None]), dim=1), step)
         turned, shared = turned[:, :-1], turned[:, -1:]
         attend = self._attend_latents if self.absorbed else self._attend_heads
-        return self.out(attend(q, turned, latent, shared, step).flatten(1))  # type: ignore[no-any-return]
+        return self.project(attend(q, turned, latent, shared, step), x)
+
+    def project(self, attended: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What heads found [T, heads, value_dim], and the layer's own input -> [T, hidden]."""
+        return self.out(attended.flatten(1))  # type: ignore[no-any-return]
 
     def _rotate(self, heads: torch.Tensor, step: Step) -> torch.Tensor:
         """Features of one pair are brought to their places in two halves: that of q and k alike changes no product."""
+        if self.rope is None:
+            return heads
         if self.c.paired:
             heads = heads.view(*heads.shape[:-1], -1, 2).mT.flatten(-2)
         return self.rope(heads, step.positions[0])  # type: ignore[no-any-return]
@@ -170,14 +181,14 @@ class LatentAttention(Bindable):
         inward, outward = torch.split(self.get_buffer("halves"), [self.c.plain_dim, self.c.value_dim], dim=1)
         q = torch.einsum("thd,hdr->thr", q, inward)
         k = torch.cat((latent[:, None], shared), dim=-1)
-        found = self._attend(torch.cat((q, turned), dim=-1), k, k, step)[..., : self.c.rank]
+        v = k if self.layer.value_dim is None else None
+        found = self._attend(torch.cat((q, turned), dim=-1), k, v, step)[..., : self.c.rank]
         return torch.einsum("thr,hdr->thd", found, outward)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
-        layer = self.layer
-        return step.backend.attend(
-            q.contiguous(), k.contiguous(), v.contiguous(), layer, step.cache, step.attention[layer.group]
-        )
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, step: Step) -> torch.Tensor:
+        layer, values = self.layer, None if v is None else v.contiguous()
+        plan = step.attention[layer.group]
+        return step.backend.attend(q.contiguous(), k.contiguous(), values, layer, step.cache, plan)
 
 
 def _widen(heads: torch.Tensor, size: int) -> torch.Tensor:

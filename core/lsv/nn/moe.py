@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
-from lsv.nn.mlp import GatedMLP
+from lsv.nn.linear import Column, Row
+from lsv.nn.mlp import GatedMLP, find_activation
 from lsv.nn.routers import Router
 from lsv.offers import OpSpec
-from lsv.ops import Bindable
+from lsv.ops import Bindable, Kernel, dtype_name
 from lsv.weights.place import Weights
-from lsv.weights.quantizer import LinearLayer, PlainLinear
+from lsv.weights.quantizer import LinearLayer, PlainLinear, joint_format
 
 MakeExpert = Callable[[Weights], nn.Module]
 
 
+class RoutedAdapters(Protocol):
+    """What adds to the results of experts where tokens of the step go through adapters."""
+
+    rows: torch.Tensor | None
+    """int64 [R]: those of the tokens that the expert which is computed is given."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds anything in the step that runs."""
+        ...
+
+    def add_each(
+        self, part: str, y: torch.Tensor, x: torch.Tensor, experts: torch.Tensor, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        """To the results y [P, outputs] of the layer ``part`` of many experts, given x [P, inputs]: by the numbers of
+        these and of the tokens, int [P].
+        """
+        ...
+
+
 class MoE(Bindable):
     """x [T, hidden] -> [T, hidden]. Each expert is split over the ranks like a plain MLP; sums run in expert order.
+
+    Where experts are spread (``Weights.spread``) a rank has ``len(experts)`` whole ones, from the number ``first`` on,
+    and adds what these make of the tokens that chose them: tokens are on every rank, so none is sent.
 
     ``names`` are gate, up and down of one expert, whose weights are at ``experts.<number>``; checkpoints that stack
     them are unfolded (``lsv.weights.stacks``). ``router`` and ``expert`` take the place of a softmax router at ``gate``
@@ -27,7 +51,10 @@ class MoE(Bindable):
     """
 
     op: ClassVar[str] = "moe"
+    adapters: RoutedAdapters | None = None
     capturable: ClassVar[bool] = False
+    spread: bool = False
+    first: int = 0
 
     def __init__(
         self,
@@ -50,7 +77,10 @@ class MoE(Bindable):
 
         self.communicator = w.communicator
         self.router = router or Router(w / "gate", hidden_size, experts, top, normalise=normalise)
-        self.experts = nn.ModuleList((expert or make)(w / "experts" / number) for number in range(experts))
+        every = [(expert or make)(w.spread() / "experts" / number) for number in range(experts)]
+        self.spread = w.declaration.spread
+        self.first, stop = w.shard.some(experts, "experts") if self.spread else (0, experts)
+        self.experts = nn.ModuleList(every[self.first : stop])
 
     def spec(self) -> OpSpec:
         """With the flags that both linear layers of an expert have, and their groups."""
@@ -59,18 +89,37 @@ class MoE(Bindable):
         groups = {linear.shape.get("group", 0) for linear in linears}
         shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top, "group": max(groups)}
         shared = linears[0].flags & linears[1].flags if len(groups) == 1 else frozenset()
-        return OpSpec(self.op, inner.dtype, inner.format, shape, inner.flags | shared)
+        op = f"{self.op}.spread" if self.spread else self.op
+        return OpSpec(op, inner.dtype, inner.format, shape, inner.flags | shared)
+
+    def use(self, kernel: Kernel) -> None:
+        super().use(kernel)
+        if self.adapters is not None and not kernel.adapts_parts:
+            self.__dict__["forward"] = self._forward_beside
+
+    def _forward_beside(self, x: torch.Tensor) -> torch.Tensor:
+        """By the kernel, or expert by expert where adapters add to them."""
+        assert self.adapters is not None
+        assert self.kernel is not None
+        return self.reference(x) if self.adapters.adds else self.kernel.forward(x)
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
-        weights, experts = self.router(x)
+        return self.mix(x, *self.router(x))
+
+    def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """What the chosen experts make of x [T, width], weighed: weights and ids [T, top] -> [T, width]."""
         y = torch.zeros_like(x)
-        for number in experts.unique().tolist():
+        for number in experts.unique().tolist():  # type: ignore[no-untyped-call]
+            if not self.first <= number < self.first + len(self.experts):
+                continue
             rows, places = (experts == number).nonzero(as_tuple=True)
-            y.index_add_(0, rows, self.compute(number, x[rows], weights[rows, places, None]))
+            if self.adapters is not None:
+                self.adapters.rows = rows
+            y.index_add_(0, rows, self.compute(number - self.first, x[rows], weights[rows, places, None]))
         return y if self.communicator is None else self.communicator.all_reduce(y)
 
     def compute(self, number: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """What an expert adds to its tokens: x [R, hidden] and weights [R, 1] -> [R, hidden]."""
+        """What one of this rank's experts adds to its tokens: x [R, hidden] and weights [R, 1] -> [R, hidden]."""
         return self.experts[number](x) * weights  # type: ignore[no-any-return]
 
 
@@ -81,6 +130,44 @@ class WeighedInputMoE(MoE):
 
     def compute(self, number: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return self.experts[number](x * weights)  # type: ignore[no-any-return]
+
+
+class PlainExpert(nn.Module):
+    """One without a gate: ``down(activation(up(x)))``, x [T, width] -> [T, width], the sum over the ranks left to the
+    caller. With ``bias``, ranks share that of the last layer.
+    """
+
+    def __init__(
+        self,
+        w: Weights,
+        width: int,
+        inner: int,
+        activation: str,
+        *,
+        names: tuple[str, str] = ("up_proj", "down_proj"),
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        share = w.shard.split(inner, "intermediate features")
+        self.gate_up = Column.even(w, names[:1], width, inner, bias=bias)
+        self.down = Row(w, names[1], inner, width, reads=share, bias=bias, reduce=False)
+        self.name, self.activate, self.ranks = activation, find_activation(activation), w.shard.size
+
+    def spec(self) -> OpSpec:
+        up, down = self.gate_up.linear, self.down.linear
+        shape = {"hidden": up.layer.inputs, "intermediate": down.layer.inputs}
+        format = joint_format(up.format, down.format)
+        return OpSpec("mlp", dtype_name(up.layer.dtype), format, shape, frozenset((self.name,)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down(self.activate(self.gate_up(x)))
+        return y if self.down.bias is None else y + self.down.bias / self.ranks
+
+
+class PlainRouted(MoE):
+    """Routed experts without gates."""
+
+    op: ClassVar[str] = "moe.plain"
 
 
 class SharedMoE(Bindable):
@@ -100,6 +187,7 @@ class SharedMoE(Bindable):
     def spec(self) -> OpSpec:
         routed, shared = self.routed.spec(), self.shared.spec()
         flags = routed.flags | {f"shared.{flag}" for flag in shared.flags} | ({"gated"} if self.gate else set())
+        flags |= {"spread"} if self.routed.spread else set()
         return OpSpec(self.op, routed.dtype, f"{routed.format}+{shared.format}", dict(routed.shape), frozenset(flags))
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:

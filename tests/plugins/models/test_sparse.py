@@ -1,13 +1,23 @@
-"""Every family with experts gives transformers' logits, whole, in chunks, in mixed batches and while decoding."""
+"""Families with experts or latents give transformers' logits: whole, in chunks, in mixed batches and while decoding."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lsv.config import EngineConfig, Topology
+from lsv.devices.collectives import BackendCommunicator, gloo
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.model import handed_on
+from lsv.nn.moe import MoE
+from lsv.platform import Group
+from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
 from lsv.testing.model import (
@@ -22,8 +32,11 @@ from lsv.testing.model import (
     reference_model,
     run_schedule,
 )
-from lsv.worker.load.declared import declare, keep_latents
+from lsv.weights.place import Shard
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import Declared, declare, keep_latents
 from lsv.worker.load.loaded import fill, open_source
+from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant
 
@@ -64,6 +77,10 @@ _LONGROPE = {
     "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0 + n for n in range(8)],
     "short_mscale": 1.2, "long_mscale": 1.3, "original_max_position_embeddings": 512, "rope_theta": 1e4,
 }  # fmt: skip
+_SHORT_LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 1.5, 2.0, 3.0],
+    "original_max_position_embeddings": 512, "rope_theta": 1e4,
+}  # fmt: skip
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2": ("deepseek_v2", {
         **_LATENT, **_GROUPED, "q_lora_rank": None, "topk_method": "group_limited_greedy", "n_shared_experts": 2,
@@ -73,6 +90,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         **_LATENT, **_GROUPED, "q_lora_rank": 20, "rope_parameters": _YARN, "norm_topk_prob": False,
         "rope_interleave": False, "v_head_dim": 24,
     }),
+    "glm4_moe_lite": ("glm4_moe_lite", {
+        **_LATENT, **_GROUPED, "q_lora_rank": 20, "mlp_layer_types": ["sparse", "dense"], "num_hidden_layers": 2,
+    }),
     "qwen2_moe": ("qwen2_moe", {**_EXPERTS, "shared_expert_intermediate_size": 48}),
     "olmoe": ("olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}),
     "glm4_moe": ("glm4_moe", {**_GROUPED, "use_qk_norm": True, "attention_bias": True, "head_dim": 16}),
@@ -81,12 +101,19 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32}),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 16}),
     "dbrx": ("dbrx", _DBRX),
+    "llama4 chunks": ("llama4_text", {**_LLAMA4, "attention_chunk_size": 16}),
     "phimoe": ("phimoe", {**_LOCAL, "attention_bias": True, "lm_head_bias": True, "rope_parameters": _LONGROPE}),
     "llama4": ("llama4_text", _LLAMA4),
+    "minicpm3": ("minicpm3", {**_LATENT, "q_lora_rank": 20, "scale_depth": 1.1, "dim_model_base": 16}),
+    "minicpm3 longrope": ("minicpm3", {
+        **_LATENT, "q_lora_rank": None, "v_head_dim": None, "scale_depth": None, "dim_model_base": None,
+        "attention_bias": True, "mlp_bias": True, "rope_parameters": _SHORT_LONGROPE,
+    }),
     "gpt_oss": ("gpt_oss", _GPT_OSS),
 }  # fmt: skip
 ROWS = {
     "qwen2_moe": ("F-638", "F-689"), "phimoe": ("F-634",), "dbrx": ("F-608",), "deepseek_v2": ("F-657", "F-689"),
+    "glm4_moe": ("F-660",),
 }  # fmt: skip
 CASES = [pytest.param(case, id=case, marks=[pytest.mark.row(*ROWS[case])] if case in ROWS else []) for case in SHAPES]
 
@@ -99,14 +126,14 @@ def test_sparse_family_equals_transformers(case, checkpoint, catalog, record_pro
     record_property("largest logit difference", json.dumps(worst))
 
 
-@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v3 yarn"])
+@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v3 yarn", "minicpm3"])
 def test_cached_latents_give_the_same_logits(case, checkpoint, catalog):
     family, shape = SHAPES[case]
     config = engine_config(checkpoint(family, **shape), family)
     declared = declare(config, catalog)
     before = declared.specs[0].token_bytes
     assert keep_latents(declared, DenseAttention(), config) == "latents are cached"
-    assert declared.specs[0].token_bytes == 2 * (24 + 8) * 4 < before
+    assert declared.specs[0].token_bytes == (24 + 8) * 4 < before
     expected_bytes = declared.weight_bytes
     fill(declared, open_source(config, declared, catalog))
     assert declared.weight_bytes <= expected_bytes + declared.model.get_submodule("layers.0.attn.rope").table.nbytes
@@ -129,6 +156,51 @@ def test_a_backend_without_room_for_latents_gets_keys_and_values(checkpoint, cat
     declared = declare(config, catalog)
     assert "head size 32 is over 24" in (keep_latents(declared, Narrow(), config) or "")
     assert declared.layers[0].kv_heads == 4
+
+
+def test_a_backend_that_reads_no_values_from_keys_gets_latents_twice(checkpoint, catalog):
+    class Separate(DenseAttention):
+        shares_values = False
+
+    family, shape = SHAPES["deepseek_v3"]
+    config = engine_config(checkpoint(family, **shape), family)
+    declared = declare(config, catalog)
+    assert keep_latents(declared, Separate(), config) == (
+        "latents are cached twice, as keys and as values: it does not read values from keys"
+    )
+    assert declared.specs[0].token_bytes == 2 * (24 + 8) * 4
+    fill(declared, open_source(config, declared, catalog))
+    reference = reference_model(config)
+    expected = {sequence: reference(ids) for sequence, ids in PROMPTS.items()}
+    found = compare_logits("mixed", run_schedule(Sequences(declared), SCHEDULES["mixed"]), expected)
+    assert found.error <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("given", "multiplier", "divisor", "value_dim"),
+    [
+        ({}, 1.1 / 2**0.5, 4.0, 16),
+        ({"scale_depth": None, "dim_model_base": None, "v_head_dim": None}, 1.0, 1.0, 16),
+        ({"v_head_dim": 24}, 1.1 / 2**0.5, 4.0, 24),
+    ],
+)
+def test_what_minicpm3_leaves_open(given, multiplier, divisor, value_dim, checkpoint, catalog, tmp_path):
+    family, shape = SHAPES["minicpm3"]
+    keys = json.loads((checkpoint(family, **shape) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**keys, **given}))
+    model = declare(engine_config(tmp_path, family), catalog).model
+    assert model.layers[0].multiplier == pytest.approx(multiplier)
+    assert getattr(model.head, "divisor", 1.0) == divisor
+    assert model.layers[0].attn.c.value_dim == value_dim
+
+
+@pytest.mark.parametrize("kinds", [["dense"], ["dense", "wide"], [["dense"], "sparse"]])
+def test_kinds_of_layers_that_are_none_are_refused(kinds, checkpoint, catalog, tmp_path):
+    family, shape = SHAPES["glm4_moe_lite"]
+    keys = json.loads((checkpoint(family, **shape) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**keys, "mlp_layer_types": kinds}))
+    with pytest.raises(CheckpointError, match="mlp_layer_types must list dense or sparse for 2 layers"):
+        declare(engine_config(tmp_path, family), catalog)
 
 
 def test_other_models_have_no_latents(checkpoint, catalog):
@@ -208,11 +280,20 @@ def _written_out(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return (pairs * 2.0 ** (scales[..., None].float() - 127)).flatten(-2)
 
 
-def test_chunks_of_attention_are_refused_by_name(checkpoint, catalog):
+def test_chunks_that_blocks_do_not_fill_are_refused_by_name(checkpoint, catalog):
     family, shape = SHAPES["llama4"]
-    config = engine_config(checkpoint(family, **shape), "llama4", overrides={"attention_chunk_size": 64})
-    with pytest.raises(ConfigError, match="64"):
+    config = engine_config(checkpoint(family, **shape), "llama4", overrides={"attention_chunk_size": 60})
+    with pytest.raises(ConfigError, match=r"block_size=8.*60"):
         declare(config, catalog)
+
+
+@pytest.mark.parametrize(("longest", "chunks"), [(64, [None] * 4), (65, [64, None, 64, None])])
+def test_layers_attend_in_chunks_where_there_may_be_several(longest, chunks, checkpoint, catalog):
+    family, shape = SHAPES["llama4"]
+    settings = {"overrides": {"attention_chunk_size": 64}, "max_len": longest}
+    declared = declare(engine_config(checkpoint(family, **shape), "llama4", **settings), catalog)
+    assert [layer.chunk for layer in declared.layers] == chunks
+    assert {group.window for group in declared.groups} == ({None} if longest == 64 else {None, 64})
 
 
 @pytest.mark.parametrize("case", ["deepseek_v3", "qwen2_moe", "gpt_oss", "llama4"])
@@ -229,3 +310,80 @@ def test_unknown_keys_of_parts_are_refused(checkpoint, catalog):
     attention = json.loads((path / "config.json").read_text())["attn_config"] | {"alibi": True}
     with pytest.raises(CheckpointError, match="alibi"):
         declare(engine_config(path, family, overrides={"attn_config": attention}), catalog)
+
+
+def on_two_ranks(config: EngineConfig, catalog: Catalog, folder: Path) -> list[tuple[Declared, list[torch.Tensor]]]:
+    """What each of two ranks has, and what it computes."""
+    groups = [Group("tp", (0, 1), rank, str(folder / "meeting")) for rank in range(2)]
+    spread = msgspec.structs.replace(config, topology=Topology(tensor=2, expert=2))
+
+    def run(group: Group) -> tuple[Declared, list[torch.Tensor]]:
+        communicator = BackendCommunicator(group, gloo, torch.device("cpu"))
+        declared = declare(spread, catalog, communicator=communicator)
+        bind_ops(declared, catalog, "cpu", reference=config.reference_ops)
+        fill(declared, open_source(config, declared, catalog))
+        computed = compute(declared)
+        communicator.close()
+        return declared, computed
+
+    with ThreadPoolExecutor(2) as ranks:
+        return list(ranks.map(run, groups))
+
+
+@torch.inference_mode()
+def compute(declared: Declared) -> list[torch.Tensor]:
+    """What all layers of experts make of some tokens, and the logits of the model where nothing else is cut unlike it:
+    formats that are made while loading have other scales for parts of a layer.
+    """
+    x = torch.randn(9, handed_on(declared.model), generator=torch.Generator().manual_seed(1))
+    every = [moe(x) for moe in experts_of(declared)]
+    return [*every, run_schedule(Sequences(declared), SCHEDULES["mixed"])[0]]
+
+
+def experts_of(declared: Declared) -> list[MoE]:
+    return [module for module in declared.model.modules() if isinstance(module, MoE)]
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.parametrize(("quantization", "kernels"), [(None, True), ("int8", True), (None, False)])
+@pytest.mark.parametrize("case", ["deepseek_v3", "gpt_oss", "granitemoeshared", "llama4", "qwen2_moe"])
+def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels, checkpoint, tmp_path):
+    family, shape = SHAPES[case]
+    sources, reference = catalog_of(plugin, quant, cpu), not kernels
+    config = engine_config(checkpoint(family, **shape), case, quantization=quantization, reference_ops=reference)
+    alone = declare(config, sources)
+    bind_ops(alone, sources, "cpu", reference=reference)
+    fill(alone, open_source(config, alone, sources))
+    expected = compute(alone)
+    found = on_two_ranks(config, sources, tmp_path)
+    compared = len(expected) - (quantization is not None)
+    for _, computed in found:
+        for mine, wanted in list(zip(computed, expected, strict=True))[:compared]:
+            assert (mine - wanted).abs().max() / wanted.abs().max() < 1e-4
+    for whole, *halves in zip(experts_of(alone), *(experts_of(one) for one, _ in found), strict=True):
+        assert [half.first for half in halves] == [0, len(whole.experts) // 2]
+        assert sum(len(half.experts) for half in halves) == len(whole.experts)
+        assert {half.spec().shape["intermediate"] for half in halves} == {whole.spec().shape["intermediate"]}
+    one, *each = (any(moe.kernel is not None for moe in experts_of(had)) for had in (alone, *(had for had, _ in found)))
+    assert each == [one, one], "a kernel takes them where one takes experts at all"
+
+
+def test_models_without_experts_have_none_to_spread(checkpoint, catalog):
+    config = engine_config(checkpoint("llama"), "llama", topology=Topology(tensor=2, expert=2))
+    with pytest.raises(ConfigError, match=r"enable_expert_parallel: .* has no experts"):
+        declare(config, catalog, communicator=beside(1, 2))
+
+
+@pytest.mark.parametrize(("ranks", "own"), [(2, [(0, 2), (2, 4)]), (3, [(0, 1), (1, 2), (2, 4)])])
+def test_experts_are_shared_out_as_evenly_as_can_be(ranks, own):
+    assert [Shard(rank, ranks).some(4, "experts") for rank in range(ranks)] == own
+
+
+def test_more_ranks_than_experts_are_refused():
+    with pytest.raises(ConfigError, match="4 experts can't be spread over 8 ranks"):
+        Shard(0, 8).some(4, "experts")
+
+
+def beside(rank: int, ranks: int) -> Any:
+    """A communicator that nobody asks."""
+    return SimpleNamespace(group=Group("tp", tuple(range(ranks)), rank, ""), ops=())

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
-from lsv.nn.norm import RMSNorm
+from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import Rope
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
@@ -33,6 +32,7 @@ class SparseDecoder(Decoder):
     layer: ClassVar[type[DecoderLayer]] = LlamaLayer
     defaults: ClassVar[Mapping[str, Any]] = {}
     """The family's values for what config.json may leave out."""
+    rope: ClassVar[type[Rope]] = Rope
     mlp: ClassVar[str] = "mlp"
     """Where a layer's feed-forward block is."""
     stacks = STACKED
@@ -44,7 +44,7 @@ class SparseDecoder(Decoder):
         experts = self.read_experts(keys, c)
         self.read_more(keys, c)
         keys.finish(type(self).__name__)
-        rope = Rope(w, c.rope, max_len)
+        rope = self.rope(w, c.rope, max_len)
         places = [w / "model" / "layers" / number for number in range(c.layers)]
         layers = (
             self.make_layer(place, c, number, rope, self.make_mlp(place / self.mlp, c, number, experts))
@@ -65,26 +65,11 @@ class SparseDecoder(Decoder):
         return self.layer(w, c, layer, rope, mlp)
 
 
-class PlainLayerNorm(RMSNorm):
+class PlainLayerNorm(LayerNorm):
     """Layer normalisation without a bias."""
 
-    op = "layer_norm.plain"
-
-    def reference(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, None, self.eps)
-
-
-class BiasedLayerNorm(RMSNorm):
-    """Layer normalisation with a bias."""
-
-    op = "layer_norm.biased"
-
     def __init__(self, w: Weights, size: int, eps: float) -> None:
-        super().__init__(w, size, eps)
-        self.bias = w.take("bias", (size,))
-
-    def reference(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        super().__init__(w, size, eps, bias=False)
 
 
 class Scaled(nn.Module):

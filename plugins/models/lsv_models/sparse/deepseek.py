@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
@@ -66,11 +67,34 @@ class DeepseekV3(Decoder):
         # layers that predict further tokens follow those of the model
         self.ignores = (*self.ignores, rf"^model\.layers\.{c.layers}\.")
 
-    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+    @staticmethod
+    def read_experts(keys: Keys, c: DecoderConfig) -> Experts:
         keys.agree("scoring_func", "sigmoid")
         keys.agree("topk_method", "noaux_tc")
         normalise = keys.take("norm_topk_prob", bool, True)
         return Experts.read_deepseek(keys, c.layers, normalise, scale=2.5)
+
+
+class Glm4MoeLite(DeepseekV3):
+    """The same, with a list of which layers have experts (GLM-4.7-Flash)."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rms_norm_eps": 1e-5, "routed_scaling_factor": 1.8, "qk_nope_head_dim": 192, "v_head_dim": 256,
+    }  # fmt: skip
+    """The family's values for what config.json may leave out."""
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        super().__init__(w, {**self.defaults, **config}, max_len)
+
+    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+        kinds, first = keys.maybe("mlp_layer_types", list), keys.take("first_k_dense_replace", int, 1)
+        given = ["dense"] * first + ["sparse"] * (c.layers - first) if kinds is None else kinds
+        if len(given) != c.layers or not all(kind in ("dense", "sparse") for kind in given):
+            raise CheckpointError(
+                f"config.json: mlp_layer_types must list dense or sparse for {c.layers} layers, got {given!r:.100}"
+            )
+        layers = [layer for layer, kind in enumerate(given) if kind == "sparse"]
+        return dataclasses.replace(super().read_experts(keys, c), layers=layers)
 
 
 class DeepseekV2(DeepseekV3):
@@ -78,7 +102,8 @@ class DeepseekV2(DeepseekV3):
 
     experts = {"scores": "softmax"}
 
-    def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
+    @staticmethod
+    def read_experts(keys: Keys, c: DecoderConfig) -> Experts:
         keys.agree("scoring_func", "softmax")
         keys.agree("norm_topk_prob", False)
         grouped = keys.take("topk_method", str, "greedy") == "group_limited_greedy"

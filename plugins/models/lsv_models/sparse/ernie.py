@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
-from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.attention import PairedAttention
+from lsv.nn.rope import PairRope
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
-class Ernie45MoeLayer(LlamaLayer):
-    attention = PairedAttention
-
-
 class Ernie45Moe(SparseDecoder):
-    layer = Ernie45MoeLayer
+    rope = PairRope
     defaults = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True}
 
     def rename(self, name: str) -> str:

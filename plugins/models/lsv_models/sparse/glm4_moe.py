@@ -15,6 +15,11 @@ from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
+def read_experts(keys: Keys, c: DecoderConfig) -> Experts:
+    experts = Experts.read_deepseek(keys, c.layers, keys.take("norm_topk_prob", bool, True), scale=1.0)
+    return dataclasses.replace(experts, scores="sigmoid", correction="e_score_correction_bias")
+
+
 class Glm4MoeLayer(LlamaLayer):
     out_bias = False
 
@@ -27,8 +32,7 @@ class Glm4Moe(SparseDecoder):
     defaults = {"partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5}
 
     def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
-        experts = Experts.read_deepseek(keys, c.layers, keys.take("norm_topk_prob", bool, True), scale=1.0)
-        return dataclasses.replace(experts, scores="sigmoid", correction="e_score_correction_bias")
+        return read_experts(keys, c)
 
     def read_more(self, keys: Keys, c: DecoderConfig) -> None:
         self.normed = keys.take("use_qk_norm", bool, False)

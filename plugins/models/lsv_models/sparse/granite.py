@@ -46,7 +46,7 @@ class GraniteMoe(SparseDecoder):
             (".block_sparse_moe.router.layer.", ".block_sparse_moe.gate."),
             (".shared_mlp.", ".block_sparse_moe.shared_mlp."),
         ):
-            name = name.replace(theirs, own)
+            name = name if own in name else name.replace(theirs, own)
         return name
 
     def __init__(self, w: Weights, config: dict[str, object], max_len: int) -> None:

@@ -6,13 +6,14 @@ from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.attention import LateNormAttention
+from lsv_models.rms.blocks import LateNormAttention
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
 class HunyuanMoeLayer(LlamaLayer):
     attention = LateNormAttention
+    qk_norm = True
 
 
 class HunyuanMoe(SparseDecoder):

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.attention import Sizes
+from lsv.errors import CheckpointError
+from lsv.nn.attention import Attention, Sizes
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import SharedMoE, WeighedInputMoE
-from lsv.nn.rope import Rope
+from lsv.nn.rope import PairRope, Rope
 from lsv.nn.routers import ScoredRouter
 from lsv.nn.step import Step
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv.weights.stacks import Stack
 from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.attention import TurnedAttention, apart
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
-class Llama4Attention(TurnedAttention):
+class Llama4Attention(Attention):
     """With a rope, neighbouring features rotate, and heads may be normalised behind it, without a weight. Without one,
     queries grow with the position where ``growth`` = (scale, tokens of a step) says so.
     """
@@ -40,7 +40,7 @@ class Llama4Attention(TurnedAttention):
 
     def turn(self, qk: torch.Tensor, step: Step) -> torch.Tensor:
         if self.rope is not None:
-            qk = self.rope(apart(qk), step.positions[0])
+            qk = self.rope(qk, step.positions[0])
             return qk if self.norm_eps is None else functional.rms_norm(qk, qk.shape[-1:], eps=self.norm_eps)
         if self.growth is None:
             return qk
@@ -56,6 +56,7 @@ class Llama4Layer(LlamaLayer):
 
 class Llama4(SparseDecoder):
     layer = Llama4Layer
+    rope = PairRope
     mlp = "feed_forward"
     defaults = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "head_dim": 128}
     stacks = (
@@ -95,13 +96,13 @@ class Llama4(SparseDecoder):
         self.growth = (scale, tokens) if tuned is None or tuned else None
         own = ["chunked_attention" if rotated else "full_attention" for rotated in self.rotated]
         kinds = own if self.kinds is None else self.kinds
+        if len(kinds) != c.layers:
+            raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {c.layers} layers")
         chunk = keys.maybe("attention_chunk_size", int)
-        if chunk is not None and "chunked_attention" in kinds and self.longest > chunk:
-            raise ConfigError(
-                f"max_model_len={self.longest} is longer than a chunk of {chunk} tokens, beyond which this model's "
-                f"attention is not implemented: choose at most --max-model-len {chunk}",
-                param="max_model_len",
-            )
+        if chunk is not None and chunk < 1:
+            raise CheckpointError(f"config.json: attention_chunk_size must be positive, got {chunk}")
+        longer = chunk is not None and self.longest > chunk
+        self.chunks = [chunk if longer and kind == "chunked_attention" else None for kind in kinds]
 
     def make_mlp(self, w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> Bindable:
         if layer not in experts.layers:
@@ -115,4 +116,5 @@ class Llama4(SparseDecoder):
         made = Llama4Layer(w, c, layer, rope if self.rotated[layer] else None, mlp)
         attn: Any = made.attn
         attn.norm_eps, attn.growth = self.norm_eps, self.growth
+        attn.layer = dataclasses.replace(attn.layer, chunk=self.chunks[layer])
         return made

@@ -9,6 +9,7 @@ _FAMILIES = (
     ("deepseek_v2", "DeepseekV2ForCausalLM", "deepseek:DeepseekV2"),
     ("deepseek_v3", "DeepseekV3ForCausalLM", "deepseek:DeepseekV3"),
     ("kimi_k2", "KimiK2ForCausalLM", "deepseek:DeepseekV3"),
+    ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "deepseek:Glm4MoeLite"),
     ("qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe:Qwen2Moe"),
     ("olmoe", "OlmoeForCausalLM", "olmoe:Olmoe"),
     ("glm4_moe", "Glm4MoeForCausalLM", "glm4_moe:Glm4Moe"),
@@ -21,10 +22,17 @@ _FAMILIES = (
     ("llama4", "Llama4ForCausalLM", "llama4:Llama4"),
     ("gpt_oss", "GptOssForCausalLM", "gpt_oss:GptOss"),
 )
+_FURTHER = {"deepseek_v3": "DeepseekFurther", "kimi_k2": "DeepseekFurther", "glm4_moe": "Glm4MoeFurther"}
 _OTHER_NAMES = {"phimoe": ("PhiMoEForCausalLM",), "ernie4_5_moe": ("Ernie4_5_MoEForCausalLM",)}
 """What else checkpoints call an architecture."""
 
 OFFERS = tuple(
-    ModelOffer(name, (architecture, *_OTHER_NAMES.get(name, ())), f"lsv_models.sparse.{load}", _TASKS)
+    ModelOffer(
+        name,
+        (architecture, *_OTHER_NAMES.get(name, ())),
+        f"lsv_models.sparse.{load}",
+        _TASKS,
+        further=f"lsv_models.sparse.further:{_FURTHER[name]}" if name in _FURTHER else None,
+    )
     for name, architecture, load in _FAMILIES
 )

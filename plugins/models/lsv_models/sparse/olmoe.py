@@ -5,13 +5,14 @@ from __future__ import annotations
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.attention import WholeNormAttention
+from lsv_models.rms.blocks import WideNormAttention
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
 class OlmoeLayer(LlamaLayer):
-    attention = WholeNormAttention
+    attention = WideNormAttention
+    qk_norm = True
 
 
 class Olmoe(SparseDecoder):

@@ -8,16 +8,17 @@ from typing import Any
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
 from lsv.nn.moe import MoE
+from lsv.nn.norm import LayerNorm
 from lsv.nn.routers import SparseMixer
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.decoder import BiasedLayerNorm, Scaled, SparseDecoder
+from lsv_models.sparse.decoder import Scaled, SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
 class PhiMoeLayer(LlamaLayer):
-    norm = BiasedLayerNorm
+    norm = LayerNorm  # type: ignore[assignment]  # made and called alike
 
 
 class PhiMoe(SparseDecoder):

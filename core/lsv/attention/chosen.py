@@ -1,0 +1,60 @@
+"""Attention to some of the tokens of a row, which the model chooses for every query: in plain torch.
+
+``lengths`` and what is attended to are as a backend gives them (``AttentionBackend.lengths`` and ``gather``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lsv.attention import AttentionLayer, Int32s
+
+Lengths = tuple[Int32s, Int32s]
+_QUERIES = 256
+"""Tokens whose scores are held at a time."""
+
+
+def each_row(lengths: Lengths) -> Iterator[tuple[slice, slice]]:
+    """The tokens of each row in the step, and those in what is gathered."""
+    starts, context = lengths
+    end = 0
+    for first, last, length in zip(starts[:-1].tolist(), starts[1:].tolist(), context.tolist(), strict=True):
+        yield slice(first, last), slice(end, end + length)
+        end += length
+
+
+def see(lengths: Lengths, device: torch.device) -> torch.Tensor:
+    """Which of the gathered tokens each token of the step sees: bool [T, C], those of its row up to itself."""
+    starts, context = lengths
+    seen = torch.zeros(int(starts[-1]), int(context.sum()), dtype=torch.bool, device=device)
+    for tokens, gathered in each_row(lengths):
+        part = seen[tokens, gathered]
+        part.fill_(True).tril_(part.shape[1] - part.shape[0])
+    return seen
+
+
+def attend_chosen(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor, lengths: Lengths, layer: AttentionLayer
+) -> torch.Tensor:
+    """q [T, heads, dim] over the gathered k and v [C, kv_heads, dim], in float32 -> [T, heads, dim].
+
+    ``chosen`` is bool [T, C]; every token sees one at least. Of a layer's ways, scale and sinks are followed.
+    """
+    assert (layer.soft_cap, layer.alibi, layer.window) == (None,) * 3, "layers that choose are of no other kind"
+    out = torch.zeros_like(q)  # zeros for padding
+    for tokens, gathered in each_row(lengths):
+        keys, values = k[gathered].float(), v[gathered].float()
+        for first in range(tokens.start, tokens.stop, _QUERIES):
+            piece = slice(first, min(first + _QUERIES, tokens.stop))
+            queries = q[piece].float().view(piece.stop - piece.start, k.shape[1], -1, q.shape[-1])
+            scores = torch.einsum("qgrd,kgd->grqk", queries, keys) * layer.scale
+            scores = scores.masked_fill(~chosen[piece, gathered], -torch.inf)
+            if layer.sinks is None:
+                weights = scores.softmax(-1)
+            else:
+                sinks = layer.sinks.float().view(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
+                weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+            out[piece] = torch.einsum("grqk,kgd->qgrd", weights, values).flatten(1, 2).to(q.dtype)
+    return out
