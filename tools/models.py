@@ -44,7 +44,7 @@ Families that transformers does not have are held by tests of their own, against
 
 * *quantised*: weights are quantised while they are loaded (`--quantization`).
 * *parallel*: it is cut over ranks (`--tensor-parallel-size`).
-* Adapters (LoRA) are not served yet, for any architecture.
+* Adapters (LoRA) are served for decoders, native and generic, see [adapters.md](adapters.md).
 * Every dtype of the platform is taken but those that a note refuses.
 
 `tools/models.py` writes this page.

@@ -47,7 +47,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
         table.add_row(
             name, fitted.get(name) or str(getattr(config, name) or "none"), why.get(name) or _asked(settings, name)
         )
-    table.add_row("weights", f"{fit.weight_bytes / _GIB:.2f} GiB", "")
+    table.add_row("weights", f"{fit.weight_bytes / _GIB:.2f} GiB", why.get("cpu_offload_gb", ""))
     for reason in fit.reasons:
         if reason.name == "encoder_cache_bytes":
             table.add_row("media", f"{int(reason.value) / _GIB:.2f} GiB", reason.why)

@@ -41,21 +41,23 @@ def test_every_class_is_listed_with_the_way_it_runs() -> None:
         made("LlamaForCausalLM", "refused", "of old"), made("AForCausalLM", "runs", "odd"),
         made("BForCausalLM", "refused", "it is strange"), made("CForCausalLM", ""),
         made("EForCausalLM", "wrong", "position 3"), made("Qwen3ForCausalLM", "crash", "out of luck"),
-        made("DForCausalLM", "media", "eyes"),
+        made("DForCausalLM", "media", "eyes"), made("DogeForCausalLM", "runs", "odd"),
     )}  # fmt: skip
     served = {one.architecture: one for one in list_served(catalog_of(lsv_models.plugin), classes)}
+    note = next(offer.note for offer in lsv_models.plugin.lsv_models() if offer.name == "doge")
     ways = {name: (served[name].way, served[name].why) for name in classes}
     assert ways == {
         "LlamaForCausalLM": ("native", ""),
         "AForCausalLM": ("generic", "odd"),
         "BForCausalLM": ("no", "it is strange"),
         "CForCausalLM": ("no", "nobody has checked it yet"),
+        "DogeForCausalLM": ("generic", f"{note}; odd"),
         "DForCausalLM": ("no", "eyes"),
         "EForCausalLM": ("no", "it is taken, and its answers are wrong: position 3"),
         "Qwen3ForCausalLM": ("no", "it ends in an error: out of luck"),
     }
     assert "generate" in served["AForCausalLM"].tasks
-    assert str(share(list(served.values()))).startswith("2 of the 6 ")
+    assert str(share(list(served.values()))).startswith("3 of the 7 ")
     assert served["UltravoxModel"].way == "no"
     assert "float16" in served["Gemma2ForCausalLM"].unstable
 
@@ -112,10 +114,11 @@ def answer(**changes: Any) -> Any:
     return SimpleNamespace(
         prompt_token_ids=given["prompt_token_ids"], prompt_logprobs=[None, *shown[: start - 1]], error=given["error"],
         outputs=[SimpleNamespace(token_ids=given["tokens"], logprobs=shown[start - 1 :])],
+        encoder_prompt_token_ids=None,
     )  # fmt: skip
 
 
-def expected(ids: Any) -> torch.Tensor:
+def expected(ids: Any, encoder: Any = ()) -> torch.Tensor:
     """A model that says 0, 1, 2 … by position."""
     return torch.log_softmax(4.0 * torch.eye(4)[[(position - 1) % 4 for position in range(len(ids))]], dim=-1)
 
@@ -148,6 +151,22 @@ def test_a_tiny_checkpoint_has_a_layer_of_each_kind() -> None:
     assert tiny_config("deepseek_v3").num_key_value_heads == 4
 
 
+@torch.inference_mode()
+def test_a_model_whose_tokens_see_later_ones_is_asked_as_generate_asks() -> None:
+    class Counting(torch.nn.Module):
+        """Of any token comes the one that is numbered by how many there are, as long as it is told so."""
+
+        def forward(self, ids: torch.Tensor, use_cache: bool = False, told: bool = True) -> Any:
+            rows = torch.full(ids.shape, ids.shape[1] if told else 0)
+            return SimpleNamespace(logits=torch.nn.functional.one_hot(rows, 100).float())
+
+        def prepare_inputs_for_generation(self, ids: torch.Tensor, use_cache: bool) -> dict[str, Any]:
+            return {"ids": torch.cat((ids, ids[:, :1]), dim=1)}
+
+    model: Any = Counting()
+    assert Reference(model).log_probabilities([5, 6, 7]).argmax(-1).tolist() == [2, 3, 4]
+
+
 def test_a_right_class_passes_with_all_that_an_engine_does(tmp_path: Path) -> None:
     verdict = check(Order("LlamaForCausalLM", "llama"), tmp_path)
     assert (verdict.state, verdict.detail) == ("runs", "")
@@ -158,7 +177,7 @@ def test_a_right_class_passes_with_all_that_an_engine_does(tmp_path: Path) -> No
 
 def test_a_wrong_class_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Reference.log_probabilities
-    monkeypatch.setattr(Reference, "log_probabilities", lambda self, ids: right(self, [ids[0], *ids[:-1]]))
+    monkeypatch.setattr(Reference, "log_probabilities", lambda self, ids, encoder: right(self, [ids[0], *ids[:-1]]))
     verdict = check(Order("GPT2LMHeadModel", "gpt2"), tmp_path)
     assert verdict.state == "wrong"
     assert "log probability" in verdict.detail

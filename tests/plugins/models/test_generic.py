@@ -1,17 +1,22 @@
 """The transformers adapter: architectures it runs as transformers does, and those it refuses by name."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.attention import Attention
+from lsv.nn.embed import Embed
 from lsv.platform import Communicator, Group
 from lsv.testing.model import Sequences, check_model, engine_config, load, reference_model
 from lsv.weights.quantizer import PlainLinear
 from lsv.worker.load.declared import declare
+from lsv_models.generic.attention import OwnLayer
 
 LONGROPE = {
     "type": "longrope",
@@ -26,6 +31,7 @@ GPTJ = {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_inner": 96,
 LATENT = {"kv_lora_rank": 24, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
           "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
           "n_group": 2, "topk_group": 1, "head_dim": 8}  # fmt: skip
+INDEXED = {**LATENT, "n_group": 1, "index_topk": 9, "index_n_heads": 32, "index_head_dim": 16, "q_lora_rank": 24}
 RUN: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gpt_neox": {},
@@ -38,6 +44,7 @@ RUN: dict[str, dict[str, Any]] = {
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v3": LATENT,
+    "deepseek_v32": INDEXED,
 }
 RUN_SLOWLY: dict[str, dict[str, Any]] = {
     "phi": {},
@@ -70,6 +77,9 @@ RUN_SLOWLY: dict[str, dict[str, Any]] = {
     "xglm": {"d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 96},
     "diffllama": {},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9},
+    "longcat_flash": {"num_key_value_heads": 4},
+    "jetmoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16, "num_key_value_heads": 2},
+    "glm_moe_dsa": {**INDEXED, "num_hidden_layers": 3, "indexer_types": ["full", "shared", "full"]},
 }
 REFUSED = {
     "mamba": "layers of type",
@@ -132,6 +142,53 @@ def test_refusal_names_architectures_that_are_like_it(checkpoint, catalog):
     with pytest.raises(CheckpointError, match=r"most like it by name: Llama.*docs/developing\.md") as refused:
         declare(config, catalog)
     assert "LlamaForCausalLM instead" in str(refused.value)
+
+
+def test_a_language_model_makes_vectors(checkpoint):
+    with LLM(str(checkpoint("qwen3")), model_impl="transformers", task="embed", skip_tokenizer_init=True) as llm:
+        (found,) = llm.embed([{"prompt_token_ids": [5, 6, 7]}], use_tqdm=False)
+    assert len(found.outputs.embedding) == 64
+
+
+def test_blocks_that_most_families_write_alike_are_ours(checkpoint, catalog):
+    model = declare(engine_config(checkpoint("qwen3", tie_word_embeddings=True), "transformers"), catalog).model
+    kinds = Counter(type(module).__name__ for module in model.modules())
+    assert (kinds["GatedMLP"], kinds["RMSNorm"], kinds["Qwen3MLP"], kinds["Qwen3RMSNorm"]) == (2, 9, 0, 0)
+    embeds = {module for module in model.modules() if isinstance(module, Embed)}
+    assert [embed.head for embed in embeds] == [model.lm.get_output_embeddings()]
+
+
+@pytest.mark.parametrize(
+    ("family", "bound"),
+    [("llama", (2, 2)), ("mistral", (2, 2)), ("qwen3", (2, 2)), ("granite", (2, 0)), ("gpt2", (0, 0))],
+)
+def test_attention_and_layers_that_are_llamas_are_ours(family, bound, checkpoint, catalog):
+    """One product makes q, k and v; where all of a layer is Llama's, a platform's kernel for a layer serves it."""
+    declared = declare(engine_config(checkpoint(family), "transformers"), catalog)
+    kinds = Counter(type(module) for module in declared.model.modules())
+    assert (kinds[Attention], kinds[OwnLayer]) == bound
+    assert [layer.index for layer in declared.layers] == [0, 1]
+    fused = {f"{name}_proj" for name in "qkv"}
+    rows = [slot for slot in declared.slots if fused <= {piece.name.split(".")[-2] for piece in slot.pieces}]
+    assert len([slot for slot in rows if slot.parameter.ndim == 2]) == bound[0]
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+def test_bound_layers_compute_what_the_native_family_does(family, checkpoint, catalog):
+    path = checkpoint(family)
+    found = []
+    for offer in (family, "transformers"):
+        sequences = Sequences(load(engine_config(path, offer), catalog))
+        sequences.add(0, range(5, 45))
+        found.append(torch.cat([sequences.step([(0, count)])[0] for count in (17, 1, 22)]))
+    assert torch.equal(*found)
+
+
+def test_layers_whose_weight_is_read_stay_plain(checkpoint, catalog):
+    path = checkpoint("longcat_flash", num_key_value_heads=4)
+    model = declare(engine_config(path, "transformers"), catalog).model
+    routers = [module for name, module in model.named_modules() if name.endswith(".router.classifier")]
+    assert {type(router) for router in routers} == {nn.Linear}
 
 
 def test_linear_layers_are_ours(checkpoint, catalog):

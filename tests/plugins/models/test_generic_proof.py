@@ -49,11 +49,19 @@ def test_state_that_is_not_kept_is_found(tmp_path, catalog, monkeypatch):
         declare_folder({**config, "architectures": ["Lfm2ForCausalLM"]}, tmp_path, catalog)
 
 
-@pytest.mark.parametrize(("family", "reach"), [("deepseek_v32", 2048), ("llama4_text", 8192)])
-def test_layers_that_choose_what_they_attend_to_run_as_long_as_they_choose_all(family, reach):
-    parse({"model_type": family}, reach)
-    with pytest.raises(Refused, match=rf"up to {reach} tokens.*--max-model-len"):
-        parse({"model_type": family}, reach + 1)
+def test_layers_of_chunks_run_up_to_one_of_them():
+    parse({"model_type": "llama4_text"}, 8192)
+    with pytest.raises(Refused, match=r"up to 8192 tokens.*--max-model-len"):
+        parse({"model_type": "llama4_text"}, 8193)
+
+
+@pytest.mark.parametrize("longest", [8, 9])
+def test_queries_choose_tokens_from_where_on_there_are_more_than_they_choose(longest, tmp_path, catalog):
+    config = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"], "index_topk": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2, "first_k_dense_replace": 2}))
+    declared = declare(engine_config(tmp_path, "transformers", max_len=longest), catalog)
+    kept = [(layer.kv_heads, layer.gathered) for layer in declared.layers]
+    assert kept == ([(128, False)] * 2 if longest == 8 else [(1, True), (128, True)] * 2)
 
 
 def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkeypatch):

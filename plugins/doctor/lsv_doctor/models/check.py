@@ -32,7 +32,8 @@ _FIRST, _LAST = 5, 250
 """The ids of prompts; special tokens lie around them."""
 _LENGTHS = (1, 2, 7, 15, 16, 17, 33, 60)
 _SHARED = 32
-_ENCODED = 21
+_ENCODED = (128, 97, 5)
+"""Tokens of the texts that encoders read, in turns."""
 _FORMAT = "fp8"
 """Takes weights of any shape."""
 
@@ -44,8 +45,9 @@ ALL_AT_ONCE: Mapping[str, Any] = {
     "block_size": 16,
 }
 """Prompts come in chunks among answers, share prefixes, and, with few blocks, lose theirs."""
-_BLOCKS = (18, 36, 72, 144)
-"""The first number that holds one request is taken: layers of several kinds have blocks of their own."""
+_BLOCKS = {False: (18, 36, 72, 144), True: (22, 29, 44, 88, 144)}
+"""Without and with an encoder. The first number that holds one request is taken: layers of several kinds have blocks of
+their own."""
 
 
 @dataclass
@@ -63,8 +65,8 @@ def check(order: Order, folder: Path) -> Verdict:
     known = Known()
     try:
         model = make_model(getattr(transformers, order.architecture), tiny_config(order.family))
-        reference = Reference(model, _draw(_ENCODED, 99) if order.encodes else ())
-        reference.log_probabilities(_draw(20, 98))
+        reference, read = Reference(model), _draw(_ENCODED[0], 99) if order.encodes else ()
+        reference.log_probabilities(_draw(20, 98), read)
         save(model, folder)
     except Exception as error:
         return _verdict(order, known, "untried", _in_words(error))
@@ -74,8 +76,8 @@ def check(order: Order, folder: Path) -> Verdict:
         return _verdict(order, known, "refused", _in_a_line(str(error)))
     except Exception as error:
         return _verdict(order, known, "crash", _in_words(error))
-    odd = reference.contradiction(_draw(20, 97), NEW_TOKENS)
-    detail = "; ".join(filter(None, (difference, odd)))
+    odd = reference.contradiction(_draw(20, 97), NEW_TOKENS, read)
+    detail = "; ".join(filter(None, (difference, reference.mended, odd)))
     return _verdict(order, known, "wrong" if difference else "runs", detail)
 
 
@@ -87,7 +89,7 @@ def _verdict(order: Order, known: Known, state: Any, detail: str) -> Verdict:
 
 
 def _compare(order: Order, folder: Path, reference: Reference, padding: int | None, known: Known) -> str:
-    with _open(folder) as llm:
+    with _open(folder, _BLOCKS[order.encodes]) as llm:
         _look(llm, known)
         shown = SamplingParams(
             temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False, logprobs=-1, prompt_logprobs=-1
@@ -99,17 +101,17 @@ def _compare(order: Order, folder: Path, reference: Reference, padding: int | No
     return find_difference([*whole, *again], reference.log_probabilities, padding)
 
 
-def _open(folder: Path) -> LLM:
+def _open(folder: Path, numbers: Sequence[int]) -> LLM:
     options: dict[str, Any] = {
         "skip_tokenizer_init": True,
         "dtype": "float32",
         "max_model_len": _LENGTH,
         "max_logprobs": -1,
     }
-    for blocks in _BLOCKS[:-1]:
+    for blocks in numbers[:-1]:
         with suppress(ConfigError):
             return LLM(str(folder), num_gpu_blocks_override=blocks, **options, **ALL_AT_ONCE)
-    return LLM(str(folder), num_gpu_blocks_override=_BLOCKS[-1], **options, **ALL_AT_ONCE)
+    return LLM(str(folder), num_gpu_blocks_override=numbers[-1], **options, **ALL_AT_ONCE)
 
 
 def _prompts(order: Order) -> Iterator[Any]:
@@ -119,7 +121,7 @@ def _prompts(order: Order) -> Iterator[Any]:
         ids = [*(shared if number % 2 else ()), *_draw(length, number)]
         if order.encodes:
             yield {
-                "encoder_prompt": {"prompt_token_ids": _draw(_ENCODED, 99)},
+                "encoder_prompt": {"prompt_token_ids": _draw(_ENCODED[number % len(_ENCODED)], 99)},
                 "decoder_prompt": {"prompt_token_ids": ids},
             }
         else:

@@ -15,19 +15,23 @@ TIE = 1e-4
 Positions = Sequence[Mapping[int, Any] | None] | None
 
 
-def find_difference(answers: Sequence[Any], expected: Callable[[Sequence[int]], torch.Tensor], stop: int | None) -> str:
+Expected = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
+"""The reference's log probabilities after each of some tokens, and of those that its encoder reads."""
+
+
+def find_difference(answers: Sequence[Any], expected: Expected, stop: int | None) -> str:
     """The first answer that is not the reference's, in words; empty when all are.
 
     ``answers`` are finished ``RequestOutput``s with log probabilities. What comes after the token ``stop``, which the
-    reference takes for padding, is left out.
+    reference takes for padding, is left out; a prompt may begin with it.
     """
     for number, answer in enumerate(answers):
         if answer.error:
             return f"a prompt of {len(answer.prompt_token_ids)} fails: {answer.error}"
         ids, start = [*answer.prompt_token_ids, *answer.outputs[0].token_ids], len(answer.prompt_token_ids)
-        if stop in ids:
-            ids = ids[: ids.index(stop) + 1]
-        wanted = expected(ids[:-1])
+        if stop in ids[1:]:
+            ids = ids[: ids.index(stop, 1) + 1]
+        wanted = expected(ids[:-1], answer.encoder_prompt_token_ids or ())
         for position, found in _positions(answer):
             if position + 1 < len(ids) and (why := _differs(found, wanted[position])):
                 return f"prompt {number} of {start}, position {position}: {why}"

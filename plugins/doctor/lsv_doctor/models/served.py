@@ -85,12 +85,12 @@ def share(served: Sequence[Served]) -> Share:
 def _serve(
     name: str, models: str, one: Class | None, offer: ModelOffer | None, fallback: ModelOffer | None, catalog: Catalog
 ) -> Served:
-    native = offer is not None and (fallback is None or offer.load != fallback.load)
+    native = offer is not None and not offer.adapts
     runs, failed = one is not None and one.state == "runs", one is not None and one.state in FAILED
     offer = offer or (fallback if runs else None)
     way: Way = "no" if failed else "native" if native else "generic" if runs or (offer and one is None) else "no"
     found = Served(
-        architecture=name, models=models, way=way, why=_why(one, way), counts=one is not None and one.counts,
+        architecture=name, models=models, way=way, why=_why(one, way, offer), counts=one is not None and one.counts,
         quantised=one.quantised if one and runs else None, parallel=one.parallel if one and runs else None,
     )  # fmt: skip
     if offer is None or way == "no":
@@ -100,7 +100,8 @@ def _serve(
     )
 
 
-def _why(one: Class | None, way: Way) -> str:
+def _why(one: Class | None, way: Way, offer: ModelOffer | None) -> str:
     if way == "no":
         return _NO_CLASS if one is None else _FAILURES.get(one.state, "") + one.detail or _UNCHECKED
-    return one.detail if one is not None and one.state == "runs" else ""
+    detail = one.detail if one is not None and one.state == "runs" else ""
+    return "; ".join(filter(None, (offer.note if offer else "", detail)))

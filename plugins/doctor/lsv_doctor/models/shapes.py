@@ -8,6 +8,8 @@ from typing import Any
 
 VOCABULARY = 320
 LENGTH = 512
+ENCODED = 128
+"""Of what an encoder reads: with room for longer texts in the cache, nothing would ever lack a block."""
 WINDOW = 12
 """Shorter than the prompts, so that it shows."""
 
@@ -16,10 +18,11 @@ _PATTERNS: tuple[tuple[str, int], ...] = (
     (r"max_position_embeddings|max_(source|target)_positions|n_positions|n_ctx|max_seq_len|model_max_length"
      r"|max_(en|de)coder_position_embeddings|context_length|original_max_position_embeddings", LENGTH),
     (r"(sliding|attention|keep|local)_?window(_size|_len)?|window_size|sliding_window_size|attention_window_size"
-     r"|local_attention|attention_chunk_size|local_radius", WINDOW),
+     r"|local_attention|local_radius", WINDOW),
+    (r"attention_chunk_size", 32),
     (r"(num_)?(en|de)coder_layers|num_(hidden_)?layers|n_layers?|num_blocks|num_layers_per_stack", 2),
     (r"(swa_)?num_key_value_heads|num_kv_heads|num_query_groups", 2),
-    (r"((en|de)coder_|num_(en|de)coder_|num_|swa_num_)?attention_heads|n_heads?|num_heads|index_n_heads|indexer_n_heads"
+    (r"((en|de)coder_|num_(en|de)coder_|num_|swa_num_)?attention_heads|n_heads?|num_heads|indexer_n_heads"
      r"|n_mamba_heads", 4),
     (r"(linear_)?num_heads|linear_num_(key|value)_heads", 4),
     (r"mamba_n(um)?_heads", 8),
@@ -30,7 +33,7 @@ _PATTERNS: tuple[tuple[str, int], ...] = (
     (r"qk_head_dim", 24),
     (r"rotary_dim", 8),
     (r"hidden_size|d_model|n_embd|emb_dim|embedding_dim|embedding_size|word_embed_proj_dim|lru_width"
-     r"|attention_hidden_size|(in|out)put_embedding_size|dim_model_base", 64),
+     r"|attention_hidden_size|(in|out)put_embedding_size|dim_model_base|hidden_size_global", 64),
     (r"((dense|moe|shared|shared_experts?|moe_shared_expert|prefix_dense)_)?intermediate_size(_mlp)?|(.*_)?ffn_dim|d_ff"
      r"|dff|dim_ff|d_inner|n_inner|(expert_)?ffn_hidden_size|feed_forward_size|router_hidden_size"
      r"|moe_latent_size", 96),
@@ -42,6 +45,7 @@ _PATTERNS: tuple[tuple[str, int], ...] = (
     (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k_experts", 2),
     (r"n_group|num_expert_group|topk_group|o_groups", 2),
     (r"(n|num)_shared_experts|moe_num_shared_experts|num_dense_layers|first_k_dense_replace", 1),
+    (r"index_n_heads", 32),  # fewer often are all at zero, and which of equals is chosen is nobody's choice
     (r"index_topk", 8),
     (r"attn_layer_period|layer_group_size|sliding_window_pattern|_sliding_window_pattern|no_rope_layer_interval"
      r"|global_attn_every_n_layers", 2),
@@ -54,6 +58,10 @@ _PATTERNS: tuple[tuple[str, int], ...] = (
 )  # fmt: skip
 _HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 _WINDOWED = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+_WINDOWED_HALF = {
+    **_WINDOWED, "vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "hidden_size": 64, "head_dim": 16,
+    "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "query_pre_attn_scalar": 16,
+}  # fmt: skip
 _CONVOLVING = {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
 _SHARED = {
     "num_hidden_layers": 4,
@@ -64,6 +72,7 @@ _SHARED = {
 }
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "bigbird_pegasus": {"block_size": 8, "num_random_blocks": 1},
     "bitnet": {"num_key_value_heads": 2},
     "cohere": {"logit_scale": 1.0},
     "cohere2": {"logit_scale": 1.0},
@@ -122,12 +131,16 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 16},
     "inkling_text": {"logits_mup_width_multiplier": 1.0},
     "laguna": _WINDOWED,
+    "led": {"max_encoder_position_embeddings": 144},
     "lfm2": {"full_attn_idxs": [1]},
     "lfm2_moe": {**_CONVOLVING, "num_dense_layers": 1},
     "mamba2": {"num_heads": 8},
     "mellum": _WINDOWED,
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 16},
+    "nllb-moe": {"encoder_sparse_step": 2, "decoder_sparse_step": 2},
+    "pegasus_x": {"block_size": 16, "num_global_tokens": 3},
+    "prophetnet": {"max_position_embeddings": ENCODED + 2},
     "qwen4_exp_text": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,
@@ -137,6 +150,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {
+        "hash_seed": 0,
         "axial_pos_shape": [16, 32],
         "axial_pos_embds_dim": [32, 32],
         "num_buckets": 8,
@@ -145,6 +159,9 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "lsh_attn_chunk_length": 8,
     },
     "smollm3": {"no_rope_layers": [1, 0]},
+    "switch_transformers": {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+    "t5gemma": {"decoder_start_token_id": 2},  # its padding is 0, which it masks
+    "t5gemma2": {"decoder_start_token_id": 2, "decoder": _WINDOWED_HALF, "encoder": {"text_config": _WINDOWED_HALF}},
     "xmod": {"default_language": "en_XX"},
     "zamba": _SHARED,
     "zamba2": _SHARED,

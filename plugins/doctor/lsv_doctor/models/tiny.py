@@ -11,7 +11,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lsv.testing.tiny import draw_weights
-from lsv_doctor.models.shapes import FAMILIES, small
+from lsv_doctor.models.shapes import ENCODED, FAMILIES, small
 
 _SPREAD = 0.2
 _MOST_LAYERS = 8
@@ -27,6 +27,9 @@ def tiny_config(family: str) -> PreTrainedConfig:
     keys = _small_keys(usual)
     if "is_decoder" in usual and not usual.get("is_encoder_decoder"):
         keys["is_decoder"] = True
+    if usual.get("is_encoder_decoder"):
+        keys |= {"max_position_embeddings": ENCODED} if "max_position_embeddings" in keys else {}
+        keys |= {"decoder_start_token_id": 0} if usual.get("decoder_start_token_id") is None else {}
     _fit_latent_heads(keys, usual)
     keys |= given
     layers = next((key for key in _LAYERS if key in keys), None)

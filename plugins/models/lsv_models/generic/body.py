@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lsv.attention import AttentionLayer
+from lsv.attention.chosen import attend_chosen
+from lsv.nn.attention import Attention
 from lsv.nn.step import Step
+from lsv_models.generic.indexing import IndexCache, Indexing
 from lsv_models.generic.interface import PASS, Attend, scale_of, widen
 from lsv_models.generic.scores import Recognised
 
@@ -36,10 +39,13 @@ class Body(nn.Module):
         super().__init__()
         self.base = base
         self.layers: list[AttentionLayer] = []
+        self.called: list[AttentionLayer] = []
+        """Those that attend through calls; the others are bound."""
+        self.step: Step | None = None
         self.written_out = False
         """Whether attention is not called by transformers' interface, but written out by the modules."""
         self.attend: Attend | None = None
-        self.unmasked = self.reaches_all = False
+        self.unmasked = self.reaches_all = self.selects = False
         self.positions: torch.Tensor | None = None
         self.offset = _position_offset(base)
         parameters = inspect.signature(base.forward).parameters
@@ -51,8 +57,15 @@ class Body(nn.Module):
                 before = list(inspect.signature(module.forward).parameters).index("position_ids")
                 module.register_forward_pre_hook(partial(self._tell_positions, before), with_kwargs=True)
 
+    def place(self, layers: Sequence[AttentionLayer]) -> None:
+        """Give attention layers their places in the KV cache."""
+        bound = {each.layer.index: each for each in self.modules() if isinstance(each, Attention)}
+        for index, attention in bound.items():
+            attention.layer = layers[index]
+        self.layers, self.called = list(layers), [layer for layer in layers if layer.index not in bound]
+
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        calls = iter(self.layers)
+        calls = iter(self.called)
 
         def attend(
             query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Mapping[str, Any]
@@ -62,12 +75,35 @@ class Body(nn.Module):
             if call.get("s_aux") is not None or scale != layer.scale:
                 layer = dataclasses.replace(layer, sinks=call.get("s_aux"), scale=scale)
             q, k, v = (widen(heads[0].transpose(0, 1), layer.head_dim) for heads in (query, key, value))
-            out = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
+            if layer.gathered and indexing is not None:
+                k, v = gather(k, v, layer)
+                out = attend_chosen(q, k, v, indexing.choose(call["indices"]), indexing.lengths, layer)
+            else:
+                out = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
             return out[None, ..., :dim]
 
-        return self.run(x, step.ids, step.positions, attend)
+        def gather(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor]:
+            return step.backend.gather(k, v, layer, step.cache, step.attention[layer.group])
 
-    def run(self, x: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        def keep(key: torch.Tensor) -> torch.Tensor:
+            alone = key[0, :, None]
+            return gather(alone, alone, next(calls))[0].transpose(0, 1)
+
+        indexing = Indexing(keep, step.backend.lengths(step.attention[0])) if self.selects else None
+        self.step = step
+        try:
+            return self.run(x, step.ids, step.positions, attend, indexing)
+        finally:
+            self.step = None
+
+    def run(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        attend: Attend,
+        indexing: Indexing | None = None,
+    ) -> torch.Tensor:
         """x [T, hidden], ids [T], positions [1, T]."""
         self.attend, self.positions = attend, positions[0]
         given: dict[str, Any] = {"inputs_embeds": x[None]}
@@ -75,6 +111,9 @@ class Body(nn.Module):
             given["position_ids"] = positions + self.offset
         if self.reaches_all:
             given["attention_mask"] = x.new_zeros(()).expand(1, 1, len(x), len(x))
+        if indexing is not None:
+            given["attention_mask"] = indexing.see(x.device)
+            given["past_key_values"] = IndexCache(indexing)
         if self.per_layer is not None:
             given["per_layer_inputs"] = self.per_layer(ids[None], x[None])
         try:

@@ -15,8 +15,19 @@ from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
-_REACHES = {"chunked_attention": "attention_chunk_size", "indexed_attention": "index_topk"}
+_REACHES = {"chunked_attention": "attention_chunk_size"}
 """Kinds of layers that attend to everything in inputs of up to so many tokens, by a key of config.json."""
+_INDEXED = "indexed_attention"
+"""The kind of layers whose queries choose ``index_topk`` tokens."""
+_UNLIKE = {
+    "blt": "it reads bytes in patches, whose borders a model of its own chooses",
+    "cpmant": "it puts prompts of its own before every input, which tokens see on both sides",
+    "prophetnet": "it predicts several tokens at each place, by streams of queries that see one another",
+    "reformer": "its tokens choose by hashing which others they see, among all tokens of the input (LSH attention)",
+    "xlm": "it predicts a token where a mask token stands behind the text, not from the token before",
+    "xlnet": "it predicts a token by a stream of queries beside that of the text (two-stream attention)",
+}
+"""Families that do not go from token to token as others do, by model_type."""
 _MEDIA = ("vision", "visual", "image", "audio")
 """How the names of modules begin that take more than text."""
 
@@ -31,6 +42,8 @@ def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
         )
     if config.get("is_encoder_decoder"):
         raise Refused("it has an encoder")
+    if kind in _UNLIKE:
+        raise Refused(_UNLIKE[kind])
     if any(config.get(key) for key in ("vision_config", "audio_config")):
         raise Refused("it takes more than text")
     parsed = CONFIG_MAPPING[kind].from_dict(decode(config))
@@ -43,7 +56,7 @@ def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
 
 def _check_layers(config: Any, max_len: int) -> None:
     kinds = set(getattr(config, "layer_types", None) or ())
-    strange = kinds - _LAYER_TYPES - _REACHES.keys()
+    strange = kinds - _LAYER_TYPES - _REACHES.keys() - {_INDEXED}
     if strange:
         raise Refused(f"it has layers of type {', '.join(sorted(strange))}")
     for kind in kinds & _REACHES.keys():
@@ -55,9 +68,16 @@ def _check_layers(config: Any, max_len: int) -> None:
             )
 
 
-def reaches_all(config: PreTrainedConfig) -> bool:
-    """Whether the masks that layers bring show them everything before, for inputs of the length that is allowed."""
-    return not _REACHES.keys().isdisjoint(getattr(config.get_text_config(), "layer_types", None) or ())
+def reaches_all(config: PreTrainedConfig, max_len: int) -> bool:
+    """Whether the masks that layers bring show them everything before, for inputs of up to ``max_len`` tokens."""
+    kinds = getattr(config.get_text_config(), "layer_types", None) or ()
+    return not selects(config, max_len) and any(kind in kinds for kind in (*_REACHES, _INDEXED))
+
+
+def selects(config: PreTrainedConfig, max_len: int) -> bool:
+    """Whether queries in inputs of up to ``max_len`` tokens choose the tokens that they see."""
+    text: Any = config.get_text_config()
+    return _INDEXED in (getattr(text, "layer_types", None) or ()) and max_len > int(text.index_topk)
 
 
 def decode(value: Any) -> Any:
@@ -84,7 +104,7 @@ def build(
             raise
         model, called = _make(parsed, dtype, "eager"), False
         model.config._attn_implementation_internal = NAME  # masks are made for what will attend, that is not at all
-    if type(model).__name__ != architecture:
+    if architecture not in (type(model).__name__, type(model.base_model).__name__):  # that of a model without a head
         raise Refused(f"for text generation transformers has {type(model).__name__} instead")
     if any(name.rpartition(".")[2].startswith(_MEDIA) for name, _ in model.named_modules()):
         raise Refused("it takes more than text")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx.experimental import _config as assumed
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.integrations.moe import _default_apply_gate
 
@@ -23,7 +24,7 @@ from lsv.weights.quantizer import Linear
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.refusal import Refused
 
-_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
 _STORED = re.compile(r"(?P<place>.+)\.(?P<number>\d+)\.(?P<name>[^.]+)\.weight")
 
 
@@ -73,7 +74,7 @@ def bind_experts(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
     """Replace experts that compute ``down(act(gate(x)) * up(x))``, stored one by one or stacked."""
     for path, module in list(lm.named_modules()):
         activation = getattr(getattr(module, "config", None), "hidden_act", None)
-        if not _is_gated(module) or activation not in _ACTIVATIONS:
+        if not _is_gated(module) or activation not in ACTIVATIONS:
             continue
         names, first = _stored_names(path, layout), len(w.declaration.slots)
         place, *parts = names or (path, "gate_proj", "up_proj", "down_proj")
@@ -127,9 +128,10 @@ def _cut(piece: Piece, path: str, stacks: Mapping[str, Piece]) -> Piece:
         raise Refused(f"its experts are stacked, and how a checkpoint would stack their {suffix} is not known")
     stack = stacks["down_proj" if name == "down_proj" else "gate_up_proj"]
     rows, columns = piece.source
-    shift = piece.shape[0] if name == "up_proj" else 0
-    source = (slice(rows.start + shift, rows.stop + shift), columns)
-    return dataclasses.replace(piece, name=stack.name, shape=stack.shape, source=source, of=int(expert))
+    step, up = stack.source[1].step or 1, name == "up_proj"  # rows of gate and up may come in turns
+    shift = int(up) * (piece.shape[0] if step == 1 else 1)
+    source = slice(rows.start * step + shift, (rows.stop - 1) * step + shift + 1, step)
+    return dataclasses.replace(piece, name=stack.name, shape=stack.shape, source=(source, columns), of=int(expert))
 
 
 @contextlib.contextmanager
@@ -145,11 +147,11 @@ def skipped(lm: nn.Module) -> Iterator[None]:
     owners = [module for module in lm.modules() if any(isinstance(part, Linear) for part in module.children())]
     hooks = [owner.register_forward_pre_hook(lambda owner, given: called.add(id(owner))) for owner in owners]
     for module in modules:
-        module.forward = _give_back
+        module.forward = partial(_give_back, module)
     for linear in linears:
         linear.forward = partial(_widen, linear, called)  # type: ignore[method-assign]
     try:
-        with assumed.patch(meta_nonzero_assume_all_nonzero=True):
+        with assumed.patch(meta_nonzero_assume_all_nonzero=True), _Uncounted():
             yield
         for part in (part for owner in owners if id(owner) in called for part in owner.children()):
             if isinstance(part, Linear) and id(part) not in called:
@@ -170,5 +172,16 @@ def _widen(linear: Linear, called: set[int], x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], linear.layer.width)
 
 
-def _give_back(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.empty_like(x)
+def _give_back(experts: nn.Module, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """As many features as come in, but where experts are one matrix each [experts, outputs, inputs]."""
+    weight = experts._parameters.get("weight")
+    return x.new_empty(*x.shape[:-1], x.shape[-1] if weight is None else weight.shape[1])
+
+
+class _Uncounted(TorchFunctionMode):
+    """Within it a tensor on meta is a list of zeros: of how many tokens go to each expert, which skipped ones ask."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.tolist and args[0].is_meta:
+            return torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu").tolist()
+        return func(*args, **(kwargs or {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ NAME = "lsv_paged"
 """Under which transformers finds this attention."""
 PASS = "_lsv_pass"
 """The attribute by which a module finds the pass that it is part of."""
-_KNOWN_TENSORS = {"position_ids", "cache_position", "s_aux", "scaling"}
+_KNOWN_TENSORS = {"position_ids", "cache_position", "s_aux", "scaling", "indices"}
 
 
 class Attend(Protocol):
@@ -42,6 +43,8 @@ class Pass(Protocol):
     """Whether a module would have left it to a mask that tokens see no later ones."""
     reaches_all: bool
     """Whether masks that modules bring are known to hide nothing that came before."""
+    selects: bool
+    """Whether queries choose the tokens they see; masks then are those that the pass was given."""
 
 
 def _attend(
@@ -55,14 +58,19 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls."""
     current: Pass = module.__dict__[PASS]
-    if attention_mask is not None and not current.reaches_all:
-        raise Refused("it brings an attention mask of its own")
+    check_mask(current, attention_mask)
     if call.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         current.unmasked = True
     assert current.attend is not None, "attention is called from within a pass only"
     if current.reaches_all:
         call.pop("indices", None)  # those of all tokens
     return current.attend(query, key, value, call), None
+
+
+def check_mask(current: Pass, mask: Any) -> None:
+    """Raise ``Refused`` for a mask that a module brings and that a pass can't know."""
+    if mask is not None and not (current.reaches_all or current.selects):
+        raise Refused("it brings an attention mask of its own")
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
@@ -91,9 +99,20 @@ class Probe:
             AttentionLayer(
                 len(self.layers), heads, key.shape[1], max(dim, value.shape[-1]), scale_of(call, dim),
                 window=call.get("sliding_window"), soft_cap=call.get("softcap"), sinks=call.get("s_aux"),
+                gathered=call.get("indices") is not None,
             )
         )  # fmt: skip
         return query.new_empty(1, tokens, heads, value.shape[-1])
+
+    def place(self, layer: AttentionLayer) -> AttentionLayer:
+        """A layer that attends by itself, with its number."""
+        self.layers.append(dataclasses.replace(layer, index=len(self.layers)))
+        return self.layers[-1]
+
+    def keep(self, key: torch.Tensor) -> torch.Tensor:
+        """An indexer's keys [1, T, dim], which are cached in a layer of their own."""
+        self.layers.append(AttentionLayer(len(self.layers), 1, 1, key.shape[-1], 1.0, gathered=True))
+        return key
 
 
 def scale_of(call: Mapping[str, Any], dim: int) -> float:

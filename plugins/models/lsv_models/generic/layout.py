@@ -14,6 +14,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     Chunk,
     Concatenate,
+    Interleave,
     MergeModulelist,
     Split,
     WeightConverter,
@@ -77,6 +78,8 @@ class Layout:
             yield from _stack(sources, shape)
         elif kinds == [Concatenate] and operations[0].num_shards_attribute is None:
             yield from _join(sources, shape, operations[0].dim)
+        elif kinds == [Interleave] and operations[0].dim > 0 and not operations[0].inverse:
+            yield from _part(sources[0], shape, operations[0].dim)
         elif kinds in ([Chunk], [Split]) and len(sources) == 1:
             yield self._cut(converter, name, sources[0], number, operations[0].dim)
         else:
@@ -118,6 +121,15 @@ def _join(sources: Sequence[str], shape: tuple[int, ...], axis: int) -> Iterator
         part = (*shape[:axis], size, *shape[axis + 1 :])
         target = (*whole[:axis], slice(place * size, (place + 1) * size), *whole[axis + 1 :])
         yield Piece(source, part, _whole(part), target)
+
+
+def _part(source: str, shape: tuple[int, ...], axis: int) -> Iterator[Piece]:
+    """Of a tensor that holds two in turns along ``axis``: one behind the other."""
+    half, whole = shape[axis] // 2, _whole(shape)
+    for number in range(2):
+        every, side = slice(number, shape[axis], 2), slice(number * half, (number + 1) * half)
+        regions = ((*whole[:axis], part, *whole[axis + 1 :]) for part in (every, side))
+        yield Piece(source, shape, *regions)
 
 
 def _spell_shared(lm: nn.Module) -> dict[str, str]:

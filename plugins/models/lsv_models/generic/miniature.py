@@ -37,7 +37,7 @@ _SIZES: Mapping[str, int] = {
     **dict.fromkeys(("qk_rope_head_dim", "rotary_dim"), _HEAD_DIM // 2),
     "qk_head_dim": _HEAD_DIM + _HEAD_DIM // 2, "global_head_dim": 2 * _HEAD_DIM, "kv_lora_rank": 24,
     "q_lora_rank": 24, "hidden_size_per_layer_input": 16, "adapter_rank": 8, "altup_num_inputs": 2,
-    "laurel_rank": 8, "index_head_dim": _HEAD_DIM, "index_n_heads": 2, "swiglu_rank": 8,
+    "laurel_rank": 8, "index_head_dim": _HEAD_DIM, "index_n_heads": 32, "swiglu_rank": 8,
     # tables
     "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "type_vocab_size": 2, "n_langs": 2,
 }
@@ -56,7 +56,7 @@ _REACHES = frozenset(("window", "chunk", "local", "block", "topk", "floor"))
 """Words of names that tell from which distance or length on something changes, so that a short input shows it."""
 _PERIODS = frozenset(("interval", "pattern", "period", "freq", "step", "offset", "every"))
 """Words of names that tell how often layers of a kind come, or where the first one is."""
-_KEPT = ("attention_chunk_size", "index_topk", "moe_topk_group")
+_KEPT = ("attention_chunk_size", "moe_topk_group")
 """From where on the adapter refuses inputs, so that a short one may not show it."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or_path", "transformers_version")
@@ -105,6 +105,8 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
         return _HEADS if value >= heads else 1 if value == 1 else 2
     if key == "head_dim" and value == config.get("qk_rope_head_dim"):
         return min(value, _SIZES["qk_rope_head_dim"])
+    if key == "head_dim" and value == _whole_head(config):
+        return _SIZES["qk_head_dim"]
     if key in _SIZES:
         return min(value, _SIZES[key])
     if key in _EXPERTS:
@@ -122,6 +124,11 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
     if key == "num_kv_shared_layers":
         return min(value, 2)
     return value
+
+
+def _whole_head(config: Mapping[str, Any]) -> int:
+    """The size of a head that has features with a position and others."""
+    return sum(config.get(key) or 0 for key in ("qk_nope_head_dim", "qk_rope_head_dim"))
 
 
 def _shrink_rope(rule: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from lsv.nn.model import Model
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
 from lsv_models.generic.body import Body, PassThrough, find_body
-from lsv_models.generic.building import build, parse, reaches_all
+from lsv_models.generic.building import build, parse, reaches_all, selects
 from lsv_models.generic.experts import skipped
+from lsv_models.generic.indexing import ONE_TOKEN, Indexing
 from lsv_models.generic.interface import Probe
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.proof import prove
@@ -49,9 +50,9 @@ class Adapted(Model):
         place = find_body(lm)
         base = lm.get_submodule(place)
         self._layout = Layout(lm, place)
-        declare_weights(w, lm, self._layout)
+        declare_weights(w, lm, self._layout, max_len)
         body = Body(base)
-        body.reaches_all = reaches_all(lm.config)
+        body.reaches_all, body.selects = reaches_all(lm.config, max_len), selects(lm.config, max_len)
         self.layers = nn.ModuleList([body])
         self.norm = nn.Identity()
         self.tokens = lm.get_input_embeddings()
@@ -74,13 +75,14 @@ class Adapted(Model):
         with skipped(self):
             for body.written_out in (False, True) if called else (True,):
                 probe = Probe()
-                hidden = body.run(self.tokens(ids), ids, ids[None], probe)
+                indexing = Indexing(probe.keep, ONE_TOKEN) if body.selects else None
+                hidden = body.run(self.tokens(ids), ids, ids[None], probe, indexing)
                 if probe.layers:
                     break
             else:
                 raise Refused("none of its layers attends in a way that is recognised")
             self.vocab_size = int(self._logits(hidden).shape[-1])
-        body.layers = probe.layers
+        body.place(probe.layers)
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         return self.tokens(ids)  # type: ignore[no-any-return]
@@ -98,7 +100,7 @@ class Adapted(Model):
         return tuple(self.body.layers)
 
     def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
-        self.body.layers = list(layers)
+        self.body.place(layers)
 
 
 class Generic(Adapted):

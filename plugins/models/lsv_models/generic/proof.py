@@ -11,11 +11,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from lsv.attention import AttentionLayer
+from lsv.attention.chosen import Lengths
 from lsv.nn.model import Model, run_to_logits
 from lsv.nn.step import Step
 from lsv.testing.dense_attention import attend_dense
@@ -138,9 +140,12 @@ def _adapt(reference: PreTrainedModel, small: Mapping[str, Any], make: Make) -> 
 
 
 class _Kept:
-    """An attention backend that keeps what it was given; a plan is the pieces of the step."""
+    """An attention backend that keeps what it was given; a plan is the pieces of the step. ``done`` are the tokens of
+    each input before it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, done: Sequence[int]) -> None:
+        self.done = done
         self.keys: dict[tuple[int, int], torch.Tensor] = {}
         self.values: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -153,14 +158,33 @@ class _Kept:
         cache: Any,
         plan: Sequence[Piece],
     ) -> torch.Tensor:
-        found, first = [], 0
+        rows = q.split([count for _, count in plan])
+        known = zip(rows, *self._keep(k, v, layer, plan), strict=True)
+        return torch.cat([attend_dense(own, keys, values, layer) for own, keys, values in known])
+
+    def lengths(self, plan: Sequence[Piece]) -> Lengths:
+        counts = [count for _, count in plan]
+        context = [self.done[number] + count for number, count in plan]
+        return np.cumsum([0, *counts], dtype=np.int32), np.array(context, np.int32)
+
+    def gather(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Sequence[Piece]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._keep(k, v, layer, plan)
+        return torch.cat(keys), torch.cat(values)
+
+    def _keep(
+        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, plan: Sequence[Piece]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Keys and values of each row, with those before."""
+        first = 0
         for number, count in plan:
             rows, key = slice(first, first + count), (layer.index, number)
             self.keys[key] = torch.cat([*_known(self.keys, key), k[rows]])
             self.values[key] = torch.cat([*_known(self.values, key), v[rows]])
-            found.append(attend_dense(q[rows], self.keys[key], self.values[key], layer))
             first += count
-        return torch.cat(found)
+        keys = [(layer.index, number) for number, _ in plan]
+        return [self.keys[key] for key in keys], [self.values[key] for key in keys]
 
 
 def _known(kept: Mapping[tuple[int, int], torch.Tensor], key: tuple[int, int]) -> list[torch.Tensor]:
@@ -169,8 +193,8 @@ def _known(kept: Mapping[tuple[int, int], torch.Tensor], key: tuple[int, int]) -
 
 def _run_pieces(model: Model, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The logits [length, vocab] of inputs that are computed piece by piece."""
-    backend: Any = _Kept()
     done, found = [0] * len(inputs), [[] for _ in inputs]  # type: ignore[var-annotated]
+    backend: Any = _Kept(done)
     for pieces in _STEPS:
         ids = torch.cat([inputs[number][done[number] :][:count] for number, count in pieces])
         positions = torch.cat([torch.arange(done[number], done[number] + count) for number, count in pieces])

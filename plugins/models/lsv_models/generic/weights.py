@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
+from collections.abc import Container
+from functools import cache
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lsv.nn.embed import Embed, Head
 from lsv.weights.place import Weights
+from lsv_models.generic.attention import bind_attention, bind_layers
+from lsv_models.generic.blocks import bind_blocks
+from lsv_models.generic.body import find_body
 from lsv_models.generic.experts import bind_experts
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.parallel import Plan
 from lsv_models.generic.refusal import Refused
 
 
-def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
-    """Declare all parameters under the names that checkpoints have."""
-    plan = Plan(lm, w.shard.size)
+def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: int | None = None) -> None:
+    """Declare all parameters under the names that checkpoints have.
+
+    Attention that is Llama's becomes lsv's, for inputs of up to ``max_len`` tokens; without it, it stays as it is.
+    """
+    plan, place = Plan(lm, w.shard.size), find_body(lm)
+    _tie_head(w, lm, layout)
+    if max_len is not None:
+        bind_attention(w, lm.get_submodule(place), place, layout, plan, max_len)
+    bind_blocks(w, lm, layout, plan)
+    if max_len is not None:
+        bind_layers(lm.get_submodule(place))
     shared = {id(lm.get_parameter(name)) for name in layout.spellings}
     for path, module in list(lm.named_modules()):
-        if type(module) is nn.Linear and id(module.weight) not in shared and layout.is_plain(f"{path}.weight"):
+        parent, _, name = path.rpartition(".")
+        if _is_replaceable(module, lm.get_submodule(parent), name, shared) and layout.is_plain(f"{path}.weight"):
             role = "head" if module is lm.get_output_embeddings() else "column"
-            parent, _, name = path.rpartition(".")
             setattr(lm.get_submodule(parent), name, plan.linear(w, path, module, role))
         for key in module._buffers.keys() - module._non_persistent_buffers_set:
             _as_parameter(module, key)
@@ -36,6 +54,57 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
             if sum(math.prod(part.stop - part.start for part in piece.target) for piece in pieces) != parameter.numel():
                 raise Refused(f"checkpoints hold only a part of {name}")
             w.adopt(parameter, pieces, exact=not parameter.is_floating_point())
+
+
+class Tokens(nn.Module):
+    """Takes the place of a model's embedding: ids int64 [...] -> [..., size]."""
+
+    def __init__(self, embed: Embed) -> None:
+        super().__init__()
+        self.embed = embed
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """Some bodies ask for its dtype or device."""
+        return self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found = self.embed(ids.flatten(), None)  # it looks at no step
+        return found.view(*ids.shape, -1)  # type: ignore[no-any-return]
+
+
+def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
+    """Make an embedding and a head that share their weight lsv's, so that a kernel or a weight format serves these."""
+    tokens, head = lm.get_input_embeddings(), lm.get_output_embeddings()
+    if type(tokens) is not nn.Embedding or type(head) is not nn.Linear or head.weight is not tokens.weight:
+        return
+    names = [name for name, each in lm.named_parameters(remove_duplicate=False) if each is head.weight]
+    if len(names) > 2:  # and whatever else shares it would not
+        return
+    paths = {id(module): path for path, module in lm.named_modules()}
+    place, own = paths[id(tokens)], paths[id(head)]
+    parent, _, name = own.rpartition(".")
+    readers = _read_weights(type(lm.get_submodule(parent)))
+    if head.bias is not None or name in readers or not layout.is_plain(f"{place}.weight"):
+        return
+    embed = Embed(Weights(w.declaration, place).replicated(), *tokens.weight.shape)
+    tied = Head(Weights(w.declaration, own).replicated(), *tokens.weight.shape, tied=embed)
+    lm.set_input_embeddings(Tokens(embed))
+    setattr(lm.get_submodule(parent), name, tied.linear)
+
+
+def _is_replaceable(module: nn.Module, owner: nn.Module, name: str, shared: Container[int]) -> bool:
+    """Whether a module is a linear layer that its owner calls: one whose weight is read instead stays as it is, for a
+    kernel or a weight format may make another one of it.
+    """
+    return type(module) is nn.Linear and id(module.weight) not in shared and name not in _read_weights(type(owner))
+
+
+@cache
+def _read_weights(owner: type[nn.Module]) -> frozenset[str]:
+    """The layers whose weights the forward of a class of modules reads; to ask for their dtype is not to read them."""
+    found = re.findall(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device)\b)", inspect.getsource(owner.forward))
+    return frozenset(found)
 
 
 def _as_parameter(module: nn.Module, key: str) -> None:

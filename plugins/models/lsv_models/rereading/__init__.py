@@ -1,0 +1,1 @@
+"""Models that read the whole text again for every token."""
