@@ -21,7 +21,7 @@ from lsv.testing.catalog import catalog_of
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv_quant.gguf import config
-from lsv_quant.gguf.blocks import decode, read_codes, read_offsets, read_scales
+from lsv_quant.gguf.blocks import TABLES, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import read_gguf
 from lsv_quant.gguf.prepare import prepare
 from lsv_quant.gguf.quantizer import make
@@ -33,7 +33,12 @@ Tensor = tuple[str, tuple[int, ...], Array]
 Write = Callable[[Path, Mapping[str, Any], Mapping[str, Tensor]], Path]
 
 CODED = sorted(kind for kind, block in TYPES.items() if block.form)
-HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALVES = {
+    "Q4_1": (0, 2), "Q5_1": (0, 2), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "MXFP4": (),
+}  # fmt: skip
+NONLINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 def random_blocks(kind: str, rows: int, inputs: int, seed: int = 0) -> Array:
@@ -41,6 +46,8 @@ def random_blocks(kind: str, rows: int, inputs: int, seed: int = 0) -> Array:
     draw, block = np.random.default_rng(seed), TYPES[kind]
     data = draw.integers(0, 256, (rows, inputs // block.weights, block.size), dtype=np.uint8)
     size = 0.0005 if kind.endswith("K") else 0.005 if kind == "Q8_0" else 0.05
+    if kind == "MXFP4":
+        data[..., 0] = draw.integers(118, 124, data.shape[:2])
     for at in HALVES.get(kind, (0,)):
         scales = draw.normal(0, size, data.shape[:2]).astype(np.float16)
         data[..., at : at + 2] = scales[..., None].view(np.uint8)
@@ -74,6 +81,37 @@ def golden(kind: str, data: Array) -> Array:
                 y[:, place_] = value.astype(np.float32) * half(0) + (half(2) if moved else np.float32(0))
     elif kind == "Q8_0":
         y[:] = x[:, 2:].astype(np.uint8).view(np.int8) * half(0)[:, None]
+    elif kind in ("IQ4_NL", "MXFP4"):
+        first = 2 if kind == "IQ4_NL" else 1
+        scale = half(0) if kind == "IQ4_NL" else np.exp2(x[:, 0] - 127).astype(np.float32)
+        for j in range(16):
+            for place_, code in ((j, x[:, first + j] & 15), (j + 16, x[:, first + j] >> 4)):
+                y[:, place_] = scale * (NONLINEAR if kind == "IQ4_NL" else E2M1)[code]
+    elif kind == "IQ4_XS":
+        high = x[:, 2] | x[:, 3] << 8
+        for part in range(8):
+            scale = x[:, 4 + part // 2] >> 4 * (part % 2) & 15 | (high >> 2 * part & 3) << 4
+            for j in range(16):
+                byte = x[:, 8 + 16 * part + j]
+                for place_, code in ((j, byte & 15), (j + 16, byte >> 4)):
+                    y[:, 32 * part + place_] = half(0) * (scale - 32).astype(np.float32) * NONLINEAR[code]
+    elif kind in ("Q2_K", "Q3_K"):
+        three = kind == "Q3_K"
+        first = 32 if three else 16
+        for half_ in (0, 1):
+            for pair in range(4):
+                for j in range(32):
+                    part = 8 * half_ + 2 * pair + j // 16
+                    code = x[:, first + 32 * half_ + j] >> 2 * pair & 3
+                    at = 128 * half_ + 32 * pair + j
+                    if three:
+                        low = x[:, 96 + part % 8] >> 4 * (part // 8) & 15
+                        scale = (low | (x[:, 104 + part % 4] >> 2 * (part // 4) & 3) << 4) - 32
+                        code = code - np.where(x[:, j] >> (4 * half_ + pair) & 1, 0, 4)
+                        y[:, at] = half(108) * scale.astype(np.float32) * code
+                    else:
+                        y[:, at] = half(80) * (x[:, part] & 15).astype(np.float32) * code
+                        y[:, at] -= half(82) * (x[:, part] >> 4).astype(np.float32)
     elif kind == "Q6_K":
         scales = x[:, 192:208].astype(np.uint8).view(np.int8).astype(np.float32)
         for n in (0, 1):
@@ -107,6 +145,8 @@ def test_blocks_mean_what_ggml_says(kind: str) -> None:
         if form.bits == 4:
             codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
         values = codes - (128 if form.bits == 8 else 0 if form.offsets else 8)
+        if form.table:
+            values = torch.tensor(TABLES[form.table])[codes]
         found = values.unflatten(-1, (-1, form.group)) * read_scales(rows, kind, form)[..., None]
         if form.offsets:
             found += read_offsets(rows, kind, form)[..., None]
@@ -313,8 +353,9 @@ def changed(metadata: dict[str, Any], model: Model) -> dict[str, tuple[Callable[
         tensors["token_embd.weight"] = (kind, (320, 256), rows)
 
     return {
-        "a type": (lambda: retype("IQ4_XS"), "token_embd.weight is of type IQ4_XS; what can be read is F32"),
-        "another type": (lambda: retype("Q2_K"), "token_embd.weight is of type Q2_K"),
+        "a type": (lambda: retype("IQ2_XS"), "token_embd.weight is of type IQ2_XS; what can be read is F32"),
+        "another type": (lambda: retype("TQ1_0"), "token_embd.weight is of type TQ1_0"),
+        "a third type": (lambda: retype("IQ3_S"), "token_embd.weight is of type IQ3_S"),
         "an architecture": (lambda: metadata.update({"general.architecture": "mamba"}), "architecture 'mamba'"),
         "a key": (lambda: metadata.update({"llama.logit_scale": 2.0}), "llama.logit_scale = 2.0"),
         "a missing key": (lambda: void(metadata.pop("llama.context_length")), "llama.context_length must be int"),

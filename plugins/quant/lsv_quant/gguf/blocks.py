@@ -1,6 +1,7 @@
 """What a block's bytes mean, type by type (ggml's ``ggml-common.h`` and ``ggml-quants.c``).
 
-A weight is ``(code + least) * scale + offset``, with a scale and an offset for each group of the type's form.
+A weight is ``(code + least) * scale + offset``, or ``table[code] * scale``, with a scale and an offset for each group
+of the type's form.
 """
 
 from __future__ import annotations
@@ -24,6 +25,21 @@ class Meaning(NamedTuple):
     codes: Read
     scales: Read
     offsets: Read | None = None
+    table: tuple[int, ...] | None = None
+
+    def whole(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Of blocks the whole numbers int16 [..., weights] that scales are multiplied by."""
+        codes = self.codes(blocks)
+        if self.table is not None:
+            return torch.tensor(self.table, dtype=torch.int16)[codes.int()]
+        return codes.short() + self.least
+
+
+TABLES = {
+    "IQ4_NL": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+}
+"""ggml's ``kvalues_iq4nl`` and ``kvalues_mxfp4``: the latter are twice the numbers that four bits of e2m1 mean."""
 
 
 def _half(place: int) -> Read:
@@ -61,6 +77,40 @@ def _fifth_bits_k(blocks: torch.Tensor) -> torch.Tensor:
     return (blocks[..., None, 16:48] >> shifts & 1).flatten(-2)
 
 
+def _two_bits(first: int) -> Read:
+    """Of two times 32 bytes first all lowest bit pairs, then all next ones, up to the highest."""
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    return lambda blocks: (blocks[..., first : first + 64].unflatten(-1, (2, 1, 32)) >> shifts & 3).flatten(-3)
+
+
+def _three_k(blocks: torch.Tensor) -> torch.Tensor:
+    """32 bytes of high bits, bit n of each for weights n * 32 to n * 32 + 31, and 64 of low bit pairs."""
+    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    high = (blocks[..., None, :32] >> shifts & 1).flatten(-2)
+    return _two_bits(32)(blocks) | high << 2
+
+
+def _scales_three_k(blocks: torch.Tensor) -> torch.Tensor:
+    """Sixteen scales of six bits in twelve bytes: low halves in the first eight, high bit pairs in the last four."""
+    low, high = blocks[..., 96:104], blocks[..., 104:108]
+    halves = torch.cat((low & 15, low >> 4), dim=-1)
+    pairs = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)
+    return _half(108)(blocks) * ((halves | pairs << 4).float() - 32)
+
+
+def _scales_iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
+    """Eight scales of six bits: low halves two by two in four bytes, high bit pairs in the two bytes before them."""
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
+    low = torch.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), dim=-1).flatten(-2)
+    high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
+    return _half(0)(blocks) * ((low | high << 4).float() - 32)
+
+
+def _powers(blocks: torch.Tensor) -> torch.Tensor:
+    """A byte of exponent, half of what it means in OCP Microscaling Formats 1.0, section 5.4.1."""
+    return torch.ldexp(torch.ones_like(blocks[..., :1], dtype=torch.float32), blocks[..., :1].int() - 128)
+
+
 def _six_k(blocks: torch.Tensor) -> torch.Tensor:
     """128 bytes of low halves and 64 of high bit pairs, each for two times 128 weights."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
@@ -92,6 +142,16 @@ def _offsets_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 MEANINGS = {
+    "Q2_K": Meaning(
+        0,
+        _two_bits(16),
+        lambda blocks: _half(80)(blocks) * (blocks[..., :16] & 15).float(),
+        lambda blocks: -(_half(82)(blocks) * (blocks[..., :16] >> 4).float()),
+    ),
+    "Q3_K": Meaning(-4, _three_k, _scales_three_k),
+    "IQ4_NL": Meaning(0, _nibbles(2, 16), _half(0), table=TABLES["IQ4_NL"]),
+    "IQ4_XS": Meaning(0, _nibbles(8, 16), _scales_iq4_xs, table=TABLES["IQ4_NL"]),
+    "MXFP4": Meaning(0, _nibbles(1, 16), _powers, table=TABLES["MXFP4"]),
     "Q4_0": Meaning(-8, _nibbles(2, 16), _half(0)),
     "Q4_1": Meaning(0, _nibbles(4, 16), _half(0), _half(2)),
     "Q5_0": Meaning(-16, _five(_nibbles(6, 16), _fifth_bits(2)), _half(0)),
@@ -110,9 +170,11 @@ def split_blocks(data: torch.Tensor, kind: str) -> torch.Tensor:
 
 def read_codes(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
     """Rows of bytes -> codes in a form, as ``CodedLinear`` holds them: uint8 [N, ceil(K * bits / 8)]."""
-    meaning = MEANINGS[kind]
-    codes = meaning.codes(split_blocks(data, kind)).flatten(-2)
-    return to_nibbles(codes) if form.bits == 4 else codes + (128 + meaning.least)
+    meaning, blocks = MEANINGS[kind], split_blocks(data, kind)
+    if form.bits == 4:
+        least = 0 if form.table or form.offsets else 8 + meaning.least
+        return to_nibbles(meaning.codes(blocks).flatten(-2) + least)
+    return (meaning.whole(blocks) + 128).to(torch.uint8).flatten(-2)
 
 
 def read_scales(data: torch.Tensor, kind: str, form: Form) -> torch.Tensor:
@@ -139,7 +201,7 @@ def decode(data: torch.Tensor, kind: str) -> torch.Tensor:
         return data.view(PLAIN[kind])
     meaning, blocks = MEANINGS[kind], split_blocks(data, kind)
     scales = meaning.scales(blocks)
-    values = (meaning.codes(blocks).float() + meaning.least).unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]
+    values = meaning.whole(blocks).float().unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]
     if meaning.offsets is not None:
         values += meaning.offsets(blocks)[..., None]
     return values.flatten(1)

@@ -2,81 +2,106 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from lsv.errors import CheckpointError
+from lsv_quant.gguf.architecture import Architecture, Config
 from lsv_quant.gguf.file import GgufFile, StoredBlocks
-from lsv_quant.gguf.layout import ROPE_FACTORS, family_of, forms, has_own_head, places
+from lsv_quant.gguf.layout import architecture_of, forms, has_own_head, places
+from lsv_quant.gguf.metadata import Metadata
+from lsv_quant.gguf.ropes import read_rope
 from lsv_quant.gguf.types import TYPES
 
-T = TypeVar("T", int, float, str, bool)
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Parameters that all models with this scaling share; a file has only the resulting factors."""
 
 
-class Metadata:
-    """The keys of a model's architecture; it knows which of them have not been read."""
-
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        prefix = f"{metadata['general.architecture']}."
-        self._prefix = prefix
-        self._left = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of ``key``. Raises ``CheckpointError`` if it has another type, or is absent without a default."""
-        value = self._left.pop(key, default)
-        if type(value) is int and kind is float:
-            return kind(value)
-        if type(value) is not kind:
-            raise CheckpointError(f"{self._prefix}{key} must be {kind.__name__}, found {value!r:.100}", param="model")
-        return value
-
-    def count(self, key: str) -> int:
-        """The value of ``key``, a positive number; otherwise as ``take``."""
-        value = self.take(key, int)
-        if value < 1:
-            raise CheckpointError(f"{self._prefix}{key} must be positive, found {value}", param="model")
-        return value
-
-    def finish(self) -> None:
-        """Raise ``CheckpointError`` naming the unread keys."""
-        if self._left:
-            found = ", ".join(f"{self._prefix}{key} = {value!r}" for key, value in sorted(self._left.items()))
-            raise CheckpointError(f"the GGUF file has keys that are not known and could change results: {found}")
-
-
-def read_config(file: GgufFile) -> dict[str, Any]:
+def read_config(file: GgufFile) -> Config:
     """config.json for a file. Raises ``CheckpointError`` for a model that can't be described or run."""
-    family, keys = family_of(file.metadata), Metadata(file.metadata)
+    architecture, keys = architecture_of(file), Metadata(file.metadata)
+    given = {key: keys.peek(key, kind) for key, (_, kind) in architecture.keys.items() if keys.has(key)}
+    config = _read_common(keys, architecture, file)
+    if architecture.rope:
+        config |= read_rope(keys, architecture, file, config.get("head_dim", 0))
+    for key, value in given.items():
+        keys.skip(key)
+        name = architecture.keys[key][0]
+        for own, content in ({name: value} if isinstance(name, str) else name(value, config)).items():
+            _put(config, own, content)
+    keys.skip("vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "nextn_predict_layers")
+    keys.finish()
+    return config | read_generation(file.metadata) | _types(file)
+
+
+def _read_common(keys: Metadata, architecture: Architecture, file: GgufFile) -> Config:
+    """What all decoders have."""
     hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
-    size = keys.take("attention.key_length", int, hidden // heads)
-    config: dict[str, Any] = {
-        "architectures": [family.architecture],
-        "model_type": family.model_type,
+    config: Config = {
+        "architectures": [architecture.name],
+        "model_type": architecture.model_type,
         "vocab_size": _table(file).shape[0],
         "hidden_size": hidden,
-        "num_hidden_layers": keys.take("block_count", int),
+        "num_hidden_layers": keys.take("block_count", int) - keys.peek("nextn_predict_layers", int, 0),
         "intermediate_size": keys.take("feed_forward_length", int, 0) or hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": keys.take("attention.head_count_kv", int, heads),
-        "head_dim": size,
-        "rms_norm_eps": keys.take("attention.layer_norm_rms_epsilon", float),
         "max_position_embeddings": keys.take("context_length", int),
-        "rope_theta": keys.take("rope.freq_base", float, 10000.0),
         "tie_word_embeddings": not has_own_head(file),
-        "attention_bias": family.model_type == "llama" and "blk.0.attn_q.bias" in file.tensors,
-        **_experts(keys, family.model_type),
+        **_read_norms(keys),
+        **(_read_latent(keys, heads) if architecture.latent else _read_head_size(keys, hidden // heads)),
+        **{name: _is_there(file, tensors) for name, tensors in architecture.there.items()},
     }
-    _refuse_sizes(keys, size)
-    scaling = _rope_scaling(keys, file, size, config["rope_theta"])
-    if scaling:
-        config["rope_scaling"] = scaling
-    keys.finish()
-    return config | read_generation(file.metadata) | _types(file)
+    for name, value in architecture.fixed.items():
+        if not name.startswith("rope_scaling."):
+            _put(config, name, value)
+    return {name: value for name, value in config.items() if name not in architecture.without}
+
+
+def _read_norms(keys: Metadata) -> Config:
+    """Families have one epsilon or the other; some files have both."""
+    names = {"attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.layer_norm_epsilon": "layer_norm_eps"}
+    found = {own: keys.take(key, float) for key, own in names.items() if keys.has(key)}
+    return {"rms_norm_eps": found["rms_norm_eps"]} if "rms_norm_eps" in found else found
+
+
+def _read_head_size(keys: Metadata, usual: int) -> Config:
+    size = keys.take("attention.key_length", int, usual)
+    values = keys.take("attention.value_length", int, size)
+    if values != size:
+        raise CheckpointError(
+            f"attention.value_length is {values}, and heads have {size}: models here have both alike", param="model"
+        )
+    return {"head_dim": size}
+
+
+def _read_latent(keys: Metadata, heads: int) -> Config:
+    """Heads of latent attention; newer files say of what is cached how wide it is, and of heads under other names."""
+    rotated = keys.peek("rope.dimension_count", int)
+    size, values = keys.take("attention.key_length", int), keys.take("attention.value_length", int)
+    size, values = (
+        keys.take("attention.key_length_mla", int, size),
+        keys.take("attention.value_length_mla", int, values),
+    )
+    ranks = {"kv_lora_rank": keys.take("attention.kv_lora_rank", int)}
+    if keys.has("attention.q_lora_rank"):
+        ranks["q_lora_rank"] = keys.take("attention.q_lora_rank", int)
+    return {
+        **ranks, "num_key_value_heads": heads, "qk_nope_head_dim": size - rotated, "qk_rope_head_dim": rotated,
+        "v_head_dim": values,
+    }  # fmt: skip
+
+
+def _is_there(file: GgufFile, tensors: str) -> bool:
+    """Whether a file has one of several tensors in its first layer, or outside all layers."""
+    return any(name in file.tensors or f"blk.0.{name}" in file.tensors for name in tensors.split("|"))
+
+
+def _put(config: Config, name: str, value: Any) -> None:
+    """Set a key; dots are between nested ones."""
+    *outer, last = name.split(".")
+    for one in outer:
+        config = config.setdefault(one, {})
+    config[last] = value
 
 
 def read_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,74 +121,6 @@ def _table(file: GgufFile) -> StoredBlocks:
     if "token_embd.weight" not in file.tensors:
         raise CheckpointError("the GGUF file has no token_embd.weight: it is not a whole model", param="model")
     return file.tensors["token_embd.weight"]
-
-
-def _experts(keys: Metadata, model_type: str) -> dict[str, Any]:
-    count, top = keys.take("expert_count", int, 0), keys.take("expert_used_count", int, 0)
-    size = keys.take("expert_feed_forward_length", int, 0)
-    if model_type == "mixtral":
-        return {"num_local_experts": count, "num_experts_per_tok": top}
-    if model_type == "qwen3_moe":
-        return {
-            "num_experts": count, "num_experts_per_tok": top, "moe_intermediate_size": size, "norm_topk_prob": True,
-        }  # fmt: skip
-    return {}
-
-
-def _refuse_sizes(keys: Metadata, size: int) -> None:
-    """Refuse what the format allows and models here do not support."""
-    keys.take("vocab_size", int, 0)
-    keys.take("rope.scaling.finetuned", bool, False)
-    keys.take("tensor_data_layout", str, "")
-    for key in ("attention.value_length", "rope.dimension_count"):
-        found = keys.take(key, int, size)
-        if found != size:
-            raise CheckpointError(
-                f"{key} is {found}, and heads have {size}: models here have both alike", param="model"
-            )
-
-
-def _rope_scaling(keys: Metadata, file: GgufFile, size: int, theta: float) -> dict[str, Any] | None:
-    kind, factor = keys.take("rope.scaling.type", str, "none"), keys.take("rope.scaling.factor", float, 1.0)
-    original = keys.take("rope.scaling.original_context_length", int, 0)
-    if ROPE_FACTORS in file.tensors:
-        return _llama3(file.tensors[ROPE_FACTORS], size, theta)
-    if kind == "none" or factor == 1.0:
-        return None
-    if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"rope.scaling.type is {kind!r}; what can be computed is linear, yarn", param="model")
-    return {"rope_type": kind, "factor": factor} | (
-        {"original_max_position_embeddings": original} if original and kind == "yarn" else {}
-    )
-
-
-def _llama3(tensor: StoredBlocks, size: int, theta: float) -> dict[str, Any]:
-    """The Llama 3.1 scaling that gives these frequency divisors; raises ``CheckpointError`` for any other."""
-    count = size // 2
-    with tensor.file.open("rb") as file:
-        file.seek(tensor.offset)
-        found = struct.unpack(f"<{count}f", file.read(4 * count)) if _is_vector(tensor, count) else ()
-    scaling = {"rope_type": "llama3", "factor": float(round(max(found, default=0.0), 4)), **_LLAMA3}
-    if not found or not all(
-        math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, _factors(scaling, size, theta), strict=True)
-    ):
-        raise CheckpointError(f"{ROPE_FACTORS} is not the scaling of Llama 3.1, which alone can be read", param="model")
-    return scaling
-
-
-def _is_vector(tensor: StoredBlocks, count: int) -> bool:
-    return tensor.shape == (count,) and tensor.type == "F32"
-
-
-def _factors(scaling: Mapping[str, Any], size: int, theta: float) -> list[float]:
-    """Low frequencies are divided by the factor, high ones are kept, those between are interpolated."""
-    low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
-    found = []
-    for number in range(size // 2):
-        turns = scaling["original_max_position_embeddings"] / (2 * math.pi * theta ** (2 * number / size))
-        share = min(max((turns - low) / (high - low), 0.0), 1.0)
-        found.append(1 / ((1 - share) / factor + share))
-    return found
 
 
 def _types(file: GgufFile) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
+from lsv_quant.gguf.blocks import TABLES
 from lsv_quant.gguf.types import Form
 from lsv_quant.tables import BYTES, COUNTS, NIBBLES
 
@@ -33,8 +34,13 @@ class GgufWeights(PerLayer):
             for name in ("scales", "offsets")
         )
         tensors = (codes, scales, offsets) if form.offsets else (codes, scales)
-        table = BYTES if form.bits == 8 else COUNTS if form.offsets else NIBBLES
-        return CodedFormat(self.name, Codebook(table, form.group, form.offsets), tensors, _as_stored)
+        return CodedFormat(self.name, Codebook(_table(form), form.group, form.offsets), tensors, _as_stored)
+
+
+def _table(form: Form) -> tuple[float, ...]:
+    if form.table:
+        return tuple(map(float, TABLES[form.table]))
+    return BYTES if form.bits == 8 else COUNTS if form.offsets else NIBBLES
 
 
 def _as_stored(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
@@ -42,7 +48,7 @@ def _as_stored(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
 
 
 def make(quantization_config: Mapping[str, Any]) -> GgufWeights:
-    """``layers`` maps names to forms as ``prepare`` writes them: [bits, group, offsets]."""
+    """``layers`` maps names to forms as ``prepare`` writes them: [bits, group, offsets, table]."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("gguf",))
     scheme.pass_over("layers")

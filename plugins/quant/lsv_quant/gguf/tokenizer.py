@@ -30,10 +30,25 @@ _TEKKEN = (
 )
 
 
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CASED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CASED}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CASED}|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 class Style(NamedTuple):
-    """How byte-level text is split before it is merged: by ``pattern``, or like GPT-2 without one."""
+    """How byte-level text is split before it is merged: by ``first`` one after another, then by ``pattern``, or like
+    GPT-2 without one.
+    """
 
     pattern: str = ""
+    first: tuple[str, ...] = ()
     digits: bool = False
     nfc: bool = False
     ignore_merges: bool = False
@@ -42,14 +57,26 @@ class Style(NamedTuple):
 
 _LLAMA3 = Style(_CONTRACTIONS + r"\p{N}{1,3}" + _REST, ignore_merges=True, begin=True)
 _QWEN2 = Style(_CONTRACTIONS + r"\p{N}" + _REST, nfc=True)
+_DIGITS = Style(digits=True)
+_WORDS = r"[一-龥぀-ゟ゠-ヿ]+"
+_V3 = Style(_DEEPSEEK3, (r"\p{N}{1,3}", _WORDS))
 _STYLES = {
-    "gpt-2": Style(),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"), Style()),
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2._replace(nfc=False),
-    "smollm": Style(digits=True),
+    **dict.fromkeys(("stablelm2", "hunyuan"), _QWEN2._replace(nfc=False)),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS),
+    **dict.fromkeys(("falcon3", "falcon-h1", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3._replace(ignore_merges=False, begin=False)),
+    **dict.fromkeys(("gpt-4o", "llama4"), Style(_O200K)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _V3),
+    "deepseek-coder": Style(r"\p{N}", (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+")),
+    "bloom": Style(r" ?[^(\s|.,!?…。，、।۔،)]+"),
+    "seed-coder": Style(_CONTRACTIONS + r"\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    "falcon": Style(r"[0-9][0-9][0-9]", (r"[\p{P}$+<=>^~|`]+", _GPT2)),
     "tekken": Style(_TEKKEN, ignore_merges=True, begin=True),
 }
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
@@ -147,7 +174,8 @@ def _byte_level(vocabulary: Vocabulary, style: Style) -> Tokenizer:
     if style.nfc:
         tokenizer.normalizer = normalizers.NFC()
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if style.digits else []
-    steps += [pre_tokenizers.Split(Regex(style.pattern), behavior="isolated")] if style.pattern else []
+    patterns = (*style.first, style.pattern) if style.pattern else ()
+    steps += [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not style.pattern))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()

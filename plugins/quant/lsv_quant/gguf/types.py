@@ -1,7 +1,7 @@
 """The types of tensors, and the form in which their codes are held. Imports no torch.
 
-A 4-bit type stays in 4 bits; codes of 5 and 6 bits are held as bytes. Parts that are computed as one layer share a
-form.
+A type of up to 4 bits is held in 4 bits; codes of 5 and 6 bits are held as bytes. Parts that are computed as one layer
+share a form.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ NAMES = {
 
 
 class Form(NamedTuple):
-    """How codes are held, see ``Codebook``. Codes of 4 bits count from 0 if there are offsets, else from -8."""
+    """How codes are held, see ``Codebook``. Codes of 4 bits choose from a ``table`` of that name, or else count from 0
+    if there are offsets, and from -8 if there are none.
+    """
 
     bits: int
     group: int
     offsets: bool
+    table: str = ""
 
 
 class BlockType(NamedTuple):
@@ -42,9 +45,14 @@ TYPES = {
     "Q5_0": BlockType(32, 22, Form(8, 32, False)),
     "Q5_1": BlockType(32, 24, Form(8, 32, True)),
     "Q8_0": BlockType(32, 34, Form(8, 32, False)),
+    "Q2_K": BlockType(256, 84, Form(4, 16, True)),
+    "Q3_K": BlockType(256, 110, Form(4, 16, False)),
     "Q4_K": BlockType(256, 144, Form(4, 32, True)),
     "Q5_K": BlockType(256, 176, Form(8, 32, True)),
     "Q6_K": BlockType(256, 210, Form(8, 16, False)),
+    "IQ4_NL": BlockType(32, 18, Form(4, 32, False, "IQ4_NL")),
+    "IQ4_XS": BlockType(256, 136, Form(4, 32, False, "IQ4_NL")),
+    "MXFP4": BlockType(32, 17, Form(4, 32, False, "MXFP4")),
 }
 """The names of the types that can be read."""
 
