@@ -11,7 +11,9 @@ import torch
 
 from lsv.llm import LLM
 from lsv.nn.linear import Column
+from lsv.request.adapter import LoRARequest
 from lsv.request.params import SamplingParams
+from lsv.testing.adapters import linear_layers, write_adapter
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
 from lsv.weights.place import Part
@@ -70,9 +72,20 @@ def check_answers(family: str, folder: Path, quantization_config: Mapping[str, A
     assert found == wanted, f"{family} answers {found} from the packed checkpoint, {wanted} from the plain one"
 
 
-def answer(folder: Path, **options: Any) -> list[int]:
+def check_adapted(family: str, folder: Path, quantization_config: Mapping[str, Any], pack: Pack) -> None:
+    """The same of answers through an adapter, which changes them and goes by the lengths of weights, too (DoRA)."""
+    packed, plain = write_quantised(family, folder, quantization_config, pack)
+    write_adapter(folder / "adapter", plain, list(linear_layers(plain)), dora=True)
+    adapter = LoRARequest("adapter", 1, str(folder / "adapter"))
+    found, wanted = (answer(one, adapter, reference_ops=True) for one in (packed, plain))
+    assert found == wanted, f"{family} answers {found} from the packed checkpoint, {wanted} from the plain one"
+    assert found != answer(packed, reference_ops=True), "the adapter changes nothing"
+
+
+def answer(folder: Path, adapter: LoRARequest | None = None, **options: Any) -> list[int]:
     """Greedy tokens in float32."""
+    options |= {} if adapter is None else {"enable_lora": True}
     with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, **options) as llm:
         params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
-        (output,) = llm.generate([{"prompt_token_ids": list(_PROMPT)}], params)
+        (output,) = llm.generate([{"prompt_token_ids": list(_PROMPT)}], params, lora_request=adapter)
     return list(output.outputs[0].token_ids)

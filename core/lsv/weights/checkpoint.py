@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_HEADER = 100_000_000
 _MAX_NUMBER = 1 << 48
+_SHOWN = 8
 _INDEX = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[^/\\\x00-\x1f\ud800-\udfff]+\.safetensors")
 """A file in the checkpoint's own folder."""
@@ -93,7 +94,7 @@ class SafetensorsSource:
                 self._open(path)
             absent = sorted(({} if files else _indexed(folder)).keys() - self._entries.keys())
             if absent:
-                raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {_some(absent)}")
+                raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {some_of(absent)}")
         except BaseException:
             self.close()
             raise
@@ -206,9 +207,10 @@ def _read_exactly(descriptor: int, into: torch.Tensor, offset: int, path: Path) 
         room, offset = room[count:], offset + count
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(names[:8]) + more
+def some_of(names: Sequence[str]) -> str:
+    """The first names of a list for a message, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 class RenamedSource:

@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 """Weights decoded at once by the reference."""
 
 ROUNDED = "rounded_tokens"
-"""The mark of layers whose checkpoint was made for activations in the 8-bit float of the weights (W8A8): each token is
+"""The mark of layers that are meant for activations in the 8-bit float of the weights (W8A8): each token is
 rounded as it comes, with a scale of its own, or one for every group of inputs that weights have. A kernel may do so;
 the reference leaves activations as they are.
 """
@@ -127,6 +127,9 @@ class CodedLinear(Linear):
         if self.order is None:
             return values
         return torch.empty_like(values).index_copy_(-1, self.order.long(), values)
+
+    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+        return self.weight(rows)
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.float()

@@ -26,11 +26,13 @@ _CHUNK_BYTES = 1 << 20  # stays in a core's cache on its way from the file to it
 _READERS = 4  # one core copies a good deal slower than memory and disks deliver
 _CASTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHOWN = 20
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 Holder = tuple[nn.Module, str]
 """A module and the name under which it has a parameter."""
 Report = Callable[[int, int], None]
 """Called with (slots done, slots in all)."""
+Filled = Callable[[nn.Module], None]
 Copy = Callable[[torch.Tensor, torch.Tensor], object]
 """Into a place, values of the host."""
 
@@ -38,12 +40,21 @@ Copy = Callable[[torch.Tensor, torch.Tensor], object]
 class Filler:
     """Fills a model with weights, any number of times. Make it while the declared parameters are still in place.
 
-    ``ignores`` are regular expressions of tensors that a checkpoint may hold besides the declared ones.
+    ``ignores`` are regular expressions of tensors that a checkpoint may hold besides the declared ones. ``every`` are
+    the slots of all ranks where the model holds but some of them: a checkpoint must fit them all.
     """
 
-    def __init__(self, model: nn.Module, slots: Sequence[TensorSlot], ignores: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        slots: Sequence[TensorSlot],
+        ignores: Sequence[str] = (),
+        every: Sequence[TensorSlot] | None = None,
+    ) -> None:
         self.model, self.slots, self.ignores = model, slots, ignores
+        self._every = slots if every is None else every
         self.holders = _find_holders(model)
+        self._passing = _NOTHING
 
     @torch.no_grad()
     def fill(
@@ -52,16 +63,18 @@ class Filler:
         device: torch.device,
         report: Report = lambda done, total: None,
         staging: Staging | None = None,
+        filled: Filled | None = None,
     ) -> None:
         """Check all tensors, then stream them to ``device``; filling again writes into the same storage.
 
-        They go through ``staging`` where there is one.
+        They go through ``staging`` where there is one. ``filled`` is called with each module whose weights, and those
+        of all modules below it, are in place and packed; the next ones are read after that.
 
         Raises ``CheckpointError`` before a byte of data is read when the checkpoint does not fit, and on the way for
         weights that are not finite.
         """
         tensors = source.tensors()
-        check(self.slots, tensors, self.ignores)
+        check(self._every, tensors, self.ignores)
         waiting: dict[int, list[TensorSlot]] = {}
         for slot in self.slots:
             if slot.optional and not _is_there(slot, tensors):
@@ -77,6 +90,9 @@ class Filler:
                 if isinstance(module, Bindable):
                     module.filled()
                     module.pack()
+                if filled is not None:
+                    filled(module)
+        self._passing = _NOTHING
 
     def _fill_slot(
         self,
@@ -98,12 +114,24 @@ class Filler:
         parameters = [module.get_parameter(name) for module, name in holders]
         parameter = next((parameter for parameter in parameters if not parameter.is_meta), None)
         if parameter is None:
-            make = torch.zeros if slot.padded else torch.empty
-            tensor = make(slot.parameter.shape, dtype=slot.parameter.dtype, device=device)
+            tensor = self._make(holders, slot.parameter, device)
+            if slot.padded:
+                tensor.zero_()
             parameter = nn.Parameter(tensor, requires_grad=False)
         for module, name in holders:
             setattr(module, name, parameter)
         return parameter.data
+
+    def _make(self, holders: Sequence[Holder], like: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Memory for a weight: that of the last one if kernels take both, for new pages take longer than reading."""
+        (module, name), *others = holders
+        kernel = module.kernel if isinstance(module, Bindable) else None
+        if others or kernel is None or not kernel.takes(name):
+            return torch.empty(like.shape, dtype=like.dtype, device=device)
+        size = like.numel() * like.itemsize
+        if size > len(self._passing):
+            self._passing = torch.empty(size, dtype=torch.uint8, device=device)
+        return self._passing[:size].view(like.dtype).view(like.shape)
 
 
 def _find_holders(model: nn.Module) -> dict[int, tuple[Holder, ...]]:

@@ -36,7 +36,7 @@ def with_scales(layers: Sequence[AttentionLayer], source: CheckpointSource) -> l
             found[int(match[1]), match[2]] = _read(name, source)
 
     def scaled(layer: AttentionLayer) -> AttentionLayer:
-        key, value = (found.get((layer.index, which), 1.0) for which in "kv")
+        key, value = (found.get((layer.keeper, which), 1.0) for which in "kv")
         return dataclasses.replace(layer, key_scale=key, value_scale=value)
 
     return [scaled(layer) for layer in layers]
@@ -76,8 +76,8 @@ def read_file(path: str, rank: int, ranks: int, layers: Sequence[AttentionLayer]
         raise _refusal(path, f"is for {len(found.scaling_factor)} ranks, not for {ranks}")
     scales = found.scaling_factor[rank]
     for layer in layers:
-        if not 0.0 < scales.get(layer.index, 0.0) < math.inf:
-            raise _refusal(path, f"has no scale above 0 for layer {layer.index} of rank {rank}")
+        if not 0.0 < scales.get(layer.keeper, 0.0) < math.inf:
+            raise _refusal(path, f"has no scale above 0 for layer {layer.keeper} of rank {rank}")
     return scales
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+
 Prefixes = tuple[tuple[str, str], ...]
 """(in checkpoints, in the model), whole components of names. ``*`` is any component, and the same one in both: the
 number of a layer. The first pair that fits applies."""
@@ -11,6 +14,17 @@ def rename(name: str, prefixes: Prefixes) -> str:
     """A checkpoint's name of a tensor -> the model's."""
     found = (_replace(name, theirs, own) for theirs, own in prefixes)
     return next((one for one in found if one is not None), name)
+
+
+Rules = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
+"""Regular expressions of parts of names in checkpoints, and what stands there in the model's. All apply, in order."""
+
+
+def substitute(name: str, rules: Rules) -> str:
+    """A checkpoint's name of a tensor -> the model's."""
+    for theirs, own in rules:
+        name = re.sub(theirs, own, name)
+    return name
 
 
 def spellings(name: str, prefixes: Prefixes) -> tuple[str, ...]:

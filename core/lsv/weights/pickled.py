@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,9 @@ class PickledSource:
     read whole. Raises ``CheckpointError`` for a folder without such files, and for one that holds more than tensors.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path] = ()) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
-        files = pickled_files(folder)
+        files = files or pickled_files(folder)
         if not files:
             raise CheckpointError(f"{folder} has no {_SINGLE} and no other weights that torch has saved")
         for file in files:

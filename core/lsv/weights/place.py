@@ -50,6 +50,15 @@ class Shard:
         unit = self.rank * total // self.size
         return unit, unit + 1
 
+    def some(self, total: int, what: str) -> tuple[int, int]:
+        """This rank's ``[start, stop)`` of ``total`` units that stay whole, as evenly as can be; at least one."""
+        if total < self.size:
+            raise ConfigError(
+                f"{total} {what} can't be spread over {self.size} ranks: leave enable_expert_parallel out",
+                param="enable_expert_parallel",
+            )
+        return self.rank * total // self.size, (self.rank + 1) * total // self.size
+
     def split_padded(self, total: int) -> tuple[int, int, int]:
         """``(start, stop, width)`` with the same width on all ranks; the last ranks may own less and are padded."""
         width = -(-total // self.size)
@@ -139,6 +148,8 @@ class Declaration:
     """The rank whose share is declared."""
     communicator: Communicator | None = None
     """Collectives of the tensor-parallel group; None when it has one rank."""
+    spread: bool = False
+    """Whether ranks have some experts whole, where otherwise each has a part of all."""
     prefixes: Prefixes = ()
     """What checkpoints write instead of the beginnings of the model's tensor names."""
     slots: list[TensorSlot] = field(default_factory=list)
@@ -161,6 +172,10 @@ class Weights:
         """The same place for modules that are replicated: every rank holds all of them."""
         alone = replace(self.declaration, shard=Shard(), communicator=None)
         return Weights(alone, self.name, transposes=self.transposes)
+
+    def spread(self) -> Weights:
+        """The same place for experts, of which a rank has some: whole where they are spread over the ranks."""
+        return self.replicated() if self.declaration.spread else self
 
     def transposed(self) -> Weights:
         """The same place for linear layers whose plain weights are stored as [inputs, outputs], as GPT-2's are."""
@@ -250,8 +265,9 @@ class Weights:
         outputs, shard = tuple(part.width for part in parts), None if stop - start == inputs else (start, stop)
         prefixes = self.declaration.prefixes
         layer = LinearLayer(
-            name, role, stop - start, outputs, bias, self.dtype, names, shard, bias or stored_bias, prefixes
-        )
+            name, role, stop - start, outputs, bias, self.dtype, names, shard, bias or stored_bias, prefixes,
+            tuple(part.spans for part in parts), tuple((part.total, inputs) for part in parts),
+        )  # fmt: skip
         stored = self.declaration.quantizer.stored(layer) + ((BIAS,) if bias else ())
         tensors = {tensor.suffix: self.take_stored(tensor, parts, inputs, (start, stop)) for tensor in stored}
         return self.declaration.quantizer.build(layer, tensors)

@@ -18,11 +18,13 @@ from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, dtype_name
+from lsv.ops import Bindable, GatedKernel, dtype_name
 from lsv.weights.naming import Prefixes, spellings
 
 Role = Literal["column", "row", "head"]
 T = TypeVar("T")
+_CHUNK = 1 << 18
+"""Weights measured at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class LinearLayer:
     """Whether the checkpoint stores a bias, even if another module adds it."""
     prefixes: Prefixes = ()
     """What checkpoints write instead of the beginnings of the model's names."""
+    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Of each fused part, the runs [start, stop) of its outputs as stored that are on this rank."""
+    stored: tuple[tuple[int, int], ...] = ()
+    """Of each fused part, how many outputs and inputs are stored."""
 
     @property
     def width(self) -> int:
@@ -102,10 +108,38 @@ class Linear(Bindable):
 
     op: ClassVar[str] = "linear"
     format: ClassVar[str] = "plain"
+    measured: bool = False
+    """Whether the sum of each output's squared weights is kept as the buffer ``squares``, float32 [outputs]."""
 
     def __init__(self, layer: LinearLayer) -> None:
         super().__init__()
         self.layer = layer
+
+    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+        """The weights of some outputs as the layer computes with them, floating point [outputs, inputs].
+
+        To be asked once they are filled and before a kernel packs them. None where a format does not say.
+        """
+        return None
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """What the layer alone makes of x, also where its kernel goes on with that."""
+        return self.kernel.ungated(x) if isinstance(self.kernel, GatedKernel) else self(x)
+
+    def pack(self) -> None:
+        if self.measured:
+            self._measure()
+        super().pack()
+
+    def _measure(self) -> None:
+        step = max(1, _CHUNK // self.layer.inputs)
+        squares: list[torch.Tensor] = []
+        for first in range(0, self.layer.width, step):
+            weights = self.dequantise(slice(first, first + step))
+            if weights is None:
+                return
+            squares.append(torch.linalg.vector_norm(weights, dim=1, dtype=torch.float32).square())
+        self.keep("squares", torch.cat(squares))
 
     def spec(self) -> OpSpec:
         flags = {self.layer.role} | ({"bias"} if self.layer.bias else set())
@@ -144,6 +178,9 @@ class PlainLinear(Linear):
         super().__init__(layer)
         self.weight = weight
         self.bias = bias
+
+    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+        return self.weight[rows]
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)

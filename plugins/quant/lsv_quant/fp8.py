@@ -1,6 +1,7 @@
 """``fp8``: weights in e4m3, rounded from a plain checkpoint with a scale for each output (``fp8_tensor``: one for all).
 
-Activations are not quantised (W8A16). Under the same name checkpoints in fp8 are read, see
+The output head is not quantised. Activations are rounded to e4m3 by token where the device multiplies it (W8A8), and
+stay as they are elsewhere (W8A16). Under the same name checkpoints in fp8 are read, see
 ``lsv_quant.checkpoints.fp8_checkpoint``.
 """
 
@@ -12,9 +13,10 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Codebook
+from lsv.weights.codebook import ROUNDED, Codebook
 from lsv.weights.quantizer import Quantizer
 from lsv_quant.checkpoints import fp8_checkpoint
+from lsv_quant.checkpoints.forms import PlainHead
 from lsv_quant.online.online import Online
 from lsv_quant.online.online_coded import OnlineCoded
 from lsv_quant.rounding import NOTHING, row_chunks
@@ -33,7 +35,13 @@ def to_e4m3(x: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch
     return (x / scales[..., None]).to(torch.float8_e4m3fn).view(torch.uint8), scales
 
 
-class OneScale(OnlineCoded):
+class Fp8(OnlineCoded):
+    """A scale for each output."""
+
+    marks_of_all = frozenset((ROUNDED,))
+
+
+class OneScale(Fp8):
     """All weights of a layer on its rank share a scale, which is still held for each output."""
 
     def filled(self) -> None:
@@ -45,8 +53,8 @@ class OneScale(OnlineCoded):
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     if quantization_config:
         return fp8_checkpoint.make(quantization_config)
-    return Online("fp8", partial(OnlineCoded, codebook=Codebook(E4M3), round=to_e4m3))
+    return PlainHead(Online("fp8", partial(Fp8, codebook=Codebook(E4M3), round=to_e4m3)))
 
 
 def make_tensor(quantization_config: Mapping[str, Any]) -> Quantizer:
-    return Online("fp8_tensor", partial(OneScale, codebook=Codebook(E4M3), round=to_e4m3))
+    return PlainHead(Online("fp8_tensor", partial(OneScale, codebook=Codebook(E4M3), round=to_e4m3)))

@@ -17,7 +17,8 @@ BY_TOKEN = (
     "that multiplies fp8; others stay as they are"
 )
 FLOAT8 = (
-    "activations stay as they are, or become fp8 by token where the checkpoint wants it and the device multiplies it"
+    "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "
+    "elsewhere they stay as they are"
 )
 
 
@@ -72,7 +73,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
     )
     yield QuantizerOffer("gguf", "lsv_quant.gguf.quantizer:make", _method("gguf"), note=WEIGHTS_ONLY)
     yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=FLOAT8)
-    yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=WEIGHTS_ONLY)
+    yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=FLOAT8)
     yield QuantizerOffer(
         "compressed-tensors",
         "lsv_quant.checkpoints.compressed_tensors:make",

@@ -16,8 +16,9 @@ Tensor = tuple[str, tuple[int, ...], Array]
 WriteGguf = Callable[[Path, Mapping[str, Any], Mapping[str, Tensor]], Path]
 
 NUMBERS = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q4_K": 12, "Q5_K": 13,
-    "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12,
+    "Q5_K": 13, "Q6_K": 14, "IQ2_XS": 17, "IQ4_NL": 20, "IQ3_S": 21, "IQ4_XS": 23, "BF16": 30, "TQ1_0": 34,
+    "MXFP4": 39,
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_answers, fused_layer, write_quantised
+from lsv.testing.quantised import check_adapted, check_answers, fused_layer, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.place import Part
@@ -158,6 +158,11 @@ def test_names_that_users_know_it_by(tmp_path: Path) -> None:
             assert len(output.outputs[0].token_ids) == 3
     with pytest.raises(ConfigError, match="quantised as awq; --quantization gptq contradicts it"):
         LLM(str(folder), quantization="gptq")
+
+
+@pytest.mark.row("F-728")
+def test_adapters_go_on_top(tmp_path: Path) -> None:
+    check_adapted("llama", tmp_path, {**CONFIG, "modules_to_not_convert": ["self_attn"]}, plain_in_the_middle)
 
 
 @pytest.mark.parametrize("zero_point", [True, False])

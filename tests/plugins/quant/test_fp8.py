@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.embed import Head
 from lsv.nn.linear import Column, Row
-from lsv.testing.quantised import check_answers
+from lsv.testing.quantised import check_adapted, check_answers
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.checkpoint import DummySource
+from lsv.weights.codebook import ROUNDED
 from lsv.weights.place import Part
-from lsv.weights.quantizer import Quantizer
+from lsv.weights.quantizer import PlainLinear, Quantizer
 from lsv_quant import fp8
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.tables import E4M3
@@ -61,6 +63,24 @@ def test_rounding_a_plain_weight(name: str) -> None:
     scale = torch.where(scale == 0, 1.0, scale)
     found = layer_of(getattr(fp8, name)({}), {"0.weight": weight}, weight.shape).weight()
     assert torch.equal(found, codes_of(weight / scale).float() * scale)
+
+
+@pytest.mark.row("F-403")
+@pytest.mark.parametrize("name", ["make", "make_tensor"])
+def test_activations_may_be_rounded_but_the_reference_does_not(name: str) -> None:
+    layer = layer_of(getattr(fp8, name)({}), {"0.weight": torch.randn(20, 70)}, (20, 70))
+    assert {ROUNDED, "float8_e4m3fn"} <= layer.spec().flags
+    x = torch.randn(3, 70)
+    torch.testing.assert_close(layer(x), x @ layer.weight().T)
+
+
+@pytest.mark.parametrize("name", ["make", "make_tensor"])
+def test_the_output_head_stays_plain(name: str) -> None:
+    w = place(quantizer=getattr(fp8, name)({}))
+    weight = torch.randn(20, 64)
+    head = fill_module(Head(w / "head", 20, 64), w, TensorsSource({"head.weight": weight}))
+    assert isinstance(head.linear, PlainLinear)
+    assert torch.equal(head.linear.weight, weight)
 
 
 def layer_of(quantizer: Quantizer, tensors: Tensors, shape: Any) -> Any:
@@ -206,6 +226,11 @@ def test_a_checkpoint_answers_like_what_it_means(
     tmp_path: Path, family: str, config: Mapping[str, Any], pack: Any
 ) -> None:
     check_answers(family, tmp_path, config, pack)
+
+
+@pytest.mark.row("F-728")
+def test_adapters_go_on_top(tmp_path: Path) -> None:
+    check_adapted("llama", tmp_path, {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}, pack_tensor)
 
 
 def test_random_weights() -> None:

@@ -14,7 +14,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.linear import Row
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_answers, fused_layer, parts_source, write_quantised
+from lsv.testing.quantised import check_adapted, check_answers, fused_layer, parts_source, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.quantizer import LinearLayer
@@ -205,6 +205,11 @@ def test_layers_of_their_own(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     check_answers("llama", tmp_path, config, of_layer)
+
+
+@pytest.mark.row("F-728")
+def test_adapters_go_on_top(tmp_path: Path) -> None:
+    check_adapted("llama", tmp_path, CONFIG, lambda name, weight: None if name == "lm_head" else pack(weight))
 
 
 @pytest.mark.parametrize("config", [{**CONFIG, "sym": True}, ACT_ORDER])

@@ -52,8 +52,12 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
 @pytest.mark.parametrize(
     ("asked", "declared", "said"),
     [
-        ("fp8", None, "asked for; activations stay as they are, or"),
-        (None, {"quant_method": "fp8"}, "recognised from quantization_config; activations stay as they are, or"),
+        ("fp8", None, "asked for; activations become fp8 by token where the device multiplies it"),
+        (
+            None,
+            {"quant_method": "fp8"},
+            "of a checkpoint in fp8 only if it wants that; elsewhere they stay as they are",
+        ),
         (
             None,
             {"quant_method": "compressed-tensors"},

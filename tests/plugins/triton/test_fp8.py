@@ -14,7 +14,7 @@ from lsv.ops import bind
 from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant import fp8
-from lsv_quant.checkpoints import compressed_tensors
+from lsv_quant.checkpoints import compressed_tensors, fp8_checkpoint
 from lsv_triton import device_table, plugin
 from lsv_triton.gemm.fp8 import Fp8Linear, fp8_reference
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference
@@ -104,13 +104,15 @@ def compressed(strategy: str, dynamic: bool, **weights: Any) -> dict[str, Any]:
         (fp8.make, DYNAMIC, True),
         (fp8.make, BLOCKS, True),
         (fp8.make, {**DYNAMIC, "activation_scheme": "static"}, False),
-        (fp8.make, {}, False),
+        (fp8.make, {}, True),
+        (fp8.make_tensor, {}, True),
+        (fp8_checkpoint.make_fbgemm, {"quant_method": "fbgemm_fp8"}, False),
         (compressed_tensors.make, compressed("token", True), True),
         (compressed_tensors.make, compressed("tensor", False), False),
         (compressed_tensors.make, compressed("", False), False),
     ],
 )
-def test_activations_are_rounded_where_the_checkpoint_says_so(
+def test_activations_are_rounded_where_weights_are_meant_for_it(
     make: Any, config: Mapping[str, Any], rounded: bool, device: torch.device
 ) -> None:
     layer = LinearLayer("model.layers.0.self_attn.q_proj", "column", 128, (64,), False, torch.bfloat16)

@@ -49,6 +49,10 @@ class Int4Linear(OnlineLinear):
         self.keep("nibbles", self.round(weight, nibbles, scales))
         self.keep("scales", scales)
 
+    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+        groups = in_groups(from_nibbles(self.nibbles[rows], self.layer.inputs), self.group)
+        return (groups * self.scales[rows, :, None]).flatten(-2)[:, : self.layer.inputs]
+
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         codes, row_scales = to_int8(in_groups(x, self.group))
         weight = in_groups(from_nibbles(self.nibbles, self.layer.inputs), self.group)

@@ -1,10 +1,10 @@
-"""Formats of small codes made from a plain checkpoint. Activations are not quantised (W4A16, W8A16)."""
+"""Formats of small codes made from a plain checkpoint. Activations are not quantised (W4A16, W8A16), but for fp8."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -24,10 +24,13 @@ _SHARES = (1.0, 0.94, 0.88)
 class OnlineCoded(CodedLinear):
     """Takes the plain weight and, once it is filled, rounds it, some rows at a time."""
 
+    marks_of_all: ClassVar[frozenset[str]] = frozenset()
+    """Flags of every layer's spec."""
+
     def __init__(
         self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], *, codebook: Codebook, round: Round
     ) -> None:
-        super().__init__(layer, codebook, tensors.get("bias"))
+        super().__init__(layer, codebook, tensors.get("bias"), self.marks_of_all)
         self.plain, self.round = tensors["weight"], round
 
     def filled(self) -> None:

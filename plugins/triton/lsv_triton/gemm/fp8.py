@@ -13,7 +13,7 @@ from lsv_triton.gemm.rounding import round_rows_reference
 
 
 class Fp8Linear(TritonLinear):
-    """``lsv.weights.codebook.CodedLinear`` of e4m3, for checkpoints that were made for it; see ``why_not_rounded``."""
+    """``lsv.weights.codebook.CodedLinear`` of e4m3 that is meant for it; see ``why_not_rounded``."""
 
     rounds = True
 
