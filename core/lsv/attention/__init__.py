@@ -57,6 +57,11 @@ class AttentionLayer:
     alibi: torch.Tensor | None = None
     """[heads]: slopes of a penalty on the distance between query and key, in either direction."""
 
+    biases: torch.Tensor | None = None
+    """[heads, distances]: added to scores, by how many tokens a key is before its query; the last ones are also those
+    of all further keys. Causal layers alone have them.
+    """
+
     group: int = 0
     """Index of the KV group, and so of the block table."""
 
@@ -74,18 +79,56 @@ class AttentionLayer:
     item has at most this many embeddings.
     """
 
+    chunk: int | None = None
+    """Where a layer attends in chunks of so many tokens: a query sees those before it that are in its chunk. To a
+    backend every chunk of a row is a row (``lsv.attention.chunks``).
+    """
+
+    gathered: bool = False
+    """Whether the model itself attends, to some of the tokens that ``AttentionBackend.gather`` gives it."""
+
+    value_dim: int | None = None
+    """Where values are features of keys, the first so many: the cache holds keys alone, v is None wherever k is given,
+    and outputs are as wide. None: values of their own, of ``head_dim`` features.
+    """
+
+    reads: int | None = None
+    """The index of the earlier layer whose keys and values it attends to: it has none of its own, and the same place in
+    the cache.
+    """
+
+    @property
+    def keeper(self) -> int:
+        """The index of the layer whose keys and values these are: its own, unless it reads another's."""
+        return self.index if self.reads is None else self.reads
+
     @property
     def kind(self) -> KVKind:
         """The kind of its KV group."""
-        return "cross" if self.source is not None else "full" if self.window is None else "window"
+        if self.source is not None or self.reach is not None:
+            return "window" if self.source is None else "cross"
+        return "full" if self.value_dim is None else "latent"
+
+    @property
+    def reach(self) -> int | None:
+        """The window of its KV group: how many of the latest tokens a token can see, itself included."""
+        return self.chunk if self.window is None else self.window
+
+
+def values_of(k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer) -> torch.Tensor:
+    """The values beside or in keys [..., head_dim], as a view."""
+    if layer.value_dim is not None:
+        return k[..., : layer.value_dim]
+    assert v is not None, "these keys are without values"
+    return v
 
 
 def token_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
-    """Bytes of one token's K and V in a cache of ``dtype``. Integers have a float32 scale per token and head, each of K
-    and V.
+    """Bytes of one token's K and V in a cache of ``dtype``, of K alone where that has the values. Integers have a
+    float32 scale per token and head, each of K and V.
     """
-    scale = 0 if dtype.is_floating_point else 4
-    return 2 * layer.kv_heads * (layer.head_dim * dtype.itemsize + scale)
+    scale, tensors = 0 if dtype.is_floating_point else 4, 2 if layer.value_dim is None else 1
+    return tensors * layer.kv_heads * (layer.head_dim * dtype.itemsize + scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +154,8 @@ class CacheSpec:
     """The recurrent layers of this rank, with their places in groups of kind "state"."""
 
     def placed(self) -> dict[Place, AttentionLayer]:
-        """The attention layers by place, group by group."""
-        found = {(layer.group, layer.place): layer for layer in self.layers}
+        """The attention layers that keep something by place, group by group."""
+        found = {(layer.group, layer.place): layer for layer in self.layers if layer.reads is None}
         return {place: found[place] for place in self._places() if place in found}
 
     def _places(self) -> Iterable[Place]:
@@ -235,13 +278,17 @@ class AttentionBackend(Protocol):
     def allocate(self, spec: CacheSpec, device: Device) -> Any:
         """The cache. Raises ``ConfigError`` for a dtype that the backend has no cache of.
 
-        Comes before the first plan, and a second time when it is known how large the cache may be; from then on the
-        first cache is not used any more.
+        Comes before the first plan, and again when it is known how large the cache may be, and whenever the engine
+        sleeps or wakes up; from then on the cache before is not used any more, and the backend lets go of it.
         """
         ...
 
     def state_pages(self, cache: Any) -> Mapping[Place, torch.Tensor]:
         """Where recurrent layers have their states in a cache: uint8 [pages, bytes of a state] by place."""
+        ...
+
+    def memory(self, cache: Any) -> Sequence[torch.Tensor]:
+        """All that a cache keeps, page by page, for copies of blocks: uint8 [pages, bytes] each, views of the cache."""
         ...
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: Any | None = None) -> Any:
@@ -261,13 +308,29 @@ class AttentionBackend(Protocol):
         cache: Any | None,
         plan: Any,
     ) -> torch.Tensor:
-        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads, head_dim].
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads, head_dim], or [T, heads, value_dim] and
+        v None for a layer whose values are features of its keys.
 
         Writes k and v to the cache first. With ``k=None`` it only reads; with ``cache=None`` tokens attend to the
         tokens of their row in this step alone.
         """
         ...
 
-    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Any) -> None:
+    def write(self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: Any, plan: Any) -> None:
         """Write k and v [T, kv_heads, head_dim] to the cache, as ``attend`` does, without attending."""
+        ...
+
+    def lengths(self, plan: Any) -> tuple[Int32s, Int32s]:
+        """Where the tokens of each row begin in the step and where the last one's end [rows + 1], and how many tokens
+        each row has, those of earlier steps included [rows]. Both are on the host.
+        """
+        ...
+
+    def gather(
+        self, k: torch.Tensor | None, v: torch.Tensor | None, layer: AttentionLayer, cache: Any | None, plan: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write k and v as ``attend`` does and give those of all tokens of all rows, row after row, in the dtype of k:
+        [sum of the rows' lengths, kv_heads, head_dim] each, V as narrow as it is. Without them it only reads, in the
+        cache's dtype. For layers that are ``gathered``.
+        """
         ...

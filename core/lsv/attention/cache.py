@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,8 @@ class PagedCache:
     layers: Mapping[Place, Pages]
     states: Mapping[Place, torch.Tensor]
     """Those of recurrent layers, uint8 [pages, bytes] each."""
+    memory: Sequence[torch.Tensor]
+    """What all of these are views of, uint8 [pages, bytes] each."""
 
     def of(self, layer: AttentionLayer) -> Pages:
         return self.layers[layer.group, layer.place]
@@ -50,28 +52,24 @@ def make_cache(spec: CacheSpec, device: torch.device, *, heads_first: bool = Fal
 
     found: dict[Place, Pages] = {}
     states: dict[Place, torch.Tensor] = {}
+    memory: list[torch.Tensor] = []
     kept = {(layer.group, layer.place): layer.state_bytes for layer in spec.states}
     for number, size in enumerate(sizes):
         inside = {place: begin for place, (piece, begin) in begins.items() if piece == number}
         sharing = {place: begin for place, begin in inside.items() if place in layers}
         equal = len(sharing) == len(inside) and all(spec.block_bytes(layers[place]) == size for place in sharing)
         if equal:
-            views = _contiguous_views(spec, sharing, size, device)
+            keys, values = (torch.zeros(spec.pages, size // 2, dtype=torch.uint8, device=device) for _ in range(2))
+            views = dict.fromkeys(sharing, (keys, values))  # layers of different groups share their memory
+            memory += (keys, values)
         else:
             pool = _make_pool(spec, sharing, size, device)
+            memory.append(pool)
             views = _pooled_views(spec, sharing, pool)
             states |= {place: pool[:, begin : begin + kept[place]] for place, begin in inside.items() if place in kept}
         for place, (k, v) in views.items():
             found[place] = (shaped(k, layers[place]), shaped(v, layers[place]))
-    return PagedCache(spec.dtype, spec.block_size, found, states)
-
-
-def _contiguous_views(
-    spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device
-) -> dict[Place, Pages]:
-    """uint8 [pages, bytes] each; layers of different groups share their memory."""
-    keys, values = (torch.zeros(spec.pages, size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-    return dict.fromkeys(sharing, (keys, values))
+    return PagedCache(spec.dtype, spec.block_size, found, states, memory)
 
 
 def _make_pool(spec: CacheSpec, sharing: Mapping[Place, int], size: int, device: torch.device) -> torch.Tensor:

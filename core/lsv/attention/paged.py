@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s, Place
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s, Place, values_of
 from lsv.attention.cache import make_cache
 from lsv.attention.plan import make_plan
 from lsv.attention.tables import TableRows
@@ -23,6 +23,17 @@ class PagedBackend(ABC):
     """
 
     captures_prompts: bool = False
+    biased: bool = False
+    """Whether it adds ``AttentionLayer.biases``; otherwise layers that have some are refused."""
+
+    shares_values: bool = False
+    """Whether values may be features of keys (``AttentionLayer.value_dim``), which are then stored once."""
+
+    cuts_rows: bool = False
+    """Whether a group's plan may have more rows than the step, as many as its rows have tokens in several chunks."""
+
+    gathers: bool = False
+    """Whether it has ``lengths`` and ``gather``, without which it refuses layers that need them."""
 
     device: Device
     """That of the cache and of all plans; known from ``allocate`` on."""
@@ -39,6 +50,14 @@ class PagedBackend(ABC):
         """Override it to refuse more layers, and ask this one about the others."""
         if layer.heads % layer.kv_heads:
             return f"{layer.heads} query heads are not a multiple of {layer.kv_heads} KV heads"
+        if layer.chunk is not None and not self.cuts_rows:
+            return f"it does not attend in chunks; a --max-model-len of at most {layer.chunk} does without them"
+        if layer.gathered and not self.gathers:
+            return "it does not give a model its cached keys, of which this one chooses some for every token"
+        if layer.biases is not None and not self.biased:
+            return "it has no biases by distance"
+        if layer.value_dim is not None and not self.shares_values:
+            return "it does not read values from keys"
         return None
 
     def page_bytes(self, spec: KVSpec, block_size: int) -> int:
@@ -54,6 +73,9 @@ class PagedBackend(ABC):
 
     def state_pages(self, cache: Any) -> Mapping[Place, torch.Tensor]:
         return cache.states  # type: ignore[no-any-return]
+
+    def memory(self, cache: Any) -> Sequence[torch.Tensor]:
+        return cache.memory  # type: ignore[no-any-return]
 
     def table_of(self, batch: BatchLayout, group: KVGroup) -> Int32s:
         """The group's block table [rows, blocks]; without columns for a step without a cache."""
@@ -80,4 +102,22 @@ class PagedBackend(ABC):
     ) -> torch.Tensor: ...
 
     @abstractmethod
-    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: Any, plan: Any) -> None: ...
+    def write(self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: Any, plan: Any) -> None: ...
+
+    def lengths(self, plan: Any) -> tuple[Int32s, Int32s]:
+        raise NotImplementedError
+
+    def gather(
+        self, k: torch.Tensor | None, v: torch.Tensor | None, layer: AttentionLayer, cache: Any | None, plan: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if cache is None:
+            assert k is not None, "without a cache there must be keys"
+            return k, values_of(k, v, layer)
+        if k is not None:
+            self.write(k, v, layer, cache, plan)
+        keys, values = self.read_cached(layer, cache, plan)
+        return (keys, values) if k is None else (keys.to(k.dtype), values.to(k.dtype))
+
+    def read_cached(self, layer: AttentionLayer, cache: Any, plan: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """What ``gather`` finds in the cache, in its dtype; for backends that serve layers which gather."""
+        raise NotImplementedError

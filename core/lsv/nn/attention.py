@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -96,6 +97,8 @@ class Heads:
 
 Fused = Callable[[Heads], list[Part]]
 """Where a rank's heads of q, k and v are in the checkpoint."""
+Attended = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""Queries, keys and values; without the latter two those of another layer are read."""
 
 
 class Attention(Bindable):
@@ -172,8 +175,8 @@ class Attention(Bindable):
         norm = "" if norm == RMSNorm.op else norm
         return ".".join(part for part in (self.op, self.variation, rope, norm) if part)
 
-    def make_norms(self, w: Weights, c: Sizes, heads: Heads, norm: type[RMSNorm]) -> tuple[RMSNorm, RMSNorm]:
-        """The norms of q and k."""
+    def make_norms(self, w: Weights, c: Sizes, heads: Heads, norm: type[RMSNorm]) -> tuple[RMSNorm, RMSNorm | None]:
+        """The norms of q and, where it has keys of its own, of k."""
         q, k = (norm(w / name, c.head_dim, c.norm_eps) for name in self.qk_names)
         return q, k
 
@@ -193,38 +196,87 @@ class Attention(Bindable):
         return self.rope(qk, positions)  # type: ignore[no-any-return]
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        layer = self.layer
+        attended = step.backend.attend(*self.make_heads(x, step), layer, step.cache, step.attention[layer.group])
+        return self.project(attended, x)
+
+    def make_heads(self, x: torch.Tensor, step: Step) -> Attended:
+        """The heads of x [T, hidden] as they are attended to and kept: q [T, heads, head_dim], and of k and v
+        [T, kv_heads, head_dim] each.
+        """
         rotated = self.heads + self.kv_heads
         qkv = self.qkv(x).view(-1, rotated + self.kv_heads, self.head_dim)
         qk, v = self.turn(qkv[:, :rotated], step), qkv[:, rotated:]
-        layer = self.layer
-        attended = step.backend.attend(
-            qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]
-        )
+        return qk[:, : self.heads], qk[:, self.heads :], v
+
+    def project(self, attended: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What heads found [T, heads, head_dim], and the layer's own input -> [T, hidden]."""
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
+
+
+class ReadingAttention(Attention):
+    """q from the tokens, k and v from the cache of an earlier layer, number ``reads``: x [T, hidden] -> [T, hidden].
+
+    It has no projections of k and v, and keeps nothing. Its window and its heads of k and v are those of that layer.
+    """
+
+    variation: ClassVar[str] = "reading"
+
+    def __init__(self, w: Weights, c: Sizes, layer: int, rope: Rope | None, *, reads: int, **given: Any) -> None:
+        super().__init__(w, c, layer, rope, **{**given, "fused": _queries_alone})
+        self.layer = dataclasses.replace(self.layer, reads=reads)
+
+    def make_norms(self, w: Weights, c: Sizes, heads: Heads, norm: type[RMSNorm]) -> tuple[RMSNorm, RMSNorm | None]:
+        return norm(w / self.qk_names[0], c.head_dim, c.norm_eps), None
+
+    def normalise(self, qk: torch.Tensor) -> torch.Tensor:
+        return qk if self.q_norm is None else self.q_norm(qk)
+
+    def make_heads(self, x: torch.Tensor, step: Step) -> Attended:
+        q = self.turn(self.qkv(x).view(-1, self.heads, self.head_dim), step)
+        # there is no cache while memory is being measured: any keys will do
+        any_keys = None if step.cache is not None else q[:, : self.kv_heads]
+        return q, any_keys, any_keys
+
+
+def _queries_alone(heads: Heads) -> list[Part]:
+    return [heads.part("q_proj")]
 
 
 class CrossAttention(nn.Module):
     """q from the tokens, k and v from the media item that their row attends to: x [T, hidden] -> [T, hidden].
 
-    Heads are split over the ranks as in ``Attention``. An item has at most ``source`` embeddings.
+    Heads are split over the ranks as in ``Attention``. An item has at most ``source`` embeddings of ``width`` numbers;
+    0 is as many as a token has.
     """
 
     def __init__(
-        self, w: Weights, c: Sizes, layer: int, source: int, *, bias: bool = False, unbiased: Sequence[str] = ()
+        self,
+        w: Weights,
+        c: Sizes,
+        layer: int,
+        source: int,
+        *,
+        bias: bool = False,
+        unbiased: Sequence[str] = (),
+        scale: float | None = None,
+        cap: float | None = None,
+        width: int = 0,
     ) -> None:
         super().__init__()
         heads = Heads(w, c)
         query, *keys = (heads.part(name, biased=name not in unbiased) for name in ("q_proj", "k_proj", "v_proj"))
         self.q = Column(w, [query], c.hidden_size, bias=bias)
-        self.kv = Column(w, keys, c.hidden_size, bias=bias)
+        self.kv = Column(w, keys, width or c.hidden_size, bias=bias)
         self.out = heads.out(w, bias=bias)
-        self.layer = heads.layer(layer, source=source)
+        self.layer = heads.layer(layer, source=source, scale=scale, cap=cap)
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         layer = self.layer
         q = self.q(x).unflatten(-1, (layer.heads, -1))
         # there is no cache while memory is being measured: any keys will do
-        k, v = self._keys_and_values(x) if step.cache is None else (None, None)
+        measured = x.new_zeros(len(x), self.kv.linear.layer.inputs) if step.cache is None else None
+        k, v = (None, None) if measured is None else self._keys_and_values(measured)
         attended = step.backend.attend(q, k, v, layer, step.cache, step.attention[layer.group])
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
 

@@ -61,6 +61,9 @@ def check_attention(
     _check_reading(backend, device, case, layer, requests, layout)
     _check_without_cache(backend, case, layer, requests, layout)
     _check_across(backend, device, case, layer, requests, layout)
+    gathered = replace(layer, gathered=True)
+    if layout is None and backend.supports(gathered) is None and layer.kind in ("full", "latent"):
+        _check_gathered(_Cached(backend, device, case, gathered, requests, layout), case, requests)
 
 
 def check_row_invariance(
@@ -127,6 +130,15 @@ class _Cached:
             self.backend, layer or self.layer, self.cache, self.group, (q, *kv), self._batch(rows), self.layout
         )
 
+    def gather(self, rows: Rows, *, write: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of all tokens of the rows, once those of the step are written; without ``write`` they have been."""
+        k, v = (torch.cat([getattr(request, name)[start:stop] for request, start, stop in rows]) for name in ("k", "v"))
+        plan = self.backend.plan(batch := self._batch(rows), self.group)
+        _, context = self.backend.lengths(plan)
+        assert np.array_equal(context, batch.context), "lengths are not those of the rows"
+        values = v if write and self.layer.value_dim is None else None
+        return self.backend.gather(k if write else None, values, self.layer, self.cache, plan)
+
     def write(self, items: Sequence[Request]) -> None:
         """Keep k and v of whole items."""
         k, v = (torch.cat([getattr(item, name) for item in items]) for name in ("k", "v"))
@@ -180,7 +192,7 @@ def _check_null_page(
     table = np.zeros((len(requests), -(-int(lengths.max()) // case.block_size)), np.int32)
     q, k, v = (torch.cat([getattr(request, name) for request in requests]) for name in ("q", "k", "v"))
     found = attend_batch(backend, only, cache, group, (q, k, v), BatchLayout(lengths, lengths, (table,)), layout)
-    shapes = [(request.length, layer.heads, layer.head_dim) for request in requests]
+    shapes = [(request.length, *request.q.shape[1:2], request.v.shape[2]) for request in requests]
     assert [tuple(out.shape) for out in found] == shapes, f"{case}: on the null page"
 
 
@@ -239,7 +251,7 @@ def _check_across(
 ) -> None:
     """Items are written on their own, then read by rows of any number of tokens, even more than the item has."""
     across = replace(layer, causal=False, window=None, source=max(request.length for request in requests))
-    if layer.alibi is not None or backend.supports(across) is not None:
+    if layer.alibi is not None or layer.biases is not None or backend.supports(across) is not None:
         return
     cached = _Cached(backend, device, case, across, requests, layout)
     cached.write(requests)
@@ -272,3 +284,15 @@ def _check_without_cache(
             wanted = expect(request, np.arange(request.length), request.length, reader)
             what = f"{case}: without a cache, causal={causal}, {request.length} tokens"
             compare(got, wanted, what, case.tolerance)
+
+
+def _check_gathered(cached: _Cached, case: AttentionCase, requests: Sequence[Request]) -> None:
+    """In two chunks, K and V come back as they were written, and again where nothing is."""
+    halves = [request.length // 2 for request in requests]
+    cached.gather([(request, 0, half) for request, half in zip(requests, halves, strict=True) if half])
+    rest = [(request, half, request.length) for request, half in zip(requests, halves, strict=True)]
+    kept = [as_kept(request, cached.layer, case) for request in requests]
+    for found in (cached.gather(rest), cached.gather(rest, write=False)):
+        for name, got in zip(("k", "v"), found, strict=True):
+            wanted = torch.cat([getattr(request, name) for request in kept]).double().cpu().numpy()
+            compare(got, wanted, f"{case}: gathering {name}", case.tolerance)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer
+from lsv.attention import AttentionLayer, values_of
 from lsv.platform import Device
 
 Floats = npt.NDArray[np.float64]
@@ -22,7 +22,8 @@ Int64s = npt.NDArray[np.int64]
 
 HEAD_DIMS = (64, 128, 80, 32, 96, 256)
 RATIOS = (7, 1, 4, 2, 8)
-FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap")
+FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap", "values_in_keys")
+"""What every backend has or refuses; those that have them are also asked for ``"biases"``."""
 _TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
 _COARSENESS = {torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6, torch.int8: 0.05}
 """How far a quantised cache may move outputs away from those of the cache it stands for."""
@@ -117,7 +118,7 @@ class Request:
     """[length, kv_heads, dim]"""
 
     v: torch.Tensor
-    """[length, kv_heads, dim]"""
+    """[length, kv_heads, dim], or as many first features of keys as are values"""
 
     blocks: Int64s
     """The pages it was given."""
@@ -130,7 +131,7 @@ def expect(request: Request, positions: Int64s, length: int, layer: AttentionLay
     hidden = (distance < 0) if layer.causal else np.zeros_like(distance, bool)
     if layer.window is not None:
         hidden |= np.abs(distance) >= layer.window
-    out = np.empty((len(positions), layer.heads, layer.head_dim))
+    out = np.empty((len(positions), layer.heads, v.shape[2]))
     for head in range(layer.heads):
         kv_head = head // (layer.heads // layer.kv_heads)
         scores = q[positions, head] @ k[:, kv_head].T * layer.scale
@@ -138,6 +139,9 @@ def expect(request: Request, positions: Int64s, length: int, layer: AttentionLay
             scores = layer.soft_cap * np.tanh(scores / layer.soft_cap)
         if layer.alibi is not None:
             scores -= float(layer.alibi[head]) * np.abs(distance)
+        if layer.biases is not None:
+            biases = layer.biases[head].double().cpu().numpy()
+            scores += biases[distance.clip(0, len(biases) - 1)]
         scores[hidden] = -np.inf
         sink = -np.inf if layer.sinks is None else float(layer.sinks[head])
         peak = np.maximum(scores.max(axis=1, keepdims=True), sink)
@@ -159,7 +163,8 @@ def as_kept(request: Request, layer: AttentionLayer, case: AttentionCase) -> Req
         largest = torch.finfo(dtype).max
         return (x.float() / scale).clamp(-largest, largest).to(dtype).float() * scale
 
-    return replace(request, k=keep(request.k, layer.key_scale), v=keep(request.v, layer.value_scale))
+    k = keep(request.k, layer.key_scale)
+    return replace(request, k=k, v=values_of(k, keep(request.v, layer.value_scale), layer))
 
 
 def compare(got: torch.Tensor, wanted: Floats, what: str, tolerance: float) -> None:
@@ -181,9 +186,13 @@ def make_layer(case: AttentionCase, device: Device) -> AttentionLayer:
         soft_cap=1.5 if "soft_cap" in parts else None,
         sinks=spread if "sinks" in parts else None,
         alibi=2.0 ** (-4 - 2 * spread) if "alibi" in parts else None,
+        biases=torch.stack([spread * (one % 3 - 1.5) for one in range(2 * case.block_size)], 1)
+        if "biases" in parts
+        else None,
         place=1,
         key_scale=0.5 if case.kv_dtype != "auto" else 1.0,
         value_scale=0.25 if case.kv_dtype != "auto" else 1.0,
+        value_dim=case.head_dim - 12 if "values_in_keys" in parts else None,
     )
 
 
@@ -201,9 +210,12 @@ def make_requests(
         values = torch.randn(length, heads, layer.head_dim, generator=source)
         return values.to(device.torch_device, case.torch_dtype)
 
+    def make(length: int, blocks: Int64s) -> Request:
+        q, k, v = (draw(length, heads) for heads in (layer.heads, layer.kv_heads, layer.kv_heads))
+        return Request(length, q, k, values_of(k, v, layer), blocks)
+
     return [
-        Request(length, draw(length, layer.heads), draw(length, layer.kv_heads), draw(length, layer.kv_heads), blocks)
-        for length, blocks in zip(lengths, np.split(pages, np.cumsum(counts)[:-1]), strict=True)
+        make(length, blocks) for length, blocks in zip(lengths, np.split(pages, np.cumsum(counts)[:-1]), strict=True)
     ]
 
 

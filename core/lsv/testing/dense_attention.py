@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Place
+from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s, Place, values_of
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import row_starts
 from lsv.kv.spec import KVGroup
@@ -32,6 +33,12 @@ class DenseCache:
     states: Mapping[Place, torch.Tensor]
     """Those of recurrent layers, uint8 [pages, bytes] each."""
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """All of it, uint8 [pages, bytes] each."""
+        pages = (*self.k.values(), *self.v.values())
+        return [part.view(len(part), -1).view(torch.uint8) for part in pages] + list(self.states.values())
+
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
@@ -53,6 +60,9 @@ class DensePlan:
 class DenseAttention(PagedBackend):
     """Every layer has pages of its own, so groups can't disturb each other. Without a device they are on the host."""
 
+    cuts_rows = gathers = True
+    biased = shares_values = True
+
     def make_cache(self, spec: CacheSpec, device: Device | None) -> DenseCache:
         where = "cpu" if device is None else device.torch_device
 
@@ -61,7 +71,12 @@ class DenseAttention(PagedBackend):
             shape = (spec.pages, spec.block_size, layer.kv_heads, layer.head_dim)
             return torch.full(shape, torch.nan, dtype=spec.dtype, device=where)
 
-        keys, values = ({layer.index: make(layer) for layer in spec.layers} for _ in range(2))
+        kept = [layer for layer in spec.layers if layer.reads is None]
+        keys = {layer.index: make(layer) for layer in kept}
+        values = {
+            layer.index: make(layer) if layer.value_dim is None else keys[layer.index][..., : layer.value_dim]
+            for layer in kept
+        }
         states = {
             (layer.group, layer.place): torch.full(
                 (spec.pages, layer.state_bytes),
@@ -87,28 +102,41 @@ class DenseAttention(PagedBackend):
         cache: DenseCache | None,
         plan: DensePlan,
     ) -> torch.Tensor:
-        if cache is not None and k is not None and v is not None:
+        if cache is not None and k is not None:
             self.write(k, v, layer, cache, plan)
-        out = torch.zeros_like(q)  # zeros for padding
+        out = q.new_zeros(*q.shape[:2], layer.value_dim or layer.head_dim)  # zeros for padding
         for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
             rows = slice(first, first + query)
             if cache is None:
                 assert k is not None, "without a cache there must be keys"
-                assert v is not None, "without a cache there must be values"
-                keys, values = k[rows], v[rows]
+                keys, values = k[rows], values_of(k, v, layer)[rows]
             else:
                 places = _places(table.to(q.device), context, cache.block_size)
-                keys, values = _read(cache.k[layer.index], places), _read(cache.v[layer.index], places)
+                keys, values = _read(cache.k[layer.keeper], places), _read(cache.v[layer.keeper], places)
             out[rows] = attend_dense(q[rows], keys, values, layer)
         return out
 
     def write(
-        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: DenseCache, plan: DensePlan
+        self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: DenseCache, plan: DensePlan
     ) -> None:
         for first, query, context, table in zip(plan.starts, plan.query, plan.context, plan.tables, strict=True):
             places = _places(table.to(k.device), context, cache.block_size)[context - query :]
-            _write(cache.k[layer.index], places, k[first : first + query])
-            _write(cache.v[layer.index], places, v[first : first + query])
+            _write(cache.k[layer.keeper], places, k[first : first + query])
+            if v is not None:
+                _write(cache.v[layer.keeper], places, v[first : first + query])
+
+    def lengths(self, plan: DensePlan) -> tuple[Int32s, Int32s]:
+        starts = np.array([*plan.starts, plan.starts[-1] + plan.query[-1]], np.int32)
+        return starts, np.array(plan.context, np.int32)
+
+    def read_cached(
+        self, layer: AttentionLayer, cache: DenseCache, plan: DensePlan
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        pages = cache.k[layer.keeper], cache.v[layer.keeper]
+        rows = zip(plan.context, plan.tables, strict=True)
+        places = torch.cat([_places(table.to(pages[0].device), context, cache.block_size) for context, table in rows])
+        keys, values = (_read(one, places) for one in pages)
+        return keys, values
 
 
 def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
@@ -118,11 +146,11 @@ def _places(table: torch.Tensor, context: int, block_size: int) -> torch.Tensor:
 
 
 def _write(pages: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
-    pages.view(-1, *pages.shape[2:])[places] = tokens.to(pages.dtype)
+    pages.flatten(0, 1)[places] = tokens.to(pages.dtype)
 
 
 def _read(pages: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    return pages.view(-1, *pages.shape[2:])[places]
+    return pages.flatten(0, 1)[places]
 
 
 def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:
@@ -140,6 +168,9 @@ def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Atten
         scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
     if layer.alibi is not None:
         scores = scores - layer.alibi.float()[:, None, None] * _distance(len(q), len(k), q.device).abs()
+    if layer.biases is not None:
+        before = -_distance(len(q), len(k), q.device)
+        scores = scores + layer.biases.float()[:, before.clamp(0, layer.biases.shape[1] - 1)]
     scores = scores.masked_fill(~visible, -torch.inf)
     if layer.sinks is not None:
         sinks = layer.sinks.float()[:, None, None].expand(-1, len(q), 1)

@@ -17,7 +17,7 @@ from lsv_cpu import native, reference
 from lsv_cpu.cache import KVCache, make_cache
 from lsv_cpu.codes import FORMS
 
-MAX_HEAD_DIM = 512
+MAX_HEAD_DIM = 576
 
 _Address = ctypes.c_void_p
 
@@ -27,8 +27,9 @@ class LayerRecord(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "dim", "window", "causal")),
+        *((name, ctypes.c_int32) for name in ("distances", "value_dim")),
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
-        *((name, _Address) for name in ("sinks", "alibi")),
+        *((name, _Address) for name in ("sinks", "alibi", "biases")),
         *((name, ctypes.c_float) for name in ("key_scale", "value_scale")),
         *((name, ctypes.c_int64) for name in ("key_offset", "value_offset")),
     ]
@@ -99,7 +100,7 @@ class _Known:
     cache: KVCache | None
     record: LayerRecord
 
-    held: tuple[torch.Tensor | None, torch.Tensor | None]
+    held: tuple[torch.Tensor | None, ...]
     """Tensors that the record points into."""
 
 
@@ -109,6 +110,9 @@ class CpuAttention(PagedBackend):
 
     Row-invariant in native code: an output depends on the request's own tokens only.
     """
+
+    cuts_rows = gathers = True
+    biased = shares_values = True
 
     def __init__(self, library: ctypes.CDLL | None = None) -> None:
         self._library = library or native.library()
@@ -121,6 +125,8 @@ class CpuAttention(PagedBackend):
         return super().supports(layer)
 
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
+        self._known.clear()  # the cache before is freed with the last that knows of it
+        self._cache = None
         return make_cache(spec)
 
     def plan(self, batch: BatchLayout, group: KVGroup, into: CpuAttentionPlan | None = None) -> CpuAttentionPlan:
@@ -146,11 +152,13 @@ class CpuAttention(PagedBackend):
             return reference.attend(q, k, v, layer, cache, plan.starts, plan.context, plan.tables)
         assert cache is None or cache.dtype in (q.dtype, *FORMS), "the cache and the step differ in dtype"
         q = _dense_heads(q)
-        out = torch.empty(q.shape, dtype=q.dtype)
+        out = torch.empty(*q.shape[:2], layer.value_dim or layer.head_dim, dtype=q.dtype)
         tensors = _Tensors(q=q.data_ptr(), out=out.data_ptr(), q_stride=q.stride(0))
-        if k is not None and v is not None:
-            k, v = _dense_heads(k), _dense_heads(v)
+        if k is not None:
+            k = _dense_heads(k)
             tensors.k, tensors.k_stride = k.data_ptr(), k.stride(0)
+        if v is not None:
+            v = _dense_heads(v)
             tensors.v, tensors.v_stride = v.data_ptr(), v.stride(0)
         status = self._library.lsv_attend(
             native.DTYPES[q.dtype],
@@ -164,14 +172,17 @@ class CpuAttention(PagedBackend):
         return out
 
     def write(
-        self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: CpuAttentionPlan
+        self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: KVCache, plan: CpuAttentionPlan
     ) -> None:
         if self._library is None:
             reference.write(k, v, layer, cache, plan.starts, plan.context, plan.tables)
             return
         assert cache.dtype in (k.dtype, *FORMS), "the cache and the step differ in dtype"
-        k, v = _dense_heads(k), _dense_heads(v)
-        tensors = _Tensors(k=k.data_ptr(), v=v.data_ptr(), k_stride=k.stride(0), v_stride=v.stride(0))
+        k = _dense_heads(k)
+        tensors = _Tensors(k=k.data_ptr(), k_stride=k.stride(0))
+        if v is not None:
+            v = _dense_heads(v)
+            tensors.v, tensors.v_stride = v.data_ptr(), v.stride(0)
         self._library.lsv_write(
             native.DTYPES[k.dtype],
             ctypes.byref(self.layer_record(layer, cache)),
@@ -179,6 +190,17 @@ class CpuAttention(PagedBackend):
             ctypes.byref(self.cache_record(cache)),
             ctypes.byref(tensors),
         )
+
+    def lengths(self, plan: CpuAttentionPlan) -> tuple[Int32s, Int32s]:
+        return plan.starts, plan.context
+
+    def read_cached(
+        self, layer: AttentionLayer, cache: KVCache, plan: CpuAttentionPlan
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = zip(plan.context.tolist(), plan.tables, strict=True)
+        found = [reference.read(layer, cache, table, length) for length, table in rows]
+        keys, values = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return keys, values
 
     def layer_record(self, layer: AttentionLayer, cache: KVCache | None) -> LayerRecord:
         """The layer over this cache as native code reads it."""
@@ -196,25 +218,28 @@ class CpuAttention(PagedBackend):
 
 
 def _describe_layer(layer: AttentionLayer, cache: KVCache | None) -> _Known:
-    sinks, alibi = _floats(layer.sinks), _floats(layer.alibi)
+    sinks, alibi, biases = _floats(layer.sinks), _floats(layer.alibi), _floats(layer.biases)
     keys = 0 if cache is None else cache.start(layer)
-    values = keys if cache is None else keys + cache.half(layer)
+    values = keys if cache is None or layer.value_dim else keys + cache.half(layer)
     record = LayerRecord(
         heads=layer.heads,
         kv_heads=layer.kv_heads,
         dim=layer.head_dim,
         window=layer.window or 0,
         causal=layer.causal,
+        distances=0 if biases is None else biases.shape[1],
+        value_dim=layer.value_dim or 0,
         scale=layer.scale,
         soft_cap=layer.soft_cap or 0.0,
         sinks=None if sinks is None else sinks.data_ptr(),
         alibi=None if alibi is None else alibi.data_ptr(),
+        biases=None if biases is None else biases.data_ptr(),
         key_scale=layer.key_scale,
         value_scale=layer.value_scale,
         key_offset=keys,
         value_offset=values,
     )
-    return _Known(layer, cache, record, (sinks, alibi))
+    return _Known(layer, cache, record, (sinks, alibi, biases))
 
 
 def _floats(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -84,7 +84,7 @@ def lsv_settings() -> Iterable[Setting]:
         name="triton.fp8_activations",
         type="bool",
         default=True,
-        help="round activations to fp8 by token where a checkpoint was made for it and the GPU multiplies fp8 (W8A8)",
+        help="round activations to fp8 by token for fp8 weights meant for it, where the GPU multiplies fp8 (W8A8)",
     )
 
 
@@ -92,7 +92,9 @@ def lsv_settings() -> Iterable[Setting]:
 def lsv_kernels() -> Iterable[KernelOffer]:
     for platform in PLATFORMS:
         for op, load, supports in _KERNELS:
-            yield KernelOffer(op, platform, load, supports, row_invariant=True, unwanted=_interpreted)
+            yield KernelOffer(
+                op, platform, load, supports, row_invariant=True, adapters=op == "layer", unwanted=_interpreted
+            )
         plain = "lsv_triton.gemm.linear:TritonLinear"
         yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)
         for op, load in _FP8:
@@ -105,6 +107,7 @@ _KERNELS = (
     ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),
     ("rms_norm", "lsv_triton.layers.norm:RmsNorm", _FLOATS),
     ("rope", "lsv_triton.layers.rope:Rotate", _FLOATS),
+    ("lora.add", "lsv_triton.layers.lora:AddAdapters", _FLOATS),
     ("sum_ranks", "lsv_triton.rank_sum:SumRanks", _FLOATS),
     ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
     ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),

@@ -80,10 +80,11 @@ def test_a_backend_that_writes_elsewhere_is_caught(device: Device) -> None:
         check_attention(Shifted(), device, AttentionCase("float32", 64, 2, 16, "plain"))
 
 
-def test_query_heads_must_be_a_multiple_of_kv_heads() -> None:
+def test_layers_that_can_not_be_served_are_refused() -> None:
     backend = SmallBackend()
     assert backend.supports(LAYER) is None
     assert "3 query heads are not a multiple of 2 KV heads" in (backend.supports(replace(LAYER, heads=3)) or "")
+    assert "chooses some" in (backend.supports(replace(LAYER, gathered=True)) or "")
     assert backend.page_bytes(KVSpec(0, "full", 1024), 16) == 1024 * 16
 
 
@@ -155,6 +156,14 @@ def test_blocks_of_a_group_lie_one_after_another_in_a_page(dtype: torch.dtype, o
     spec = CacheSpec(GROUPS, LAYERS[::-1], 4, 16, dtype)
     assert list(spec.placed()) == [(0, 0), (0, 1), (1, 0)]
     assert spec.offsets() == ({(0, 0): 0, (0, 1): 16 * one, (1, 0): 0}, 32 * one)
+
+
+def test_layers_that_read_take_no_room() -> None:
+    reader = replace(LAYERS[1], index=7, heads=4, reads=1)
+    assert CacheSpec(GROUPS, (*LAYERS, reader), 4, 16, torch.float32).placed() == dict(
+        zip([(0, 0), (0, 1), (1, 0)], LAYERS, strict=True)
+    )
+    assert (reader.keeper, LAYERS[1].keeper) == (1, 1)
 
 
 def test_pages_are_cut_wherever_no_block_is() -> None:

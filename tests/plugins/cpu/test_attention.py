@@ -19,14 +19,17 @@ from lsv_cpu.machine import Machine
 
 DTYPES = ("bfloat16", "float32", "float16")
 (OFFER,) = plugin.lsv_attention()
-CASES = attention_cases(OFFER.block_sizes, DTYPES)
+CASES = (
+    *attention_cases(OFFER.block_sizes, DTYPES),
+    *attention_cases(OFFER.block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases",)),
+)
 KV_DTYPES = ("float8_e4m3fn", "float8_e5m2", "int8")
 QUANTISED = attention_cases(
     OFFER.block_sizes,
     DTYPES,
     head_dims=(64, 33, 128),
     ratios=(7, 1, 4),
-    features=("plain", "window+sinks", "window+soft_cap", "alibi"),
+    features=("plain", "window+sinks", "window+soft_cap", "alibi", "values_in_keys"),
     kv_dtypes=KV_DTYPES,
 )
 OLDER = ("generic", *(isa for isa in ("avx2", "avx512") if isa in Machine().instruction_sets()))

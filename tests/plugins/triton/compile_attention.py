@@ -31,6 +31,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"window": 70},
     "reading": {"causal": False, "window": 70},
+    "biases": {"biases": torch.zeros(64, 40)},
     "all": {"window": 70, "soft_cap": 5.0, "sinks": torch.zeros(64), "alibi": torch.zeros(64)},
 }
 

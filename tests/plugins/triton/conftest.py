@@ -5,21 +5,17 @@ Where there is a GPU they are compiled, unless ``TRITON_INTERPRET=1`` asks for t
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 import torch
+import triton
+from triton.runtime import interpreter
 
 from lsv.capabilities import DeviceInfo
 from lsv.platform import Budget, Device, Memory
 
 _GPU = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), None)
-os.environ.setdefault("TRITON_INTERPRET", "1" if _GPU is None else "0")  # which Triton reads when it is imported
-
-import triton  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
-
 _patched: set[str] = set()
 
 

@@ -25,10 +25,11 @@ def cases(block_sizes: Sequence[int]) -> list[AttentionCase]:
         DTYPES,
         head_dims=(64, 33, 128),
         ratios=(7, 1, 4),
-        features=("plain", "window+sinks", "window+soft_cap", "alibi"),
+        features=("plain", "window+sinks", "window+soft_cap", "alibi", "values_in_keys"),
         kv_dtypes=("float8_e4m3fn", "float8_e5m2", "int8"),
     )
-    return [*attention_cases(block_sizes, DTYPES), *quantised]
+    biased = attention_cases(block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases",))
+    return [*attention_cases(block_sizes, DTYPES), *biased, *quantised]
 
 
 @pytest.mark.parametrize("case", cases((16,)), ids=str)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
+from lsv.adapters.experts import attach_to
+from lsv.adapters.shares import Share
 from lsv.errors import CheckpointError
+from lsv.nn.model import ActiveAdapters
 from lsv.nn.moe import MoE
 from lsv.nn.routers import ScoredRouter
-from lsv.offers import load_object
+from lsv.offers import KernelOffer, load_object
 from lsv.ops import bind
 from lsv.testing.ops import check_rows
 from lsv.testing.recording import Recording
@@ -21,6 +25,7 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
+from lsv.worker.transfer import send_adapters
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
@@ -37,6 +42,8 @@ QUANTIZERS: Mapping[str, Any] = {
     "sym_int4": int4.make_32,
 }
 HIDDEN, INTERMEDIATE = 64, 96
+OFFERS = tuple(offer for offer in plugin.lsv_kernels() if not offer.load.startswith("lsv_triton.gemm.fp8:"))
+"""Without those that round what experts are given."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,15 +88,22 @@ def test_a_router_that_no_kernel_knows_is_asked(device: torch.device) -> None:
 
 
 def pair(
-    name: str | Quantizer, dtype: torch.dtype, device: torch.device, *, experts: int = 5, top: int = 2
+    name: str | Quantizer,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    experts: int = 5,
+    top: int = 2,
+    offers: tuple[KernelOffer, ...] = OFFERS,
+    kernel: str = "moe:GroupedExperts",
 ) -> tuple[MoE, MoE, Filler]:
     """The experts as Triton runs them and as plain torch does, with the same weights."""
     quantizer: Quantizer = QUANTIZERS[name]({}) if isinstance(name, str) else name
     w, plain = (place(dtype=dtype, quantizer=quantizer, device=device) for _ in range(2))
     module, reference = make(w, experts, top), make(plain, experts, top)
     fill_module(reference, plain, DummySource(plain.declaration.slots))
-    (line,) = bind(module, tuple(plugin.lsv_kernels()), "xpu", lambda offer: load_object(offer.load))
-    assert line.implementation == "lsv_triton.gemm.moe:GroupedExperts", line
+    (line,) = bind(module, offers, "xpu", lambda offer: load_object(offer.load))
+    assert line.implementation == f"lsv_triton.gemm.{kernel}", line
     filler = Filler(module, w.declaration.slots)
     filler.fill(DummySource(w.declaration.slots), device)
     return module, reference, filler
@@ -106,6 +120,36 @@ def test_experts(name: str, device: torch.device) -> None:
     for tokens in (1, 19):
         x = torch.randn(tokens, HIDDEN).to(device)
         assert_near(module(x), reference(x), 2e-6)
+
+
+def test_experts_that_round_what_they_are_given(device: torch.device) -> None:
+    """An e4m3 has four significant bits: two roundings of a sum's terms stay within a sixteenth of the largest."""
+    every = tuple(plugin.lsv_kernels())
+    module, reference, _ = pair("fp8", torch.float32, device, offers=every, kernel="fp8:Fp8Experts")
+    for tokens in (1, 19):
+        x = torch.randn(tokens, HIDDEN).to(device)
+        wanted = reference(x)
+        assert 1e-4 < (module(x) - wanted).abs().max() / wanted.abs().max() < 1 / 16
+
+
+def test_adapters_of_experts(device: torch.device) -> None:
+    """Two of them, for all layers and for some, beside tokens without."""
+    active, found = ActiveAdapters(), []
+    active.tokens = send_adapters(np.array([1, 0, 2, 2, 1, 0, *[1] * 13]), device)
+    module, reference, _ = pair("nf4", torch.float32, device)
+    x = torch.randn(19, HIDDEN).to(device)
+    plain = reference(x)
+    for one in (module, reference):
+        generator = torch.Generator().manual_seed(0)
+        for number, slots in enumerate(attach_to(one, 2, torch.float32, active)):
+            for slot in range(1 + number % 2):
+                shapes = (len(slots.sources), 3, slots.layer.inputs), (3, slots.layer.width)
+                a, b = (0.1 * torch.randn(shape, generator=generator) for shape in shapes)
+                slots.fill(slot, Share(a, b), device)
+        found.append(one(x))
+    assert_near(*found, 1e-5)
+    changed = [row for row in range(len(x)) if not torch.equal(found[1][row], plain[row])]
+    assert changed == [row for row in range(len(x)) if row not in (1, 5)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

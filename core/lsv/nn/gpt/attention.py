@@ -60,7 +60,7 @@ class Bounded(Column):
 
     def __init__(self, linear: Linear, bound: float) -> None:
         nn.Module.__init__(self)
-        self.linear, self.bound = linear, bound
+        self.linear, self.adapters, self.bound = linear, None, bound
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x).clamp(-self.bound, self.bound)

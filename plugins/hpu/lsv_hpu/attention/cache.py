@@ -116,9 +116,15 @@ class FlatCache:
     peaks: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
     """The largest key and value written so far by layer index; empty unless they are measured."""
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """All of it, uint8 [pages, bytes] each."""
+        rows = (*self.keys, *self.values)
+        return [part.view(-1, self.block_size * part.shape[1]).view(torch.uint8) for part in rows]
+
     def of(self, layer: AttentionLayer) -> LayerCache:
         """The part of a layer."""
-        place, index = layer.place, layer.index
+        place, index = layer.place, layer.keeper
         scales, peaks = self.scales.get(index), self.peaks.get(index, ())
         return LayerCache(self.keys[place], self.values[place], self.block_size, scales, self.ops, peaks)
 
@@ -146,10 +152,11 @@ def make_cache(
         scale = torch.tensor(value, dtype=torch.float32, device=device)
         return Scales(scale, scale.reciprocal())
 
-    coded = spec.layers if spec.dtype.itemsize == 1 else ()
+    kept = [layer for layer in spec.layers if layer.reads is None]
+    coded = kept if spec.dtype.itemsize == 1 else ()
     by_layer = {layer.index: tuple(map(scales, _units(layer, calibration))) for layer in coded}
     measuring = calibration if calibration is not None and calibration.measuring else None
-    peaks = {layer.index: measuring.watch_cache(layer.index, device) for layer in spec.layers} if measuring else {}
+    peaks = {layer.index: measuring.watch_cache(layer.index, device) for layer in kept} if measuring else {}
     return FlatCache(make(), make(), spec.block_size, by_layer, ops, peaks)  # type: ignore[arg-type]
 
 

@@ -38,7 +38,7 @@ class TritonAttention(PagedBackend):
     the contexts of the rows.
     """
 
-    captures_prompts = True
+    captures_prompts = biased = shares_values = True
 
     def __init__(self) -> None:
         self._tilings: dict[int, Tiling] = {}
@@ -75,16 +75,18 @@ class TritonAttention(PagedBackend):
         q = _dense(q)
         if cache is None:
             assert k is not None, "without a cache there must be keys"
-            assert v is not None, "without a cache there must be values"
-            return _attend(q, layer, plan, _in_step(_dense(k), _dense(v)), None)
-        if k is not None and v is not None:
-            write(_dense(k), _dense(v), layer, cache, plan)
+            k = _dense(k)
+            return _attend(q, layer, plan, _in_step(k, k if v is None else _dense(v)), None)
+        if k is not None:
+            self.write(k, v, layer, cache, plan)
         # a layer that is unlike the first of its group makes no use of the schedule
         tiling = self._tilings.get(layer.group) if plan.more else None
         return _attend(q, layer, plan, _in_cache(cache, layer, plan), tiling)
 
-    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
-        write(_dense(k), _dense(v), layer, cache, plan)
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: KVCache, plan: PagedPlan
+    ) -> None:
+        write(_dense(k), None if v is None else _dense(v), layer, cache, plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +133,7 @@ def _in_cache(cache: KVCache, layer: AttentionLayer, plan: PagedPlan) -> _Keys:
         paged=True,
         form=form.value,
         unit=layer.key_scale if scaled else 1.0,
-        value_unit=layer.value_scale if scaled else 1.0,
+        value_unit=(layer.value_scale if layer.value_dim is None else layer.key_scale) if scaled else 1.0,
     )
 
 
@@ -199,12 +201,13 @@ def _attend(
         "enable_fp_fusion": False,  # or the compiler might fuse differently in the two kernels
     }
     sinks = q if layer.sinks is None else layer.sinks
+    biases = q if layer.biases is None else layer.biases
     attend_tiles[sizes.units, layer.kv_heads](
-        q, out, parts, *source.tensors, sinks, q if layer.alibi is None else layer.alibi, units,
-        plan.starts, plan.context, plan.tables, plan.rows, room, plan.tables.stride(0),
+        q, out, parts, *source.tensors, sinks, q if layer.alibi is None else layer.alibi, biases, units,
+        plan.starts, plan.context, plan.tables, plan.rows, room, plan.tables.stride(0), biases.shape[1],
         *q.stride()[:2], *source.strides, *_scales(layer, source), source.value_unit,
         BLOCK=source.block, PAGED=source.paged, FORM=source.form, CAUSAL=layer.causal, WINDOW=layer.window or 0,
-        CAP=bool(layer.soft_cap), ALIBI=layer.alibi is not None,
+        CAP=bool(layer.soft_cap), ALIBI=layer.alibi is not None, BIASED=layer.biases is not None,
         DECODING=plan.decoding and not planned, PLANNED=planned, CUT=bool(room),
         SEGMENT=tile.sizes["segment"], DOUBLING=tile.sizes["doubling"], ROWS=tile.rows, KEYS=tile.keys,
         DOT=_DOTS[q.dtype], **shared, num_warps=tile.warps, num_stages=tile.sizes.stages,
@@ -214,7 +217,7 @@ def _attend(
             out, parts, cut, sinks, plan.starts, room, source.value_unit, QUERIES=sizes.queries,
             LANES=triton.next_power_of_2(ratio), AHEAD=_AHEAD, **shared, num_warps=tile.sizes.warps,
         )  # fmt: skip
-    return out
+    return out[..., : layer.value_dim]
 
 
 def _scales(layer: AttentionLayer, source: _Keys) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 Pages are cut into pieces, of which each has a tensor of its own: of a layer, where all groups' layers are of one size.
 A block has the keys of all KV heads, head by head [kv_heads, block, head_dim], then their values likewise, then for
-int8 the scales of both [kv_heads, block]. The keys of a head are contiguous, which is what a program reads.
+int8 the scales of both [kv_heads, block]. The keys of a head are contiguous, which is what a program reads. Where
+values are features of keys, there are keys alone and their scales.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LayerCache:
     """[pages, kv_heads, block, head_dim]"""
 
     values: torch.Tensor
-    """[pages, kv_heads, block, head_dim]"""
+    """[pages, kv_heads, block, head_dim], or of keys the first features, where these are the values."""
 
     key_scales: torch.Tensor | None
     """float32 [pages, kv_heads, block] for integers."""
@@ -52,6 +53,11 @@ class KVCache:
     states: Mapping[Place, torch.Tensor]
     """Those of recurrent layers, uint8 [pages, bytes] each."""
 
+    @property
+    def memory(self) -> Sequence[torch.Tensor]:
+        """All of it, uint8 [pages, bytes] each."""
+        return self.pieces
+
     def of(self, layer: AttentionLayer) -> LayerCache:
         return self.layers[layer.group, layer.place]
 
@@ -70,11 +76,12 @@ def make_cache(spec: CacheSpec, device: torch.device) -> KVCache:
 def _views(memory: torch.Tensor, layer: AttentionLayer, spec: CacheSpec) -> LayerCache:
     """The parts of ``memory`` uint8 [pages, bytes of the layer's block]."""
     block_size, dtype = spec.block_size, spec.dtype
-    half = layer.kv_heads * block_size * layer.head_dim * dtype.itemsize
-    keys, values, rest = memory.tensor_split((half, 2 * half), dim=1)
-    shape = (layer.kv_heads, block_size, layer.head_dim)
-    keys, values = (part.view(CODES.get(dtype, dtype)).unflatten(1, shape) for part in (keys, values))
+    count = 2 if layer.value_dim is None else 1
+    size = layer.kv_heads * block_size * layer.head_dim * dtype.itemsize
+    heads, rest = memory.tensor_split((count * size,), dim=1)
+    stored = heads.view(CODES.get(dtype, dtype)).unflatten(1, (count, layer.kv_heads, block_size, layer.head_dim))
+    keys, values = stored[:, 0], stored[:, -1, ..., : layer.value_dim]
     if dtype != torch.int8:
         return LayerCache(keys, values, None, None)
-    key_scales, value_scales = rest.view(torch.float32).unflatten(1, (2, layer.kv_heads, block_size)).unbind(1)
-    return LayerCache(keys, values, key_scales, value_scales)
+    scales = rest.view(torch.float32).unflatten(1, (count, layer.kv_heads, block_size))
+    return LayerCache(keys, values, scales[:, 0], scales[:, -1])

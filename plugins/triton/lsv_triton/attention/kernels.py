@@ -129,13 +129,13 @@ def _load(places, there, MASKED: tl.constexpr):
 @triton.jit
 def _pass_keys(
     peak, total, acc,
-    q, position, slope,
+    q, position, slope, biases, distances,
     keys, values, key_scales, value_scales, table, origin,
     low, high, begin, end,
     scale, cap,
     page_stride, key_stride, value_stride, scale_page_stride,
     MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
     KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """A part with keys [low, high) added for queries [ROWS, SPAN]; without ``MASKED`` every query sees all of them."""
@@ -159,10 +159,13 @@ def _pass_keys(
             score *= _load(key_scales + scale_at, inside, MASKED)[None, :]
         if CAP:
             score = (1.0 - 2.0 / (tl.exp2(score * 2.0 * _LOG2E) + 1.0)) * cap  # cap * tanh(score)
-        if ALIBI or MASKED:
+        if ALIBI or BIASED or MASKED:
             distance = position[:, None] - at[None, :]
         if ALIBI:
             score = tl.fma(tl.abs(distance).to(tl.float32), slope[:, None] + tl.zeros_like(score), score)
+        if BIASED:  # keys behind a query are not seen: any bias will do
+            bias = tl.load(biases[:, None] + tl.minimum(tl.maximum(distance, 0), distances - 1)).to(tl.float32)
+            score = tl.fma(bias, tl.full(score.shape, _LOG2E, tl.float32), score)
         if MASKED:
             visible = inside[None, :]
             if CAUSAL:
@@ -184,13 +187,13 @@ def _pass_keys(
 
 @triton.jit
 def _pass_segment(
-    q, position, slope,
+    q, position, slope, biases, distances,
     keys, values, key_scales, value_scales, table, origin,
     low, high, begin, end, whole_from, whole_to,
     scale, cap,
     page_stride, key_stride, value_stride, scale_page_stride,
     DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """The part of keys [low, high) for queries [ROWS, SPAN]; of these, ones outside [begin, end) are nobody's, and
@@ -203,20 +206,23 @@ def _pass_segment(
         whole_from, whole_to = low, low
     if PAGED and WINDOW > 0:
         peak, total, acc = _pass_keys(
-            peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+            peak, total, acc, q, position, slope, biases, distances,
+            keys, values, key_scales, value_scales, table, origin,
             low, whole_from, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
         )  # fmt: skip
     if PAGED:
         peak, total, acc = _pass_keys(
-            peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+            peak, total, acc, q, position, slope, biases, distances,
+            keys, values, key_scales, value_scales, table, origin,
             whole_from, whole_to, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
         )  # fmt: skip
     peak, total, acc = _pass_keys(
-        peak, total, acc, q, position, slope, keys, values, key_scales, value_scales, table, origin,
+        peak, total, acc, q, position, slope, biases, distances,
+        keys, values, key_scales, value_scales, table, origin,
         whole_to, high, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-        True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, KEYS, SPAN, DOT,
+        True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
     )  # fmt: skip
     return peak, total, acc
 
@@ -254,18 +260,19 @@ def attend_tiles(
     value_scales,
     sinks,  # [heads]
     alibi,
+    biases,  # [heads, distances]: by how many tokens a key is before its query
     units,  # int32 [units, 5]: see schedule.Schedule; with PLANNED
     starts,  # int32 [rows + 1]
     context,  # int32 [rows]
     tables,  # int32 [rows, blocks]
-    rows, room, table_stride,
+    rows, room, table_stride, distances,
     q_stride, q_head_stride,
     page_stride, key_stride, key_head_stride, value_stride, value_head_stride, scale_page_stride,
     scale, cap, value_scale,
     RATIO: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, SINKS: tl.constexpr,
-    DECODING: tl.constexpr, PLANNED: tl.constexpr, CUT: tl.constexpr, SEGMENT: tl.constexpr, DOUBLING: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
+    SINKS: tl.constexpr, DECODING: tl.constexpr, PLANNED: tl.constexpr, CUT: tl.constexpr, SEGMENT: tl.constexpr,
+    DOUBLING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Program (unit, KV head), or without ``PLANNED`` (tile, KV head): then tile i of a step is one of row r if
     ``starts[r] // QUERIES + r`` is at most i, which leaves some without tokens; where all rows have one token, it is
@@ -294,9 +301,8 @@ def attend_tiles(
     whole = there[:, None] & (feature < DIM)
     place = (start + token).to(tl.int64)
     x = tl.load(q + place[:, None] * q_stride + head[:, None] * q_head_stride + feature, mask=whole, other=0.0).to(DOT)
-    slope = _slopes(alibi, head, there, ALIBI, ROWS)
-    heads, origin = tl.num_programs(1) * RATIO, start.to(tl.int64)
-    table = tables + row.to(tl.int64) * table_stride
+    slope, own_biases = _slopes(alibi, head, there, ALIBI, ROWS), biases + head * distances
+    heads, origin, table = tl.num_programs(1) * RATIO, start.to(tl.int64), tables + row.to(tl.int64) * table_stride
     own_keys = keys + kv_head.to(tl.int64) * key_head_stride
     own_values = values + kv_head.to(tl.int64) * value_head_stride
     own_key_scales, own_value_scales = key_scales + kv_head * BLOCK, value_scales + kv_head * BLOCK
@@ -311,11 +317,11 @@ def attend_tiles(
         low = tl.maximum(_border(segment, SEGMENT, DOUBLING), begin // KEYS * KEYS)
         high = tl.minimum(_border(segment + 1, SEGMENT, DOUBLING), end)
         next_peak, next_total, next_acc = _pass_segment(
-            x, position, slope,
+            x, position, slope, own_biases, distances,
             own_keys, own_values, own_key_scales, own_value_scales, table, origin,
             low, high, begin, end, whole_from, whole_to, scale, cap,
             page_stride, key_stride, value_stride, scale_page_stride,
-            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, ROWS, KEYS, SPAN, DOT,
+            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, ROWS, KEYS, SPAN, DOT,
         )  # fmt: skip
         if CUT:
             _keep_part(parts, room, heads, line, kept, next_peak, next_total, next_acc, DIM)

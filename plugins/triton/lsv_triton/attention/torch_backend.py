@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec
+from lsv.attention import AttentionLayer, CacheSpec, values_of
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import PagedPlan
 from lsv.platform import Device
@@ -26,6 +26,8 @@ Int64s = npt.NDArray[np.int64]
 class TorchAttention(PagedBackend):
     """All arithmetic is float32. Steps in which every row has one token can be captured and replayed."""
 
+    biased = shares_values = True
+
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
         return make_cache(spec, device.torch_device)
 
@@ -40,32 +42,36 @@ class TorchAttention(PagedBackend):
     ) -> torch.Tensor:
         if cache is None:
             assert k is not None, "without a cache there must be keys"
-            assert v is not None, "without a cache there must be values"
-            return _attend_unevenly(q, layer, plan, _Tokens(k, v))
-        if k is not None and v is not None:
+            return _attend_unevenly(q, layer, plan, _Tokens(k, values_of(k, v, layer)))
+        if k is not None:
             write(k, v, layer, cache, plan)
         if not plan.decoding:
             return _attend_unevenly(q, layer, plan, _Pages(layer, cache))
         tiles = _Tiles(q[:, None], plan.context[:, None] - 1, plan.context, plan.tables)
         return _attend(tiles, layer, _Pages(layer, cache)).squeeze(1)
 
-    def write(self, k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+    def write(
+        self, k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: KVCache, plan: PagedPlan
+    ) -> None:
         write(k, v, layer, cache, plan)
 
 
-def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+def write(k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
     """Put K and V [tokens, kv_heads, head_dim] into the slots of the plan."""
     part = cache.of(layer)
     pages, places = (plan.slots // cache.block_size)[:, None], (plan.slots % cache.block_size)[:, None]
     heads = torch.arange(layer.kv_heads, device=k.device)
-    if cache.dtype in CODES:
-        k, key_scales = encode(k, cache.dtype, layer.key_scale)
-        v, value_scales = encode(v, cache.dtype, layer.value_scale)
-        for stored, scales in ((part.key_scales, key_scales), (part.value_scales, value_scales)):
-            if stored is not None and scales is not None:
-                stored[pages, heads, places] = scales
-    part.keys[pages, heads, places] = k
-    part.values[pages, heads, places] = v
+    for x, into, into_scales, scale in (
+        (k, part.keys, part.key_scales, layer.key_scale),
+        (v, part.values, part.value_scales, layer.value_scale),
+    ):
+        if x is None:
+            continue
+        if cache.dtype in CODES:
+            x, scales = encode(x, cache.dtype, scale)
+            if into_scales is not None and scales is not None:
+                into_scales[pages, heads, places] = scales
+        into[pages, heads, places] = x
 
 
 class _Source(Protocol):
@@ -94,13 +100,18 @@ class _Pages:
 
     def read(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         part, layer = self._part, self._layer
-        keys, values = self._gather(part.keys, places), self._gather(part.values, places)
+        keys = self._real(part.keys, part.key_scales, layer.key_scale, places)
+        if layer.value_dim is not None:
+            return keys, keys[..., : layer.value_dim]
+        return keys, self._real(part.values, part.value_scales, layer.value_scale, places)
+
+    def _real(
+        self, stored: torch.Tensor, scales: torch.Tensor | None, scale: float, places: torch.Tensor
+    ) -> torch.Tensor:
+        found = self._gather(stored, places)
         if self._dtype not in CODES:
-            return keys.float(), values.float()
-        key_scales = None if part.key_scales is None else self._gather(part.key_scales, places)
-        value_scales = None if part.value_scales is None else self._gather(part.value_scales, places)
-        keys = decode(keys, self._dtype, layer.key_scale, key_scales)
-        return keys, decode(values, self._dtype, layer.value_scale, value_scales)
+            return found.float()
+        return decode(found, self._dtype, scale, None if scales is None else self._gather(scales, places))
 
     @staticmethod
     def _gather(stored: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -148,7 +159,7 @@ class _Tiles:
 
 def _attend_unevenly(q: torch.Tensor, layer: AttentionLayer, plan: PagedPlan, source: _Source) -> torch.Tensor:
     """Rows of any lengths: those of one token apart from the others, which are cut into tiles of equal size."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = torch.empty(*q.shape[:2], layer.value_dim or layer.head_dim, dtype=q.dtype, device=q.device)
     starts = plan.host_starts.astype(np.int64)
     query = np.diff(starts)
     length = query if isinstance(source, _Tokens) else plan.host_context.astype(np.int64)
@@ -176,7 +187,7 @@ def _cut(rows: Int64s, starts: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _attend(tiles: _Tiles, layer: AttentionLayer, source: _Source) -> torch.Tensor:
-    """As ``tiles.q``."""
+    """[tiles, queries, heads, dim of values]"""
     queries, keys = tiles.q.shape[1], tiles.places.shape[1] * source.unit
     floats = keys * max(layer.heads * queries, layer.kv_heads * layer.head_dim)
     pieces = tiles.split(max(1, _FLOATS // floats))
@@ -192,6 +203,9 @@ def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: to
     distance = tiles.positions[..., None] - torch.arange(k.shape[2], device=k.device)
     if layer.alibi is not None:
         scores = scores - _by_head(layer.alibi, layer) * distance[:, None, None].abs()
+    if layer.biases is not None:
+        biases = layer.biases.float()[:, distance.clamp(0, layer.biases.shape[1] - 1)]
+        scores = scores + biases.unflatten(0, (layer.kv_heads, -1)).movedim(2, 0)
     visible = _visible(distance, tiles.length, layer)
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     if layer.sinks is not None:
@@ -201,7 +215,7 @@ def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: to
         weights = scores.softmax(-1)
     seen = visible.any(1)[:, None, :, None]
     out = weights.flatten(2, 3) @ torch.where(seen, v, 0.0)
-    return out.view(q.shape).movedim(3, 1).flatten(2, 3).to(tiles.q.dtype)
+    return out.view(*q.shape[:-1], -1).movedim(3, 1).flatten(2, 3).to(tiles.q.dtype)
 
 
 def _by_head(values: torch.Tensor, layer: AttentionLayer) -> torch.Tensor:

@@ -32,18 +32,20 @@ def _write(
     tokens, k_stride, k_head_stride, v_stride, v_head_stride, page_stride, scale_page_stride,
     key_scale, value_scale,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, FORM: tl.constexpr,
-    LINES: tl.constexpr, SPAN: tl.constexpr,
+    VALUES: tl.constexpr, LINES: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """Each program writes ``LINES`` heads of tokens that follow one another."""
+    """Each program writes ``LINES`` heads of tokens that follow one another; without ``VALUES`` their keys alone."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     token, head = (line // KV_HEADS).to(tl.int64), line % KV_HEADS
     there = token < tokens
     slot = tl.load(slots + token, mask=there, other=0)
     page, place = (slot // BLOCK).to(tl.int64), head * BLOCK + slot % BLOCK
     at, scale_at = page * page_stride + place * DIM, page * scale_page_stride + place
-    k_at, v_at = token * k_stride + head * k_head_stride, token * v_stride + head * v_head_stride
+    k_at = token * k_stride + head * k_head_stride
     _copy(k, k_at, keys, at, key_scales, scale_at, key_scale, there, DIM, FORM, SPAN)
-    _copy(v, v_at, values, at, value_scales, scale_at, value_scale, there, DIM, FORM, SPAN)
+    if VALUES:
+        v_at = token * v_stride + head * v_head_stride
+        _copy(v, v_at, values, at, value_scales, scale_at, value_scale, there, DIM, FORM, SPAN)
 
 
 @triton.jit
@@ -79,17 +81,18 @@ def keep(x, into, scales, scale, there, DIM: tl.constexpr, FORM: tl.constexpr):
     tl.store(into, stored, mask=there[:, None] & (feature < DIM))
 
 
-def write(k: torch.Tensor, v: torch.Tensor, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
+def write(k: torch.Tensor, v: torch.Tensor | None, layer: AttentionLayer, cache: KVCache, plan: PagedPlan) -> None:
     """Put K and V [tokens, kv_heads, head_dim], slices of a fused projection perhaps, into the slots of the plan."""
+    values = k if v is None else v
     part, form, tokens = cache.of(layer), FORMS.get(cache.dtype, PLAIN), k.shape[0]
     key_scales = part.keys if part.key_scales is None else part.key_scales
     value_scales = part.values if part.value_scales is None else part.value_scales
     span, tile = triton.next_power_of_2(layer.head_dim), launch("kv_write", k.device)
     lines = max(1, tile["elements"] // span)
     _write[(triton.cdiv(tokens * layer.kv_heads, lines),)](
-        k, v, part.keys, part.values, key_scales, value_scales, plan.slots,
-        tokens, *k.stride()[:2], *v.stride()[:2], part.keys.stride(0), key_scales.stride(0),
+        k, values, part.keys, part.values, key_scales, value_scales, plan.slots,
+        tokens, *k.stride()[:2], *values.stride()[:2], part.keys.stride(0), key_scales.stride(0),
         layer.key_scale, layer.value_scale,
         KV_HEADS=layer.kv_heads, DIM=layer.head_dim, BLOCK=cache.block_size, FORM=form.value,
-        LINES=lines, SPAN=span, num_warps=tile.warps,
+        VALUES=v is not None, LINES=lines, SPAN=span, num_warps=tile.warps,
     )  # fmt: skip

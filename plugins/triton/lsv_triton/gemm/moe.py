@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from lsv.errors import CheckpointError
-from lsv.nn.moe import MoE
+from lsv.nn.moe import MoE, RoutedAdapters
 from lsv.nn.routers import Router
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
@@ -115,6 +115,7 @@ class _Shelf(Kernel):
 class GroupedExperts(Kernel):
     """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order."""
 
+    adapts_parts = True
     rounds: ClassVar[bool] = False
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
@@ -131,9 +132,22 @@ class GroupedExperts(Kernel):
         module = self._module
         weights, experts = _route(module.router, x)
         route = route_rows(experts, len(module.experts), self._gate_up.op)
-        hidden = self._act.forward(product(x.contiguous(), self._gate_up, route, top=experts.shape[1]))
-        y = add_experts(product(hidden, self._down, route), weights)
+        both = product(x.contiguous(), self._gate_up, route, top=experts.shape[1])
+        if module.adapters is not None and module.adapters.adds:
+            y = add_experts(self._run_adapted(x, both, experts, route, module.adapters), weights)
+        else:
+            y = add_experts(product(self._act.forward(both), self._down, route), weights)
         return y if module.communicator is None else module.communicator.all_reduce(y)
+
+    def _run_adapted(
+        self, x: torch.Tensor, both: torch.Tensor, experts: torch.Tensor, route: Route, adapters: RoutedAdapters
+    ) -> torch.Tensor:
+        """What all experts answer, from their first products: both [T * top, 2 * inner] -> [T * top, hidden]."""
+        numbers, top = experts.flatten(), experts.shape[1]
+        tokens = torch.arange(len(numbers), device=x.device) // top
+        both = adapters.add_each("gate_up", both, x[tokens], numbers, tokens)
+        hidden = self._act.forward(both)
+        return adapters.add_each("down", product(hidden, self._down, route), hidden, numbers, tokens)
 
 
 def _route(router: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

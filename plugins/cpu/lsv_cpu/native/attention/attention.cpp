@@ -7,6 +7,7 @@
 #include "attention/pages.h"
 #include "scratch.h"
 #include "attention/tiles.h"
+#include "attention/turn.h"
 
 namespace lsv {
 namespace {
@@ -21,7 +22,7 @@ int64_t whole_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine;
 struct Partial {
   float *sums, *peak;  // [rows][stride], [rows]
 
-  static int stride(const Layer& layer) { return round_up(layer.dim, kLanes) + kLanes; }
+  static int stride(const Layer& layer) { return round_up(layer.values(), kLanes) + kLanes; }
   static int64_t floats(int64_t rows, int stride) { return rows * (stride + 1); }
   static Partial at(float* place, int64_t rows, int stride) { return {place, place + rows * stride}; }
 };
@@ -42,7 +43,7 @@ void merge(Partial into, int to, Partial part, int from, int stride) {
 
 // Places in the working memory of a call: own pages, parts, then what each member has for itself.
 struct Places {
-  int64_t parts, member, member_bytes, q, scores, widened, total, part;
+  int64_t parts, member, member_bytes, q, scores, widened, turned, total, part;
 
   Places(const Layer& layer, const Tiles& tiles, int64_t own_bytes) {
     int stride = Partial::stride(layer);
@@ -51,7 +52,8 @@ struct Places {
     q = 0;
     scores = q + whole_lines((int64_t)tiles.max_rows * round_up(layer.dim, 2) * 4);
     widened = scores + (int64_t)tiles.max_rows * kScoreStride * 4;
-    total = widened + whole_lines((int64_t)kPanelKeys * layer.dim * sizeof(BFloat16) + kLine);
+    turned = widened + whole_lines((int64_t)kPanelKeys * layer.dim * sizeof(BFloat16) + kLine);
+    total = turned + whole_lines(layer.shares() ? (int64_t)kPanelKeys * layer.value_dim * sizeof(float) + kLine : 0);
     part = total + whole_lines(Partial::floats(tiles.max_rows, stride) * 4);
     member_bytes = part + part - total + kLine;
   }
@@ -68,16 +70,18 @@ template <class T, class S> class Attention {
   Attention(const Layer& layer, const Plan& plan, const Cache* cache, const Tensors& tensors, const Tiles& tiles,
             const Places& places, char* scratch, int rank)
       : layer_(layer), plan_(plan), tensors_(tensors), tiles_(tiles), pages_(layer, plan, cache, scratch),
-        stride_(Partial::stride(layer)), scaled_(pages_.form == kScaledInt8),
-        plain_(!layer.soft_cap && !layer.alibi && layer.scale > 0 && !scaled_) {
+        stride_(Partial::stride(layer)), values_of_(layer.values()), shared_(layer.shares()),
+        scaled_(pages_.form == kScaledInt8),
+        plain_(!layer.soft_cap && !layer.alibi && !layer.biases && layer.scale > 0 && !scaled_) {
     const bool floats = pages_.form == kE4M3 || pages_.form == kE5M2;
     scale_ = floats ? layer.scale * layer.key_scale : layer.scale;
-    value_factor_ = floats ? layer.value_scale : 1.0f;
+    value_factor_ = !floats ? 1.0f : shared_ ? layer.key_scale : layer.value_scale;
     char* own = scratch + places.member + rank * places.member_bytes;
     parts_ = Partial::at((float*)(scratch + places.parts), tiles.parts, stride_);
     q_ = (Input*)(own + places.q);
     scores_ = (float*)(own + places.scores);
     widened_ = (BFloat16*)(own + places.widened);
+    turned_ = (Line*)(own + places.turned);
     total_ = Partial::at((float*)(own + places.total), tiles.max_rows, stride_);
     part_ = Partial::at((float*)(own + places.part), tiles.max_rows, stride_);
   }
@@ -151,11 +155,13 @@ template <class T, class S> class Attention {
     std::fill_n(to.peak, tiles_.rows(tile), kMinusInfinity);
     for (int start = seen.first / kPanelKeys * kPanelKeys; start < seen.last; start += kPanelKeys) {
       const Span panel = {std::max(seen.first - start, 0), std::min(seen.last - start, kPanelKeys)};
-      look_ahead_to_values(tile, start, panel);
+      if (shared_) look_ahead_to_keys(tile, start + kPanelKeys, all.last);
+      else look_ahead_to_values(tile, start, panel);
       if (scaled_) read_scales(tile, start, panel);
       score_panel(tile, start, panel);
       for (int r = 0; r < tiles_.rows(tile); ++r) soften_row(tile, r, start, panel, to);
-      look_ahead_to_keys(tile, start + kPanelKeys, all.last);
+      if (shared_) turn_keys(tile, start, panel);
+      else look_ahead_to_keys(tile, start + kPanelKeys, all.last);
       weigh_panel(tile, start, panel, to.sums);
     }
   }
@@ -166,16 +172,24 @@ template <class T, class S> class Attention {
     if constexpr (kCoded)
       widen_blocks(start, panel, [&](int at) { return pages_.key(tile.request, tile.kv_head, at); });
     for (int n = first / kBlockVectors * kBlockVectors; n < round_up(last + 1, kBlockVectors); ++n) {
-      const int at = std::clamp(n, first, last) * kLanes, slot = pages_.slot(at);
-      if constexpr (kCoded) {
-        const Line* block = widened_ + (int64_t)(at - slot) * layer_.dim;
-        keys_[n] = block + slot * D::kInputs;
-        odd_keys_[n] = block + layer_.dim / D::kInputs * pages_.key_line() + slot;
-      } else {
-        keys_[n] = pages_.key(tile.request, tile.kv_head, start + at);
-        if (layer_.dim % D::kInputs) odd_keys_[n] = pages_.odd_key(tile.request, tile.kv_head, start + at);
-      }
+      const int at = std::clamp(n, first, last) * kLanes;
+      keys_[n] = key_lines(tile, start, at);
+      if (layer_.dim % D::kInputs) odd_keys_[n] = odd_keys(tile, start, at);
     }
+  }
+
+  // Where the lines of the key at `at` of a panel begin; of codes, once its blocks are widened.
+  const Line* key_lines(const Tile& tile, int start, int at) const {
+    const int slot = pages_.slot(at);
+    if constexpr (kCoded) return widened_ + (int64_t)(at - slot) * layer_.dim + slot * D::kInputs;
+    else return pages_.key(tile.request, tile.kv_head, start + at);
+  }
+
+  const Line* odd_keys(const Tile& tile, int start, int at) const {
+    const int slot = pages_.slot(at);
+    if constexpr (kCoded)
+      return widened_ + (int64_t)(at - slot) * layer_.dim + layer_.dim / D::kInputs * pages_.key_line() + slot;
+    else return pages_.odd_key(tile.request, tile.kv_head, start + at);
   }
 
   // What scoring fetches meanwhile: the values of the same keys.
@@ -208,30 +222,51 @@ template <class T, class S> class Attention {
   void score_panel(const Tile& tile, int start, Span panel) {
     const int rows = tiles_.rows(tile);
     find_keys(tile, start, panel);
-    const int64_t line = kLanes * Pages<S>::kPair * sizeof(S);
+    const int64_t line = (shared_ ? pages_.key_line() : kLanes * Pages<S>::kPair) * sizeof(S);
     for (int at = panel.first / kScoreKeys * kScoreKeys; at < panel.last; at += kScoreKeys) {
       const int n = at / kLanes;
       for_row_blocks(rows, [&](auto block, int r) {
         score<D, block>(q_ + r * D::kInputs, rows, keys_ + n, layer_.dim % D::kInputs ? odd_keys_ + n : nullptr,
-                        layer_.dim / D::kInputs, pages_.key_line() / Pages<S>::kPair * D::kInputs,
+                        layer_.dim / D::kInputs, line_of_keys(),
                         scores_ + r * kScoreStride + at, {r ? nullptr : ahead_ + n, line});
       });
     }
   }
 
-  void weigh_panel(const Tile& tile, int start, Span panel, float* sums) {
+  int64_t line_of_keys() const { return pages_.key_line() / Pages<S>::kPair * D::kInputs; }
+
+  // Values that are features of the keys just scored, in lines like others. What is behind the last key is none: an
+  // earlier tenant's.
+  void turn_keys(const Tile& tile, int start, Span panel) {
+    constexpr int kPair = D::kInputs;
+    for (int group = panel.first / kGroup; group * kGroup < panel.last; ++group) {
+      Line* to = turned_ + (int64_t)group * kGroup * values_of_;
+      const Line* odd = layer_.dim % kPair ? odd_keys(tile, start, group * kGroup) : nullptr;
+      turn<kPair>(key_lines(tile, start, group * kGroup), line_of_keys(), layer_.dim, values_of_, odd, to);
+      values_[group] = to;
+    }
+    if (panel.last % kPair == 0) return;
+    Line* last = turned_ + (int64_t)(panel.last - 1) * values_of_;
+    for (int d = 0; d < values_of_; ++d) last[d * kPair + 1] = Line{};
+  }
+
+  void find_values(const Tile& tile, int start, Span panel) {
     if constexpr (kCoded)
       widen_blocks(start, panel, [&](int at) { return pages_.values(tile.request, tile.kv_head, at); });
     for (int group = panel.first / kGroup; group * kGroup < panel.last; ++group) {
       if constexpr (kCoded) values_[group] = widened_ + (int64_t)group * kGroup * layer_.dim;
       else values_[group] = pages_.values(tile.request, tile.kv_head, start + group * kGroup);
     }
+  }
+
+  void weigh_panel(const Tile& tile, int start, Span panel, float* sums) {
+    if (!shared_) find_values(tile, start, panel);
     const int from = panel.first / D::kInputs * D::kInputs;
     const int64_t line = pages_.key_line() * sizeof(S);
     for_row_blocks(tiles_.rows(tile), [&](auto block, int r) {
-      weigh_features<D, block>((const Input*)(scores_ + r * kScoreStride), values_, layer_.dim, from, panel.last,
-                               (int64_t)layer_.dim * D::kInputs, sums + (int64_t)r * stride_, stride_,
-                               {r ? nullptr : ahead_, line});
+      weigh_features<D, block>((const Input*)(scores_ + r * kScoreStride), values_, values_of_, from, panel.last,
+                               (int64_t)values_of_ * D::kInputs, sums + (int64_t)r * stride_, stride_,
+                               {r || shared_ ? nullptr : ahead_, line});
     });
   }
 
@@ -249,7 +284,7 @@ template <class T, class S> class Attention {
     if (shrunk != 1.0f) rescale(sums, stride_ - kLanes, shrunk);
   }
 
-  // What some layers do to scores: soft cap, and a penalty on the distance between key and query.
+  // What some layers do to scores: soft cap, and a penalty on or a bias by the distance between key and query.
   void shape(float* scores, int to, int start, int at, int head) const {
     for (int i = 0; i < to; i += kLanes) {
       Floats x = load(scores + i) * scale_;
@@ -258,6 +293,12 @@ template <class T, class S> class Attention {
       if (layer_.alibi) {
         Ints key = lane_numbers() + (start + i), distance = at > key ? at - key : key - at;
         x -= __builtin_convertvector(distance, Floats) * layer_.alibi[head];
+      }
+      if (layer_.biases) {
+        const float* biases = layer_.biases + (int64_t)head * layer_.distances;
+        for (int lane = 0; lane < kLanes; ++lane) {  // keys behind the query are not seen: any bias will do
+          x[lane] += biases[std::clamp(at - (start + i + lane), 0, layer_.distances - 1)];
+        }
       }
       store(scores + i, x);
     }
@@ -273,8 +314,8 @@ template <class T, class S> class Attention {
       mass = mass * scale + shrink(sink, peak);
     }
     scale = mass == 0.0f ? 0.0f : scale * value_factor_ / mass;
-    T* out = (T*)tensors_.out + ((int64_t)token * layer_.heads + head) * layer_.dim;
-    for_vectors(layer_.dim, [&](int d, int n) { store_up_to(out + d, load(sums + d) * scale, n); });
+    T* out = (T*)tensors_.out + ((int64_t)token * layer_.heads + head) * values_of_;
+    for_vectors(values_of_, [&](int d, int n) { store_up_to(out + d, load(sums + d) * scale, n); });
   }
 
   const Layer& layer_;
@@ -282,13 +323,15 @@ template <class T, class S> class Attention {
   const Tensors& tensors_;
   const Tiles& tiles_;
   const Pages<S> pages_;
-  const int stride_;
+  const int stride_, values_of_;  // features of a value, and of an output
+  const bool shared_;  // values are features of keys
   const bool scaled_;  // each key and value has a scale of its own
   const bool plain_;   // scores are only scaled, and all alike
   float scale_, value_factor_;
   Input* q_;           // [pairs][rows][pair]
   float* scores_;      // [rows][kScoreStride]; weights take their place
   BFloat16* widened_;  // keys, then values of a panel, [kPanelKeys * dim]
+  Line* turned_;       // values of a panel that are features of its keys
   Partial parts_, total_, part_;
   float key_scales_[kPanelKeys], value_scales_[kPanelKeys];
   const Line *keys_[kPanelKeys / kLanes], *odd_keys_[kPanelKeys / kLanes], *values_[kPanelKeys / kGroup];

@@ -12,10 +12,16 @@ struct Layer {
   int32_t heads, kv_heads, dim;
   int32_t window;  // keys a token sees, itself included; 0: all
   int32_t causal;
+  int32_t distances;  // of biases
+  int32_t value_dim;  // values are so many first features of keys; 0: they lie on their own, with dim features
   float scale, soft_cap;  // soft_cap 0: none
   const float *sinks, *alibi;  // [heads] or null
+  const float* biases;  // [heads, distances] or null: by how far a key is before its query
   float key_scale, value_scale;  // what a code of one stands for in a cache of 8-bit floats
   int64_t key_offset, value_offset;  // within a page
+
+  bool shares() const { return value_dim != 0; }
+  int values() const { return value_dim ? value_dim : dim; }  // features of values and of outputs
 };
 
 struct Plan {
@@ -30,7 +36,7 @@ struct Cache {
 };
 
 struct Tensors {
-  const void *q, *k, *v;  // [tokens, heads, dim]; k and v null: only read the cache
+  const void *q, *k, *v;  // [tokens, heads, dim]; k and v null: only read the cache; v null too where k has the values
   void* out;
   int64_t q_stride, k_stride, v_stride;
 };

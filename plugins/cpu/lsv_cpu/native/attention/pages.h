@@ -2,7 +2,8 @@
 // K [dim / pair][block][pair] (and behind it [block], the last features of an odd dim), V [block / pair][dim][pair]. A
 // pair are consecutive features of a key, or values of consecutive tokens: as many as fill 4 bytes, or two codes. So both
 // are read in lines of Dot<T>::weights; scores need no sums across lanes, and weights of consecutive keys meet their
-// values. Behind V int8 has the scales [block] of each KV head's keys, then those of its values.
+// values. Behind V int8 has the scales [block] of each KV head's keys, then those of its values. Layers whose values are
+// features of keys have no V blocks, and no scales of these.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace lsv {
 
-constexpr int kMaxDim = 512;
+constexpr int kMaxDim = 576;
 
 // S: what is stored, the tensors' own type or Code.
 template <class S> class Pages {
@@ -27,12 +28,12 @@ template <class S> class Pages {
   Pages(const Layer& layer, const Plan& plan, const Cache* cache, void* own)
       : form(cache ? cache->form : kAsTensors), block(cache ? cache->block : kOwnBlock), layer_(layer), plan_(plan),
         dim_(layer.dim), shift_(__builtin_ctz(block)), tables_(cache ? plan.tables : nullptr),
-        data_(cache ? (S*)cache->data : (S*)own), page_(cache ? cache->page : 2ll * layer.kv_heads * dim_ * kOwnBlock),
+        data_(cache ? (S*)cache->data : (S*)own), page_(cache ? cache->page : (int64_t)halves(layer) * layer.kv_heads * dim_ * kOwnBlock),
         key_offset_(cache ? layer.key_offset : 0), value_offset_(cache ? layer.value_offset : page_ / 2) {}
 
   static int64_t own_bytes(const Layer& layer, const Plan& plan) {
     int64_t pages = plan.starts[plan.requests] / kOwnBlock + plan.requests;
-    return 2 * pages * layer.kv_heads * layer.dim * kOwnBlock * sizeof(S);
+    return halves(layer) * pages * layer.kv_heads * layer.dim * kOwnBlock * sizeof(S);
   }
 
   const int form, block;
@@ -56,7 +57,7 @@ template <class S> class Pages {
   // The scales of int8 at `at`; those of the tokens after it in the block follow.
   float* key_scales(int request, int kv_head, int at) const { return scales(request, kv_head, at); }
   float* value_scales(int request, int kv_head, int at) const {
-    return scales(request, kv_head, at) + (int64_t)layer_.kv_heads * block;
+    return scales(request, kv_head, at) + (layer_.shares() ? 0 : (int64_t)layer_.kv_heads * block);
   }
 
   template <class T> void write_key(int request, int kv_head, int at, const T* k) const {
@@ -71,6 +72,7 @@ template <class S> class Pages {
   // Writes the values of a token of the step, at position `at`. A pair is written whole when its first token comes: with
   // zeros beside it if the second is not in the step, since what an earlier tenant left there must not enter sums.
   template <class T> void write_values(int request, int kv_head, int at, const Tensors& tensors, int token) const {
+    if (layer_.shares()) return;
     const T* v = (const T*)tensors.v + token * tensors.v_stride + (int64_t)kv_head * dim_;
     if (at % kPair && token != plan_.starts[request]) return;
     const int count = at % kPair || token + 1 == plan_.starts[request + 1] ? 1 : kPair;
@@ -91,6 +93,8 @@ template <class S> class Pages {
 
  private:
   static constexpr int kOwnBlock = 64;
+
+  static int halves(const Layer& layer) { return layer.shares() ? 1 : 2; }
 
   // A head's row in the form it is stored in; the scale that int8 gives it.
   template <class T> float store(const T* from, float scale, S* to) const {
@@ -114,7 +118,7 @@ template <class S> class Pages {
   }
 
   float* scales(int request, int kv_head, int at) const {
-    int64_t behind = value_offset_ + (int64_t)layer_.kv_heads * block * dim_;
+    int64_t behind = (layer_.shares() ? key_offset_ : value_offset_) + (int64_t)layer_.kv_heads * block * dim_;
     return (float*)(page(request, at) + behind) + (int64_t)kv_head * block + slot(at);
   }
 
