@@ -19,9 +19,11 @@ class Arena:
         self._left = torch.empty(0, dtype=torch.uint8)
 
     def take(self, size: int) -> torch.Tensor:
-        """uint8 [size], not initialised."""
+        """uint8 [size], not initialised. What is as large as a chunk is one, and freed by itself."""
+        if size >= _CHUNK:
+            return _make_chunk(size)
         if size > len(self._left):
-            self._left = _make_chunk(max(size, _CHUNK))
+            self._left = _make_chunk(_CHUNK)
         taken = self._left[:size]
         self._left = self._left[-(-size // _ALIGNED) * _ALIGNED :]
         return taken

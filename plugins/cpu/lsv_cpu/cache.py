@@ -2,7 +2,8 @@
 
 One tensor [pages, elements of a page]. A page holds a block of every layer of the group that owns it, layer by layer:
 the keys of all KV heads, then their values. A pair, of features in keys and of tokens in values, fills 4 bytes, or is
-two codes. After them int8 has the scales of all keys, then of all values.
+two codes. After them int8 has the scales of all keys, then of all values. Where values are features of keys there are
+keys alone, and their scales.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class KVCache:
     """Those of recurrent layers, uint8 [pages, bytes] each."""
 
     @property
+    def memory(self) -> tuple[torch.Tensor]:
+        """All of it, uint8 [pages, bytes]."""
+        return (self.pages.view(torch.uint8),)
+
+    @property
     def pair(self) -> int:
         return 2 if self.dtype in FORMS else 4 // self.dtype.itemsize
 
@@ -57,11 +63,15 @@ class KVCache:
         return values.unflatten(2, (self.block_size // self.pair, layer.head_dim, self.pair))
 
     def scales(self, layer: AttentionLayer) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-        """For int8 those of keys and of values, float32 [pages, kv_heads, block] each, views."""
+        """For int8 those of keys and of values, float32 [pages, kv_heads, block] each, views; the same ones of a layer
+        whose values are features of keys.
+        """
         if self.dtype != torch.int8:
             return None, None
-        first, size = self.start(layer) + 2 * self.half(layer), layer.kv_heads * self.block_size * 4
-        keys, values = (self._heads(layer, at, size).view(torch.float32) for at in (first, first + size))
+        shared, size = layer.value_dim is not None, layer.kv_heads * self.block_size * 4
+        first = self.start(layer) + (1 if shared else 2) * self.half(layer)
+        places = (first, first if shared else first + size)
+        keys, values = (self._heads(layer, at, size).view(torch.float32) for at in places)
         return keys, values
 
     def key_order(self, head_dim: int) -> torch.Tensor:

@@ -42,9 +42,12 @@ class NativeExperts(Kernel):
     ``lsv.nn.moe.Router`` itself is computed in the same call. Any other router is asked, and what it chooses computed.
     """
 
-    def __init__(self, module: MoE, spec: OpSpec) -> None:
+    keeps_parts = True
+
+    def __init__(self, module: MoE, spec: OpSpec, *, routes: bool = True) -> None:
+        """With ``routes`` false, the router is always asked."""
         self._module, self._library = module, selected_library()
-        self.routes = type(module.router) is Router
+        self.routes = routes and type(module.router) is Router
         for part in module.router.modules():
             if isinstance(part, Linear) and why_not_panels(part.spec()) is None:
                 use_panels(part)
@@ -75,9 +78,13 @@ class NativeExperts(Kernel):
             y = self._run(x, None, None)
         else:
             weights, experts = module.router(x)
-            self.record.top = experts.shape[1]
-            y = self._run(x, weights.contiguous(), experts.contiguous())
+            y = self.compute(x, weights, experts)
         return y if module.communicator is None else module.communicator.all_reduce(y)
+
+    def compute(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """What the chosen experts make of x [T, hidden], weighed: weights and ids [T, top] -> [T, hidden]."""
+        self.record.top = experts.shape[1]
+        return self._run(x, weights.contiguous(), experts.contiguous())
 
     def _run(self, x: torch.Tensor, weights: torch.Tensor | None, experts: torch.Tensor | None) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -102,6 +109,28 @@ class NativeExperts(Kernel):
             self._library.lsv_operand_sizes(ctypes.byref(linear), ctypes.byref(sizes))
             most.unit, most.spare = max(most.unit, sizes.unit), max(most.spare, sizes.spare)
         return most
+
+
+class NativeSpreadExperts(Kernel):
+    """Experts of which this rank has some: only the pairs of a token with one of these are computed."""
+
+    def __init__(self, module: MoE, spec: OpSpec) -> None:
+        self._module, self._experts = module, NativeExperts(module, spec, routes=False)
+
+    def pack(self) -> None:
+        self._experts.pack()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        module = self._module
+        weights, experts = module.router(x)
+        numbers = experts - module.first
+        rows, places = ((numbers >= 0) & (numbers < len(module.experts))).nonzero(as_tuple=True)
+        y = torch.zeros(x.shape, dtype=torch.float32)
+        if len(rows):
+            made = self._experts.compute(x[rows], weights[rows, places, None], numbers[rows, places, None])
+            y.index_add_(0, rows, made.float())
+        total = y.to(x.dtype)
+        return total if module.communicator is None else module.communicator.all_reduce(total)
 
 
 def why_not_experts(spec: OpSpec) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 
+from lsv.adapters.slots import AdapterSlots
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE
@@ -14,7 +16,9 @@ from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, Kernel
 from lsv_cpu import native
+from lsv_cpu.adapters import NativeAdapters, describe_tokens
 from lsv_cpu.attention import CpuAttention, HeadTurnRecord, LayerRecord
+from lsv_cpu.communicator import SharedCommunicator
 from lsv_cpu.experts import NativeExperts, why_not_experts
 from lsv_cpu.kernels import RmsNorm, Rotate, selected_library
 from lsv_cpu.linear import LinearRecord, PanelMLP, use_panels, why_not_gated
@@ -24,6 +28,9 @@ class NormRecord(ctypes.Structure):
     """``Norm`` of native/gemm/gemm.h."""
 
     _fields_ = [("weight", ctypes.c_void_p), ("eps", ctypes.c_float)]
+
+
+_ADAPTED = ("adapters_qkv", "adapters_projection", "adapters_gate_up", "adapters_down")
 
 
 class DecoderLayerRecord(ctypes.Structure):
@@ -36,7 +43,8 @@ class DecoderLayerRecord(ctypes.Structure):
         ("attention", LayerRecord),
         ("turn", HeadTurnRecord),
         ("kind", ctypes.c_int32),
-        ("experts", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("experts", "ranks", "projection_bias", "down_bias")),
+        *((name, ctypes.c_void_p) for name in _ADAPTED),
     ]
 
 
@@ -47,7 +55,8 @@ class FusedLayer(Kernel):
     """``lsv.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one. They run instead
-    of it with another attention backend or without a cache.
+    of it with another attention backend, without a cache, where ranks exchange results by other means than shared
+    memory, and in steps with adapters that are not added natively.
     """
 
     def __init__(self, module: DecoderLayer, spec: OpSpec) -> None:
@@ -55,6 +64,9 @@ class FusedLayer(Kernel):
         self._module, self._library = module, selected_library()
         self._qkv, self._projection = use_panels(attn.qkv.linear), use_panels(attn.out.linear)
         self._mlp = _use_native(module.mlp)
+        ranks = attn.out.communicator
+        self._ranks = ranks if isinstance(ranks, SharedCommunicator) else None
+        self._elsewhere = ranks is not self._ranks
         for norm in (module.before_attn, module.before_mlp, attn.q_norm, attn.k_norm):
             if norm is not None:
                 norm.use(RmsNorm(norm, norm.spec()))
@@ -62,6 +74,10 @@ class FusedLayer(Kernel):
             attn.rope.use(Rotate(attn.rope, attn.rope.spec()))
         self._record = DecoderLayerRecord()
         self._cache: object = None
+        self._adapted = True
+        """Whether all that adapters add is added natively, but for experts."""
+        self._kind = _NOTHING
+        self._routed = module.mlp.adapters if isinstance(module.mlp, MoE) else None
 
     def pack(self) -> None:
         """Called once the parts have packed their weights."""
@@ -83,30 +99,55 @@ class FusedLayer(Kernel):
             table=attn.rope.table.data_ptr(),
             rotary=attn.rope.rope.rotary_dim,
         )
+        if self._ranks is not None:
+            record.ranks = self._ranks.address
+            record.projection_bias = _address_of(attn.out.bias)
+            if record.kind == _GATED_MLP:
+                record.down_bias = _address_of(self._module.mlp.down.bias)
+        self._kind = record.kind
+        linears = [attn.qkv, attn.out]
+        if isinstance(self._module.mlp, GatedMLP):
+            linears += [self._module.mlp.gate_up, self._module.mlp.down]
+        for name, linear in zip(_ADAPTED, linears, strict=False):
+            kernel = linear.adapters.kernel if isinstance(linear.adapters, AdapterSlots) else None
+            if isinstance(kernel, NativeAdapters):
+                setattr(record, name, ctypes.addressof(kernel.record))
+            elif linear.adapters is not None:
+                self._adapted = False
         self._address = ctypes.addressof(record)
         self._cache = None  # loading weights also sets the scales of the attention layer's cache
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         backend = step.backend
-        if not isinstance(backend, CpuAttention) or step.cache is None:
+        if not isinstance(backend, CpuAttention) or step.cache is None or self._elsewhere:
             return self._module.reference(x, step)
-        if step.cache is not self._cache:
+        tokens: Any = None
+        if step.adapters is not None:
+            if not self._adapted:
+                return self._module.reference(x, step)
+            tokens = ctypes.byref(describe_tokens(step.adapters))
+        cache = backend.cache_record(step.cache)
+        if cache is not self._cache:  # the record stands for the cache, which nobody is to keep for us
             self._record.attention = backend.layer_record(self._module.attn.layer, step.cache)
-            self._cache = step.cache
+            self._cache = cache
         x = x.contiguous()
         out = torch.empty_like(x)
+        self._record.kind = kind = _NOTHING if self._routed is not None and self._routed.adds else self._kind
         status = self._library.lsv_layer(
             self._address,
             ctypes.addressof(step.attention[self._module.attn.layer.group].record),
-            ctypes.addressof(backend.cache_record(step.cache)),
+            ctypes.addressof(cache),
+            tokens,
             step.positions.data_ptr(),
             x.shape[0],
             x.data_ptr(),
             out.data_ptr(),
         )
-        if status:
+        if self._ranks is not None:
+            self._ranks.check(status)
+        elif status:
             raise native.refusal(status)
-        if self._record.kind == _NOTHING:
+        if kind == _NOTHING:
             out += self._module.mlp(self._module.before_mlp(out))
         return out
 
@@ -122,14 +163,16 @@ def _use_native(mlp: Bindable) -> PanelMLP | NativeExperts:
     return kernel
 
 
+def _address_of(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 def _describe(norm: RMSNorm) -> NormRecord:
     return NormRecord(norm.weight.data_ptr(), norm.eps)
 
 
 def why_not_fused(spec: OpSpec) -> str | None:
     """None, or why a decoder layer can't be a single call."""
-    if "reduce" in spec.flags:
-        return "is sharded over ranks, which exchange results in the middle of a layer"
     if "moe" in spec.flags:
         return why_not_experts(spec)
     if "gated_mlp" not in spec.flags:

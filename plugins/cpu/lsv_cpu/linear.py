@@ -11,7 +11,7 @@ import torch
 
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, Kernel, LoadKernel
+from lsv.ops import Bindable, GatedKernel, Kernel, LoadKernel
 from lsv.weights.quantizer import Linear
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import selected_library, why_not_native
@@ -19,6 +19,10 @@ from lsv_cpu.rounding import RoundInt4, RoundInt8
 
 GATES: Mapping[str, int] = {"silu": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "relu": 4}
 """``Gate`` of native/gemm/gemm.h by the name of an activation."""
+
+
+_PANEL = 32
+"""``kPanel`` of native/gemm/gemm.h."""
 
 
 class LinearRecord(ctypes.Structure):
@@ -29,6 +33,7 @@ class LinearRecord(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("outputs", "inputs")),
         *((name, ctypes.c_void_p) for name in ("panels", "scales", "sums", "bias", "table", "order")),
         *((name, ctypes.c_int32) for name in ("bits", "offset")),
+        *((name, ctypes.c_void_p) for name in ("added", "adapted", "rescaled", "rescale")),
     ]
 
 
@@ -86,7 +91,7 @@ ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": Rou
 """Kernels that quantise weights while they are loaded; layers that do so have the op as a child module."""
 
 
-class PanelLinear(Kernel):
+class PanelLinear(GatedKernel):
     """``x @ weight.T + bias`` over packed panels. With a ``gate`` half of the outputs are gate and half are up, and the
     result is ``activation(gate) * up``.
     """
@@ -100,6 +105,9 @@ class PanelLinear(Kernel):
         for child in module.children():
             if isinstance(child, Bindable) and child.op in ROUNDING:
                 child.use(ROUNDING[child.op](child, child.spec()))
+
+    def takes(self, name: str) -> bool:
+        return (self._module.format, name) == ("plain", "weight")
 
     def pack(self) -> None:
         layer, library = self._module.layer, self._library
@@ -125,12 +133,30 @@ class PanelLinear(Kernel):
         self.record, self._held = record, (bias, stored.values, stored.order)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._multiply(self.record, x, self._width)
+
+    def ungated(self, x: torch.Tensor) -> torch.Tensor:
+        """The product of a layer with a gate before that: all gates, then all ups [..., outputs].
+
+        Without a gate its panels are those of a layer whose outputs are 16 gates and 16 ups by turns.
+        """
+        if not self._gate:
+            return self.forward(x)
+        width = self._library.lsv_panels(ctypes.byref(self.record)) * _PANEL
+        record = LinearRecord.from_buffer_copy(self.record)
+        record.gate, record.outputs, record.bias = 0, width, None
+        turns = self._multiply(record, x, width).unflatten(-1, (-1, 2, _PANEL // 2))
+        both = turns.transpose(-2, -3).flatten(-2)[..., : self._width].flatten(-2)
+        bias = self._held[0]
+        return both if bias is None else both + bias
+
+    def _multiply(self, record: LinearRecord, x: torch.Tensor, width: int) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        out = torch.empty((*x.shape[:-1], self._width), dtype=x.dtype)
+        out = torch.empty((*x.shape[:-1], width), dtype=x.dtype)
         status = self._library.lsv_linear(
-            ctypes.byref(self.record), rows.data_ptr(), rows.stride(0), rows.shape[0], out.data_ptr()
+            ctypes.byref(record), rows.data_ptr(), rows.stride(0), rows.shape[0], out.data_ptr()
         )
         if status:
             raise native.refusal(status)
@@ -143,7 +169,9 @@ class PanelLinear(Kernel):
 
 
 class PanelMLP(Kernel):
-    """``lsv.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored."""
+    """``lsv.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored, unless adapters add
+    to them.
+    """
 
     def __init__(self, module: GatedMLP, spec: OpSpec) -> None:
         self._module = module
@@ -154,7 +182,11 @@ class PanelMLP(Kernel):
         down.use(self.down)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._module.down(self.gate_up.forward(x))
+        module = self._module
+        adapters = module.gate_up.adapters
+        if adapters is None or not adapters.adds:
+            return module.down(self.gate_up.forward(x))  # type: ignore[no-any-return]
+        return module.down(module.act(adapters.add(self.gate_up.ungated(x), x)))  # type: ignore[no-any-return]
 
 
 def use_panels(linear: Any) -> PanelLinear:

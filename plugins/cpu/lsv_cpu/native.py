@@ -77,11 +77,14 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_inputs_padded": (_INT64, [_POINTER]),
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
     "lsv_unpack_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
-    "lsv_layer": (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
+    "lsv_layer": (_INT, [*[_POINTER] * 5, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),
     "lsv_operand_sizes": (None, [_POINTER, _POINTER]),
     "lsv_experts": (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64, _POINTER]),
+    "lsv_sum_ranks": (_INT, [_POINTER, _INT, _POINTER, _INT64, _POINTER]),
+    "lsv_gather_ranks": (_INT, [_POINTER, _POINTER, _INT64, _POINTER]),
+    "lsv_add_adapters": (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64]),
     "lsv_linear": (_INT, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
 }
 """Result and argument types of the functions that every build has."""

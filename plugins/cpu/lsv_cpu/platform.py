@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
 from lsv.platform import Budget, Communicator, Device, Group, Memory, Platform
+from lsv.processes.shared import SUPPORTED
 from lsv_cpu.cores import Share, share_cores
 from lsv_cpu.machine import Machine
 
@@ -116,11 +117,21 @@ class CpuDevice(Device):
             trim(0)
 
     def communicator(self, group: Group) -> Communicator | None:
+        """Memory that the ranks share, where they meet at a file and there is native code; else sockets.
+
+        Stages wait for each other for as long as one of them computes, so they sleep at a socket: in shared memory,
+        which is for ranks that come at about the same time, they would spin, and take the cores of who has work.
+        """
         if group.size == 1:
             return None
-        from lsv.devices.collectives import BackendCommunicator, gloo
+        from lsv.devices.collectives import BackendCommunicator, gloo_for
+        from lsv_cpu import native
+        from lsv_cpu.communicator import SharedCommunicator
 
-        return BackendCommunicator(group, gloo, self.torch_device)
+        library = native.library() if SUPPORTED and group.axis != "pp" and group.address.startswith("/") else None
+        if library is None:
+            return BackendCommunicator(group, gloo_for(group), self.torch_device)
+        return SharedCommunicator(group, library)
 
     def close(self) -> None:
         cores, threads = self._before

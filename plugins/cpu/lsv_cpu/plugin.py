@@ -17,6 +17,7 @@ _PANELS = lazy("lsv_cpu.linear:why_not_panels")
 _GATED = lazy("lsv_cpu.linear:why_not_gated")
 _EXPERTS = lazy("lsv_cpu.experts:why_not_experts")
 _FUSED = lazy("lsv_cpu.layer:why_not_fused")
+_ADAPTERS = lazy("lsv_cpu.adapters:why_not_adapters")
 _TIED = lazy("lsv_cpu.embed:why_not_tied")
 
 
@@ -36,13 +37,15 @@ def lsv_attention() -> Iterable[AttentionOffer]:
 
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
-    yield KernelOffer("layer", "cpu", "lsv_cpu.layer:FusedLayer", _FUSED, row_invariant=True)
+    yield KernelOffer("layer", "cpu", "lsv_cpu.layer:FusedLayer", _FUSED, row_invariant=True, adapters=True)
     yield KernelOffer("linear", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
     yield KernelOffer("linear.int8", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
     yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
     yield KernelOffer("linear.coded", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
-    yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _GATED, row_invariant=True)
+    yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _GATED, row_invariant=True, adapters=True)
+    yield KernelOffer("lora.add", "cpu", "lsv_cpu.adapters:NativeAdapters", _ADAPTERS, row_invariant=True)
     yield KernelOffer("moe", "cpu", "lsv_cpu.experts:NativeExperts", _EXPERTS, row_invariant=True)
+    yield KernelOffer("moe.spread", "cpu", "lsv_cpu.experts:NativeSpreadExperts", _EXPERTS, row_invariant=True)
     yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _TIED, row_invariant=True)
     yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _NATIVE, row_invariant=True)
     yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _NATIVE, row_invariant=True)

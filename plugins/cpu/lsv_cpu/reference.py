@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, Int32s
+from lsv.attention import AttentionLayer, Int32s, values_of
 from lsv_cpu.cache import KVCache
 from lsv_cpu.codes import FORMS, decode, encode
 
@@ -23,19 +23,18 @@ def attend(
     tables: Int32s,
 ) -> torch.Tensor:
     """``AttentionBackend.attend``; the last three as in ``CpuAttentionPlan``."""
-    if cache is not None and k is not None and v is not None:
+    if cache is not None and k is not None:
         write(k, v, layer, cache, starts, context, tables)
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = torch.empty(*q.shape[:2], layer.value_dim or layer.head_dim, dtype=q.dtype)
     for request, table in enumerate(tables):
         tokens = slice(int(starts[request]), int(starts[request + 1]))
         length, query = int(context[request]), tokens.stop - tokens.start
         positions = np.arange(length - query, length)
         if cache is None:
             assert k is not None, "without a cache there must be keys"
-            assert v is not None, "without a cache there must be values"
-            keys, values = k[tokens], v[tokens]
+            keys, values = k[tokens], values_of(k, v, layer)[tokens]
         else:
-            keys, values = _read(layer, cache, table, length)
+            keys, values = read(layer, cache, table, length)
         for first in range(0, query, _QUERIES):
             piece = slice(tokens.start + first, min(tokens.start + first + _QUERIES, tokens.stop))
             at = torch.from_numpy(positions[first : first + _QUERIES])
@@ -45,7 +44,7 @@ def attend(
 
 def write(
     k: torch.Tensor,
-    v: torch.Tensor,
+    v: torch.Tensor | None,
     layer: AttentionLayer,
     cache: KVCache,
     starts: Int32s,
@@ -57,12 +56,12 @@ def write(
         tokens = slice(int(starts[request]), int(starts[request + 1]))
         length = int(context[request])
         positions = np.arange(length - (tokens.stop - tokens.start), length)
-        _write(k[tokens], v[tokens], layer, cache, table, positions)
+        _write(k[tokens], None if v is None else v[tokens], layer, cache, table, positions)
 
 
 def _write(
     k: torch.Tensor,
-    v: torch.Tensor,
+    v: torch.Tensor | None,
     layer: AttentionLayer,
     cache: KVCache,
     table: Int32s,
@@ -71,30 +70,41 @@ def _write(
     pages = torch.from_numpy(table[positions // cache.block_size].astype(np.int64))[:, None]
     places = torch.from_numpy(positions % cache.block_size)
     heads = torch.arange(layer.kv_heads)
-    if cache.dtype in FORMS:
-        found = (encode(k, cache.dtype, layer.key_scale), encode(v, cache.dtype, layer.value_scale))
-        (k, key_scales), (v, value_scales) = found
-        for into, scales in zip(cache.scales(layer), (key_scales, value_scales), strict=True):
-            if into is not None and scales is not None:
-                into[pages, heads, places[:, None]] = scales
+    key_scales, value_scales = cache.scales(layer)
+
+    def coded(x: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
+        if cache.dtype not in FORMS:
+            return x
+        codes, scales = encode(x, cache.dtype, scale)
+        if kept is not None and scales is not None:
+            kept[pages, heads, places[:, None]] = scales
+        return codes
+
     cells = cache.key_order(layer.head_dim)[places]
-    cache.keys(layer)[pages[..., None], heads[:, None], cells[:, None]] = k
-    pair = cache.pair
+    cache.keys(layer)[pages[..., None], heads[:, None], cells[:, None]] = coded(k, layer.key_scale, key_scales)
+    if v is None:
+        return
+    pair, v = cache.pair, coded(v, layer.value_scale, value_scales)
     cache.values(layer)[pages, heads, places[:, None] // pair, :, places[:, None] % pair] = v
 
 
-def _read(layer: AttentionLayer, cache: KVCache, table: Int32s, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def read(layer: AttentionLayer, cache: KVCache, table: Int32s, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [length, kv_heads, head_dim] of one request."""
     pages = torch.from_numpy(table[: -(-length // cache.block_size)].astype(np.int64))
+    key_scales, value_scales = cache.scales(layer)
+
+    def real(stored: torch.Tensor, scale: float, scales: torch.Tensor | None) -> torch.Tensor:
+        if cache.dtype not in FORMS:
+            return stored[:length]
+        scales = None if scales is None else scales[pages].transpose(1, 2).flatten(0, 1)
+        return decode(stored.contiguous(), cache.dtype, scale, scales)[:length]
+
     keys = cache.keys(layer)[pages][:, :, cache.key_order(layer.head_dim)].transpose(1, 2).flatten(0, 1)
+    keys = real(keys, layer.key_scale, key_scales)
+    if layer.value_dim is not None:
+        return keys, keys[..., : layer.value_dim]
     values = cache.values(layer)[pages].permute(0, 2, 4, 1, 3).flatten(0, 2)
-    if cache.dtype in FORMS:
-        key_scales, value_scales = (
-            None if scales is None else scales[pages].transpose(1, 2).flatten(0, 1) for scales in cache.scales(layer)
-        )
-        keys = decode(keys.contiguous(), cache.dtype, layer.key_scale, key_scales)
-        values = decode(values.contiguous(), cache.dtype, layer.value_scale, value_scales)
-    return keys[:length], values[:length]
+    return keys, real(values, layer.value_scale, value_scales)
 
 
 def _attend_densely(
@@ -109,6 +119,9 @@ def _attend_densely(
     if layer.alibi is not None:
         slopes = layer.alibi.float().view(layer.kv_heads, -1, 1, 1)
         scores = scores - slopes * distance.abs()
+    if layer.biases is not None:
+        biases = layer.biases.float()[:, distance.clamp(0, layer.biases.shape[1] - 1)]
+        scores = scores + biases.unflatten(0, (layer.kv_heads, -1))
     visible = _visible(distance, layer)
     scores = scores.masked_fill(~visible, -torch.inf)
     if layer.sinks is not None:

@@ -19,6 +19,7 @@ def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = os.environ.get("LSV_CPU_ISA", "auto")
     if wanted == "amx" and "amx" not in Machine().instruction_sets():
         wanted = "amx_emulated"
+    monkeypatch.delenv("LSV_CPU_ISA", raising=False)  # engines would ask the machine for it
     if wanted != "auto":
         monkeypatch.setattr(native, "resolve_isa", lambda isa: wanted if isa == "auto" else isa)
 

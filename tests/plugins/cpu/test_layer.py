@@ -25,6 +25,7 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}
 
 
 def make(path: Path, family: str, dtype: str) -> Declared:
+    """``family`` is that of a model's own code, or ``transformers``."""
     declared, ops = load_bound(engine_config(path, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin), "cpu")
     assert ops["layer"] == "lsv_cpu.layer:FusedLayer"
     return declared
@@ -40,6 +41,14 @@ def test_logits_are_those_of_the_plain_model(family: str, dtype: str, tmp_path: 
     checkpoint = tiny(family, tmp_path)
     plain = load(engine_config(checkpoint, family, dtype=dtype), catalog_of(plugin, lsv_models.plugin))
     check_kernels(paged(make(checkpoint, family, dtype)), plain, "mixed", TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3"])
+def test_layers_of_transformers_models_are_the_same_call(family: str, tmp_path: Path, device: Device) -> None:
+    checkpoint = tiny(family, tmp_path)
+    own, adapted = (run_schedule(paged(make(checkpoint, name, "bfloat16")), SCHEDULES["mixed"])
+                    for name in (family, "transformers"))  # fmt: skip
+    assert all(torch.equal(adapted[sequence], logits) for sequence, logits in own.items())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -36,6 +36,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name in native.SIGNATURES:
         (folder / f"{name}.cpp").write_text(f'extern "C" void {name}() {{}}\n')
+    (folder / "ready.cpp").write_text('extern "C" int lsv_amx_ready() { return 1; }\n')
     monkeypatch.setattr(native, "_SOURCES", folder)
     return folder
 

@@ -125,6 +125,20 @@ def test_edited_rows_get_the_plain_path_s_tokens(dtype: torch.dtype, team: int) 
 
 
 @DTYPES
+def test_rows_with_nothing_but_forbidden_tokens(dtype: torch.dtype, team: int) -> None:
+    """As grammars make them; some tokens are named twice, and the best are among them."""
+    chance = random.Random(f"forbidden {dtype}")
+    for vocabulary in (5, 1500, 20_000):
+        rows, logits = choices(*(random_row(chance) for _ in range(17))), random_logits(17, vocabulary, 4, dtype)
+        edits = []
+        for row, best in zip(rows, logits.topk(3).indices.tolist(), strict=True):
+            some = [*best, *chance.choices(range(vocabulary), k=chance.choice([0, 1, vocabulary // 4]))]
+            row["edits"] = len(some)
+            edits += [(token, Kind.FORBID, 0.0, 0.0) for token in some]
+        check(logits, rows, np.array(edits, EDIT))
+
+
+@DTYPES
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_rows_that_are_not_finite_fail_alone(dtype: torch.dtype, value: float, team: int) -> None:
     chance = random.Random(7)

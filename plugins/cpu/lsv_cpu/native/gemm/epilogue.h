@@ -31,28 +31,51 @@ template <class T> class Epilogue {
 
   Epilogue(const Linear& linear, Rows out, Rows residual)
       : gate_(linear.gate), width_(linear.gate ? linear.outputs / 2 : linear.outputs), bias_((const T*)linear.bias),
-        out_(out), residual_(residual) {}
+        added_(linear.added), adapted_(linear.adapted), rescaled_(linear.rescaled), rescale_(linear.rescale),
+        outputs_(linear.outputs), out_(out), residual_(residual) {}
 
   // sums: the kPanel products of one row with one panel.
   void store_row(int64_t row, int64_t panel, const Floats* sums) const {
-    if (!gate_) return store_vectors<kVectors>(row, panel * kPanel, sums);
+    const Change change = change_of(row);
+    if (!gate_) return store_vectors<kVectors>(row, panel * kPanel, sums, change);
     Floats gated[kHalf];
     int64_t first = panel * (kPanel / 2);
     for (int i = 0; i < kHalf; ++i) {
       int64_t at = first + i * kLanes;
-      gated[i] = activate(gate_, sums[i] + bias(at)) * (sums[kHalf + i] + bias(at, width_));
+      Floats gate = sums[i] + bias(at), up = sums[kHalf + i] + bias(at, width_);
+      if (change.added && left(at)) {
+        gate = changed(gate, change, at, left(at));
+        up = changed(up, change, width_ + at, left(at));
+      }
+      gated[i] = activate(gate_, gate) * up;
     }
-    store_vectors<kHalf>(row, first, gated);
+    store_vectors<kHalf>(row, first, gated, {});
   }
 
  private:
+  // What adapters make of a row; null where there is nothing.
+  struct Change { const float *added, *rescale; };
+
+  Change change_of(int64_t row) const {
+    if (!added_ || adapted_[row] < 0) return {};
+    const int64_t number = adapted_[row];
+    return {added_ + row * outputs_, rescaled_ && rescaled_[number] ? rescale_ + number * 2 * outputs_ : nullptr};
+  }
+
+  Floats changed(Floats value, const Change& change, int64_t at, int count) const {
+    const float* rescale = change.rescale;
+    if (rescale) value = value * load_up_to(rescale + at, count) + load_up_to(rescale + outputs_ + at, count);
+    return value + load_up_to(change.added + at, count);
+  }
+
   int left(int64_t at) const { return at + kLanes <= width_ ? kLanes : at < width_ ? (int)(width_ - at) : 0; }
 
   Floats bias(int64_t at, int64_t offset = 0) const {
     return bias_ && left(at) ? load_up_to(bias_ + offset + at, left(at)) : Floats{};
   }
 
-  template <int N> void store_vectors(int64_t row, int64_t first, const Floats* values) const {
+  template <int N>
+  void store_vectors(int64_t row, int64_t first, const Floats* values, const Change& change) const {
     T* out = (T*)out_.data + row * out_.stride;
     const T* residual = residual_.data ? (const T*)residual_.data + row * residual_.stride : nullptr;
     for (int i = 0; i < N; ++i) {
@@ -61,6 +84,7 @@ template <class T> class Epilogue {
       if (!count) return;
       Floats value = values[i];
       if (!gate_) value += bias(at);
+      if (change.added) value = changed(value, change, at, count);
       if (residual) value += load_up_to(residual + at, count);
       store_up_to(out + at, value, count);
     }
@@ -69,6 +93,11 @@ template <class T> class Epilogue {
   int gate_;
   int64_t width_;
   const T* bias_;
+  const float* added_;
+  const int32_t* adapted_;
+  const int32_t* rescaled_;
+  const float* rescale_;
+  int64_t outputs_;
   Rows out_, residual_;
 };
 

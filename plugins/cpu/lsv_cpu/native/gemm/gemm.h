@@ -44,6 +44,10 @@ struct Linear {
   const int32_t* order;  // codes: the input that each column of weights is for [inputs], or null for their own order
   int32_t bits;          // of a code, 4 or 8
   int32_t offset;        // codes: whether a group has an offset beside its scale
+  const float* added;    // for the time of one product: what comes to its rows with the bias [rows][outputs], or null
+  const int32_t* adapted;  // and to which: to those that have a number here that is not negative [rows]
+  const int32_t* rescaled;  // by that number, whether the row is rescaled before anything comes to it; or null
+  const float* rescale;     // and how: [numbers][2][outputs], what product and bias are multiplied by, and what is added
 };
 
 // RMS norm of a row before it goes into a linear layer: weight [inputs] in the layer's dtype.

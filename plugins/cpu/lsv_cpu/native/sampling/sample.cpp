@@ -128,11 +128,38 @@ int64_t choose_known(Member& me, const T* x, int64_t size, const Choice& choice,
   return choice.rate == 0.0f ? first_at(x, size, best, work) : draw(me, x, size, choice, best, work);
 }
 
+template <class T> T minus_infinity() {
+  T one;
+  store_part(&one, broadcast(kMinusInfinity), 1);
+  return one;
+}
+
+bool only_forbids(const Choice& choice, const Edit* edits) {
+  return !choice.only && std::all_of(edits, edits + choice.edits, [](const Edit& edit) { return edit.kind == kForbid; });
+}
+
+// Forbidden tokens are hidden in the row itself, and shown again: that takes less than a copy of the row.
 template <class T>
-int64_t choose(Member& me, const T* x, int64_t size, const Choice& choice, const Edit* edits, Workspace& work) {
+int64_t choose_from_rest(Member& me, T* x, int64_t size, const Choice& choice, const Edit* edits, Workspace& work) {
+  std::vector<T> hidden(me.rank == 0 ? choice.edits : 0);
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    hidden[i] = x[edits[i].token];
+    x[edits[i].token] = minus_infinity<T>();
+  }
+  me.barrier();
+  float best = find_best(me, x, size, false, work);
+  int64_t token = best == kMinusInfinity ? kNoTokenLeft : choose_known(me, x, size, choice, best, work);
+  me.barrier();
+  for (size_t i = hidden.size(); i-- > 0;) x[edits[i].token] = hidden[i];  // backwards: a token may be named twice
+  return token;
+}
+
+template <class T>
+int64_t choose(Member& me, T* x, int64_t size, const Choice& choice, const Edit* edits, Workspace& work) {
   float best = find_best(me, x, size, true, work);
   if (best != best) return kNotFinite;
   if (!choice.edits && !choice.only) return choose_known(me, x, size, choice, best, work);
+  if (only_forbids(choice, edits)) return choose_from_rest(me, x, size, choice, edits, work);
   edit_row(me, x, size, choice, edits, work.spare);
   best = find_best(me, work.spare, size, false, work);
   if (best == kMinusInfinity) return kNoTokenLeft;
@@ -175,7 +202,8 @@ const char* lsv_edit_layout() {
 }
 
 // logits [rows][size], rows `stride` apart; choices [rows], the edits of one row after those of the other -> tokens.
-int lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
+// The logits are the same afterwards, but not meanwhile.
+int lsv_choose(int dtype, void* logits, int64_t stride, int64_t size, int64_t rows, const void* choices,
                const void* edits, int64_t* tokens) {
   std::vector<const Edit*> edits_of(rows);
   const Edit* next = (const Edit*)edits;
@@ -189,7 +217,7 @@ int lsv_choose(int dtype, const void* logits, int64_t stride, int64_t size, int6
     Scratch scratch(Workspace::bytes(size) * turn.members());
     turn.run_if_worth(rows * size / 8, [&](Member& me) {
       for_rows(me, rows, size, scratch.data, [&](Member& members, int64_t row, Workspace& work) {
-        const T* x = (const T*)logits + row * stride;
+        T* x = (T*)logits + row * stride;
         int64_t token = choose(members, x, size, ((const Choice*)choices)[row], edits_of[row], work);
         if (members.rank == 0) tokens[row] = token;
       });
