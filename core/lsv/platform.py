@@ -59,6 +59,8 @@ class BatchLimits(msgspec.Struct, frozen=True):
     """Blocks of the whole cache."""
     contexts: bool = True
     """Whether a prompt's new tokens may have others before them: those of its earlier chunks, or of a cached prefix."""
+    drafts: int = 0
+    """Most drafts of a row, which are computed behind a context of any length."""
     prompts_captured: bool = False
     """Whether attention lets steps with prompts be captured, see ``lsv.attention.AttentionBackend``."""
 
@@ -95,7 +97,8 @@ class Group(msgspec.Struct, frozen=True):
     rank: int
     """This process's place among them."""
     address: str
-    """Where they meet: the absolute path of a file in a folder of this user's alone, or ``host:port``."""
+    """Where they meet: the absolute path of a file in a folder of this user's alone; ``host:port``, where the first of
+    them keeps a store; or ``tcp://host:port``, where another process does."""
 
     @property
     def size(self) -> int:
@@ -182,6 +185,13 @@ class Communicator(abc.ABC):
     def broadcast(self, x: torch.Tensor, source: int = 0) -> torch.Tensor:
         """The ``x`` of rank ``source``; the other ranks' have its shape and dtype."""
 
+    def start_broadcast(self, x: torch.Tensor) -> Callable[[], object]:
+        """Begin to hand the first rank's ``x`` to the others, which ``broadcast`` meanwhile; call what is returned to
+        wait until they have it. ``x`` may change at once. The default waits here.
+        """
+        self.broadcast(x)
+        return lambda: None
+
     @abc.abstractmethod
     def self_test(self) -> None:
         """Run every collective on known values; raises ``ConfigError`` naming the one that lied."""
@@ -195,6 +205,22 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device is past it."""
+        ...
+
+
+class Fetcher(Protocol):
+    """Copies from pinned memory of the host, made beside a device's work and in an order of their own. Where steps can
+    be captured, they are captured with the step that asks for them.
+    """
+
+    def fetch(self, place: int, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Copy into the first of each pair what the second holds, once the device is past all work given to it so far.
+        ``place`` is the number by which these copies are expected.
+        """
+        ...
+
+    def expect(self, place: int) -> None:
+        """Have the work that is given from here on wait for what was fetched last for ``place``."""
         ...
 
 
@@ -255,6 +281,10 @@ class Device(abc.ABC):
         """A mark behind all work given to the device so far; None where work is done when the call returns."""
         return None
 
+    def fetcher(self, places: int) -> Fetcher | None:
+        """Copies beside its work, into so many places; None where it makes none."""
+        return None
+
     def is_fatal(self, error: Exception) -> bool:
         """Whether the device is of no use any more after ``error`` in a step; if not, the next step is run on it.
 
@@ -265,6 +295,13 @@ class Device(abc.ABC):
         except Exception:
             return True
         return False
+
+    def record_range(self, *, start: bool) -> None:
+        """Have the vendor's profiler, under which the process runs, begin to record or stop.
+
+        Raises ``ConfigError`` where it can't be told.
+        """
+        raise ConfigError("this platform's profiler can't be told when to record: use the profiler torch")
 
     def measure_peak(self, run: Callable[[], object]) -> int:
         """Bytes that ``run`` takes at its peak beyond what is held before; 0 where that is not measured."""
@@ -303,7 +340,7 @@ class Platform(abc.ABC):
         """Take a device into use. ``options`` are all plugins' settings by full name."""
 
     def open_rank(self, rank: int, ranks: int, options: Mapping[str, OptionValue], first: int = 0) -> Device:
-        """The device of one of ``ranks`` processes on this machine that work together.
+        """The device of one of ``ranks`` processes on this machine: those of a model that is cut, and its replicas.
 
         Ranks take consecutive devices from ``first`` on, unless a platform has one device that they share.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -13,9 +13,22 @@ import numpy.typing as npt
 import torch
 
 from lsv.capabilities import DeviceInfo
+from lsv.devices.fetching import StreamFetcher, StreamRuntime
 from lsv.devices.graphs import Graphs, find_difference
 from lsv.devices.staging import close_staging, open_staging
-from lsv.platform import BatchLimits, Budget, Communicator, Device, Event, Fill, Memory, Shape, ShapePolicy, StepFn
+from lsv.platform import (
+    BatchLimits,
+    Budget,
+    Communicator,
+    Device,
+    Event,
+    Fetcher,
+    Fill,
+    Memory,
+    Shape,
+    ShapePolicy,
+    StepFn,
+)
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +216,12 @@ class Accelerator(Device):
         mark = self._runtime.Event()
         mark.record()
         return mark  # type: ignore[no-any-return]
+
+    def fetcher(self, places: int) -> Fetcher | None:
+        """None where nothing can be pinned: runtimes whose devices fetch from pinned memory have streams."""
+        if not self.pinned:
+            return None
+        return StreamFetcher(cast(StreamRuntime, self._runtime), self.torch_device, places)
 
     def measure_peak(self, run: Callable[[], object]) -> int:
         runtime, index = self._runtime, self.info.index

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lsv.testing.streams import FakeStreams
+from lsv.testing.streams import FakeStream, FakeStreams
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +122,10 @@ class FakeRuntime(StrictFake):
         self.record("Event")
         return FakeEvent(self)
 
+    def _where(self) -> tuple[object, int]:
+        """The current stream, and the number of the capture under way, 0 for none."""
+        return None, 0
+
     def _held(self, index: int) -> int:
         placed = _placement()
         return 0 if placed is None else placed.held(index)
@@ -147,7 +151,27 @@ class FakeCapturing(FakeStreams, FakeRuntime):
     def __init__(self, count: int, total: int) -> None:
         super().__init__(count, total)
         self._capturing = False
+        self._captures = 0
+        self._beside: list[FakeStream] = []
         self._pools: set[int] = set()
+
+    def Stream(self, device: torch.device, /) -> FakeStream:
+        self.record("Stream", device.index)
+        made = FakeStream()
+        self._beside.append(made)
+        return made
+
+    @contextmanager
+    def stream(self, stream: FakeStream, /) -> Iterator[None]:
+        """What is copied inside is given to the stream."""
+        self.record("stream")
+        with self._on(stream):
+            yield
+
+    def synchronize(self, index: int, /) -> None:
+        super().synchronize(index)
+        for stream in self._beside:
+            stream.make()
 
     @contextmanager
     def graph(self, graph: FakeGraph, /, *, pool: int | None = None) -> Iterator[None]:
@@ -165,13 +189,19 @@ class FakeCapturing(FakeStreams, FakeRuntime):
 
         recording = Recording(outside=self._outside())
         self._capturing = True
+        self._captures += 1
         try:
             with self._side_stream(), recording.capture():
                 yield
         finally:
             self._capturing = False
+        if any(stream.pending for stream in self._beside):
+            raise RuntimeError("a stream has joined the capture, and nothing in it waits for the stream's last copy")
         graph.finish(recording, pool)
         self._pools.add(graph.pool())
+
+    def _where(self) -> tuple[object, int]:
+        return self._stream, self._captures if self._capturing else 0
 
     def _outside(self) -> Sequence[Method]:
         """Methods that compute without torch, to be remembered as a whole."""
@@ -184,22 +214,41 @@ class FakeCapturing(FakeStreams, FakeRuntime):
 
 
 class FakeEvent:
-    """Waiting for an event that was never recorded is an error here."""
+    """Waiting for an event that was never recorded is an error here, and in a capture one for what was recorded
+    outside of it.
+    """
 
     def __init__(self, runtime: FakeRuntime) -> None:
         self._runtime, self._recorded = runtime, False
-        self._mark = 0
+        self._mark = self._capture = 0
+        self._copies: tuple[FakeStream, int] | None = None
 
     def record(self) -> None:
         self._runtime.record("Event.record")
         self._recorded = True
+        stream, self._capture = self._runtime._where()
+        self._copies = (stream, stream.given) if isinstance(stream, FakeStream) else None
         if placed := _placement():
             self._mark = placed.mark()
 
-    def synchronize(self) -> None:
-        self._runtime._wait("Event.synchronize")
+    def wait(self) -> None:
+        """Have the current stream wait."""
+        self._runtime.record("Event.wait")
+        self._check()
+        _, capture = self._runtime._where()
+        if capture and self._capture != capture:
+            raise RuntimeError("what is captured waits for an event from outside the capture")
+        if self._copies is not None:
+            stream, given = self._copies
+            stream.make(given)
+
+    def _check(self) -> None:
         if not self._recorded:
             raise RuntimeError("an event is waited for that was never recorded")
+
+    def synchronize(self) -> None:
+        self._runtime._wait("Event.synchronize")
+        self._check()
         if placed := _placement():
             placed.finish(self._mark)
 

@@ -27,13 +27,19 @@ class CudaDevice(Accelerator):
         where = torch.device(kind) if kind == "cpu" else torch.device(kind, info.index)
         graphs = Graphs(vendor.runtime.CUDAGraph, vendor.runtime)
         super().__init__(info, where, vendor.runtime, graphs=graphs, graph_rows=graph_rows, graph_tokens=graph_tokens)
-        self._connect = vendor.connect
+        self._connect, self._profiler = vendor.connect, vendor.runtime.profiler
 
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:
             return None
-        self._ranks = BackendCommunicator(group, self._connect, self.torch_device)
-        return self._ranks
+        connected = BackendCommunicator(group, self._connect, self.torch_device)
+        if group.axis == "tp":  # stages capture graphs of their own, which have no collective of others in them
+            self._ranks = connected
+        return connected
+
+    def record_range(self, *, start: bool) -> None:
+        """What Nsight Systems records with ``--capture-range=cudaProfilerApi``."""
+        (self._profiler.start if start else self._profiler.stop)()
 
 
 def nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

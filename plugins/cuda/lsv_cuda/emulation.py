@@ -97,6 +97,9 @@ class FakeCuda(FakeCapturing):
     def __init__(self, properties: SimpleNamespace = _PROPERTIES) -> None:
         super().__init__(_GPUS, properties.total_memory)
         self._properties = properties
+        self.profiler = SimpleNamespace(
+            start=lambda: self.record("profiler.start"), stop=lambda: self.record("profiler.stop")
+        )
 
     def get_device_properties(self, index: int, /) -> SimpleNamespace:
         self._check("get_device_properties", index)

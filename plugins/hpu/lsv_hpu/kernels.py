@@ -36,6 +36,8 @@ class MixedExperts(Kernel):
     In a compiled step a call takes some of the experts; op by op it must have all, and no graph is too large.
     """
 
+    keeps_parts = True
+
     def __init__(self, module: MoE, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()
         (self._activation,) = spec.flags & set(_ACTIVATIONS)
@@ -58,6 +60,8 @@ class EveryExpert(Kernel):
 
     The reference gathers each expert's tokens, whose number no graph can know.
     """
+
+    keeps_parts = True
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
         self._module = module

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lsv_hpu.vendor import Vendor
     from lsv_hpu.vendor_ops import VendorOps
 
+_SLEEP = "its compiled parts stay with the weights that they were compiled for"
 _FLOAT16 = "bfloat16 is what Gaudi computes in: give --dtype bfloat16"
 _VARIABLES: Mapping[str, str] = {
     "PT_HPU_LAZY_MODE": "0",
@@ -44,7 +45,10 @@ class HpuPlatform(Platform):
             kv_aliases={"fp8_inc": "fp8_e4m3"},
             layout="padded",
             in_flight=2,
-            refuses=(Refusal("dtype=float16", "dtype=float16", _FLOAT16),),
+            refuses=(
+                Refusal("dtype=float16", "dtype=float16", _FLOAT16),
+                Refusal("sleep_mode", "sleep_mode", _SLEEP),
+            ),
         )
 
     def environment(self, options: Mapping[str, OptionValue]) -> Mapping[str, str]:

@@ -47,8 +47,11 @@ def lsv_settings() -> Iterable[Setting]:
 def lsv_check_config(config: EngineConfig) -> Iterable[str]:
     if config.platform != "torch":
         return
-    if config.topology.tensor > 1:
-        yield "platform torch computes on one device: leave --tensor-parallel-size out"
+    if config.topology.devices > 1:
+        yield (
+            "platform torch computes on one device: leave --tensor-parallel-size, --pipeline-parallel-size and "
+            "--data-parallel-size out"
+        )
     if config.emulate:
         return
     kind = str(config.options.get("torch.device") or "")

@@ -47,19 +47,27 @@ def _mask_problems(mask: str, *, emulate: bool) -> Iterator[str]:
 
 def _count_problems(config: EngineConfig) -> Iterator[str]:
     devices = Prober().devices()
-    wanted = config.device + config.topology.tensor
+    wanted = config.device + config.topology.devices
     if wanted > len(devices):
         names = ", ".join(info.name for info in devices)
-        yield f"tensor_parallel_size={config.topology.tensor} needs {wanted} devices, and there are {names or 'none'}"
+        yield f"{_asked(config)} needs {wanted} devices, and there are {names or 'none'}"
+
+
+def _asked(config: EngineConfig) -> str:
+    """What asks for several devices."""
+    ranks = config.topology
+    sizes = {"tensor": ranks.tensor, "pipeline": ranks.pipeline, "data": ranks.data}
+    asked = [f"{name}_parallel_size={size}" for name, size in sizes.items() if size > 1 or name == "tensor"]
+    return " with ".join(asked)
 
 
 def _emulation_problems(config: EngineConfig) -> Iterator[str]:
     """The emulated model is chosen by a setting, which the platform's capabilities do not know of."""
     count = int(config.options.get("xpu.emulated_devices") or DEVICES)
-    if config.topology.tensor > count:
+    if config.topology.devices > count:
         yield (
-            f"tensor_parallel_size={config.topology.tensor} needs {config.topology.tensor} devices, and {count} are "
-            "emulated: raise --xpu-emulated-devices"
+            f"{_asked(config)} needs {config.topology.devices} devices, and {count} are emulated: raise "
+            "--xpu-emulated-devices"
         )
     try:
         model = by_short_name(str(config.options.get("xpu.emulated_model") or MODEL))

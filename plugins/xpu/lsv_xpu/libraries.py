@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from lsv.capabilities import DeviceInfo
 from lsv.devices.libraries import Libraries, Library, installed
-from lsv_xpu.devices_table import Family, family_of
+from lsv_xpu.devices_table import LACKS, Family, family_of
 
 VLLM = "vllm_xpu_kernels"
+FP8_GEMM = "fp8_gemm of vllm_xpu_kernels"
+"""Its product of 8-bit floats by such, apart from the rest: where a GPU multiplies none, both are widened."""
 TORCH_INT4 = "torch_int4"
 IPEX = "ipex"
 
@@ -51,6 +53,13 @@ def why_not_family(info: DeviceInfo) -> str | None:
     return f"a GPU that vllm_xpu_kernels is compiled for, {names} (found {info.name}, {family.value})"
 
 
+def why_not_float8(info: DeviceInfo, wanted: str) -> str | None:
+    """None, or what keeps activations from being rounded on a device; ``wanted`` is ``xpu.fp8_activations``."""
+    if wanted == "auto" and "fp8" in LACKS[family_of(info)]:
+        return f"matrix engines for 8-bit floats (found {info.name}); --xpu-fp8-activations 1 takes it all the same"
+    return "--xpu-fp8-activations other than 0" if wanted == "0" else None
+
+
 def missing_torch_int4() -> str | None:
     torch = installed("torch")
     if torch is None or "xpu" not in torch:
@@ -83,12 +92,15 @@ LIBRARIES: Mapping[str, Library] = {
     VLLM: Library(
         missing_vllm_kernels, "lsv_xpu.vllm.calls:VllmKernels", "lsv_xpu.emulation.vllm_kernels:FakeVllmKernels"
     ),
+    FP8_GEMM: Library(
+        missing_vllm_kernels, "lsv_xpu.vllm.calls:VllmKernels", "lsv_xpu.emulation.vllm_kernels:FakeVllmKernels"
+    ),
     TORCH_INT4: Library(
         missing_torch_int4, "lsv_xpu.torch_int4:TorchInt4", "lsv_xpu.emulation.torch_int4:FakeTorchInt4"
     ),
     IPEX: Library(missing_ipex, "lsv_xpu.ipex.calls:Ipex", "lsv_xpu.emulation.ipex:FakeIpex"),
 }
-EMULATED: Mapping[str, tuple[str, ...]] = {"none": (), "vllm": (VLLM, TORCH_INT4), "ipex": (IPEX,)}
+EMULATED: Mapping[str, tuple[str, ...]] = {"none": (), "vllm": (VLLM, FP8_GEMM, TORCH_INT4), "ipex": (IPEX,)}
 """The values of ``xpu.emulated_kernels``, and the libraries of which each has a fake."""
 
 _LIBRARIES = Libraries(LIBRARIES, EMULATED, "xpu.emulated_kernels")

@@ -73,9 +73,11 @@ class XpuPlatform(Platform):
         gpu = vendor.runtime.get_device_properties(index)
         info = describe(index, gpu.name, getattr(gpu, "device_id", 0), gpu.total_memory, gpu.driver_version)
         log.info("%s, driver %s%s%s", info.name, gpu.driver_version, _lacks(info), "" if mask else _place(index, count))
-        why_not = libraries.why_not_family(info)
-        if why_not is not None:
-            libraries.refuse(libraries.VLLM, why_not)
+        family = libraries.why_not_family(info)
+        float8 = family or libraries.why_not_float8(info, str(options.get("xpu.fp8_activations") or "auto"))
+        for name, why_not in ((libraries.VLLM, family), (libraries.FP8_GEMM, float8)):
+            if why_not is not None:
+                libraries.refuse(name, why_not)
         device = XpuDevice(info, vendor, options)
         device.largest_allocation = LARGEST_ALLOCATION.get(family_of(info))
         return device

@@ -18,6 +18,7 @@ api = 1
 _VLLM = lazy("lsv_xpu.vllm.ops:why_not_vllm")
 _VLLM_INT4 = lazy("lsv_xpu.vllm.ops:why_not_vllm_int4")
 _VLLM_FLOAT8 = lazy("lsv_xpu.vllm.ops:why_not_vllm_float8")
+_VLLM_FP8_GEMM = lazy("lsv_xpu.vllm.ops:why_not_vllm_fp8_gemm")
 _VLLM_EXPERTS = lazy("lsv_xpu.vllm.moe:why_not_grouped")
 _TORCH_INT4 = lazy("lsv_xpu.torch_int4:why_not_torch_int4")
 _IPEX = lazy("lsv_xpu.ipex.ops:why_not_ipex")
@@ -81,6 +82,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
         yield KernelOffer(op, "xpu", "lsv_xpu.vllm.ops:VllmInt4Linear", _VLLM_INT4, rank=40)
         yield KernelOffer(op, "xpu", "lsv_xpu.torch_int4:TorchInt4Linear", _TORCH_INT4, rank=30)
     yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm.ops:Fp8Linear", _VLLM_FLOAT8, rank=40)
+    yield KernelOffer("linear.coded", "xpu", "lsv_xpu.vllm.ops:RoundedFp8Linear", _VLLM_FP8_GEMM, rank=41)
     yield KernelOffer("moe", "xpu", "lsv_xpu.vllm.moe:GroupedExperts", _VLLM_EXPERTS, rank=40)
     yield KernelOffer("rms_norm", "xpu", "lsv_xpu.ipex.ops:RmsNorm", _IPEX, rank=20)
     yield KernelOffer("rope", "xpu", "lsv_xpu.ipex.ops:Rotate", _IPEX, rank=20)
@@ -110,6 +112,12 @@ def lsv_settings() -> Iterable[Setting]:
         default=512,
         low=0,
         help="steps with prompts of up to so many tokens are captured, where attention allows; 0 captures none",
+    )
+    yield Setting(
+        name="xpu.fp8_activations",
+        default="auto",
+        choices=("auto", "0", "1"),
+        help="round activations to fp8 by token for weights in fp8 (W8A8): auto where the GPU multiplies fp8; 0 never",
     )
     yield Setting(
         name="xpu.affinity_mask",

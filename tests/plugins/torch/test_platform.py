@@ -86,7 +86,10 @@ def resolved(checkpoint: Path, *flags: str) -> Any:
     [
         (("--torch-device=nonsense",), r"can't compute on torch.device\('nonsense'\) .*--torch-device"),
         (("--torch-device=npu",), "such as torch_npu"),
-        (("--tensor-parallel-size=2",), "computes on one device: leave --tensor-parallel-size out"),
+        (
+            ("--tensor-parallel-size=2",),
+            "computes on one device: leave --tensor-parallel-size, --pipeline",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_refused(checkpoint: Path, flags: tuple[str, ...], message: str) -> None:

@@ -164,3 +164,12 @@ def test_a_gpu_the_package_is_not_compiled_for_gets_none_of_its_ops() -> None:
         assert libraries.why_not(libraries.TORCH_INT4) is None
         assert device.largest_allocation == (None if word is None else (4 << 30) - (2 << 20))
         device.close()
+
+
+def test_fp8_products_are_for_gpus_that_have_them() -> None:
+    for wanted, word in ((None, "8-bit floats (found Intel Arc Pro B60"), ("1", None), ("0", "other than 0")):
+        options = {"xpu.emulated_kernels": "vllm"} | ({} if wanted is None else {"xpu.fp8_activations": wanted})
+        EmulatedXpuPlatform().open(0, options)
+        reason = libraries.why_not(libraries.FP8_GEMM)
+        assert reason is None if word is None else word in (reason or "")
+        assert libraries.why_not(libraries.VLLM) is None

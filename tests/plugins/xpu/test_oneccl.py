@@ -155,6 +155,7 @@ def test_ranks_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problems(topology=Topology(tensor=2)) == ""
     assert "needs 3 devices, and there are Intel Arc Pro B60, Intel Arc Pro B60" in problems(topology=Topology(3))
     assert "needs 3 devices, and 2 are emulated" in problems(emulate=True, topology=Topology(3))
+    assert "tensor_parallel_size=2 with data_parallel_size=2 needs 4 devices" in problems(topology=Topology(2, data=2))
 
 
 class LyingVendor(FakeVendor):

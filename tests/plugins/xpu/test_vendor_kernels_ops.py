@@ -19,7 +19,7 @@ from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import fill_module, place
 from lsv.testing.vendors.checks import BadCall
 from lsv.weights.checkpoint import DummySource
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear, to_nibbles
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.int4 import make_64
 from lsv_xpu import libraries, plugin
@@ -40,7 +40,11 @@ INT4 = ("vllm.ops:VllmInt4Linear", "torch_int4:TorchInt4Linear")
 @pytest.fixture(autouse=True)
 def fakes() -> Iterator[dict[str, Any]]:
     """Fakes of both libraries, in use while a test runs."""
-    made = {libraries.VLLM: FakeVllmKernels(), libraries.TORCH_INT4: FakeTorchInt4()}
+    made = {
+        libraries.VLLM: FakeVllmKernels(),
+        libraries.FP8_GEMM: FakeVllmKernels(),
+        libraries.TORCH_INT4: FakeTorchInt4(),
+    }
     for name, fake in made.items():
         libraries.use(name, fake)
     yield made
@@ -189,6 +193,38 @@ def test_online_int4(kernel: str) -> None:
 def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:
     linear = coded(Codebook(table), dtype)
     check_coded("vllm.ops:Fp8Linear", linear)
+
+
+@pytest.mark.row("F-403", "F-404")
+@DTYPES
+def test_float8_by_float8(dtype: torch.dtype, fakes: dict[str, Any]) -> None:
+    """Tokens are rounded as they come, so what is computed is the reference of rounded tokens."""
+    linear = coded(Codebook(E4M3), dtype)
+    linear.marks = frozenset((ROUNDED,))
+    offers = [one for one in plugin.lsv_kernels() if one.op == "linear.coded"]
+    (line,) = bind(linear, offers, "xpu", lambda offer: load_object(offer.load))
+    assert line.implementation == "lsv_xpu.vllm.ops:RoundedFp8Linear"
+    hold(linear)
+    x = (torch.randn(2, 3, linear.layer.inputs) * torch.tensor([1.0, 30.0, 0.01])[:, None]).to(dtype)
+    scales = x.float().abs().amax(-1, keepdim=True) / 448
+    rounded = (x.float() / scales).to(torch.float8_e4m3fn).float() * scales
+    wanted, exact = (linear.reference(one).float() for one in (rounded, x))
+    linear.pack()
+    found = linear(x).float()
+    assert (found - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
+    assert (found - exact).abs().max() > 0
+    assert "fp8_gemm" in fakes[libraries.VLLM].calls
+
+
+def test_layers_that_keep_their_activations() -> None:
+    supports = offer("linear.coded", "vllm.ops:RoundedFp8Linear").supports
+    rounded = coded(Codebook(E4M3), torch.float16)
+    rounded.marks = frozenset((ROUNDED,))
+    assert supports(rounded.spec()) is None
+    assert "not meant" in (supports(coded(Codebook(E4M3), torch.float16).spec()) or "")
+    assert "not e4m3" in (supports(coded(Codebook(E5M2), torch.float16).spec()) or "")
+    libraries.refuse(libraries.FP8_GEMM, "such engines")
+    assert supports(rounded.spec()) == "lacks such engines"
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])

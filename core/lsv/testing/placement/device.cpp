@@ -127,6 +127,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    const auto before = exchangeDevice(storage.device().index());
+    auto data = device_allocator.allocate(bytes);
+    exchangeDevice(before);
+    if (bytes && storage.nbytes()) std::memcpy(data.get(), storage.data(), std::min(bytes, storage.nbytes()));
+    auto* held = storage.unsafeGetStorageImpl();
+    held->set_data_ptr_noswap(std::move(data));
+    held->set_nbytes(bytes);
+  }
 };
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {

@@ -75,7 +75,7 @@ def bind_schema(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         if argument.name not in given:
             require(argument.has_default_value(), f"{schema.name} lacks {argument.name}")
             given[argument.name] = argument.default_value
-        _check_kind(f"{argument.name} of {schema.name}", str(argument.type), given[argument.name])
+        _check_kind(f"{argument.name} of {schema.name}", str(argument.real_type), given[argument.name])
     return given
 
 
@@ -85,6 +85,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "float": (float, int),
     "bool": (bool,),
     "str": (str,),
+    "ScalarType": (torch.dtype,),
     "Generator": (torch.Generator,),
 }
 

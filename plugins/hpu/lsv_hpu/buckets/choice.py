@@ -32,6 +32,8 @@ def choose_sizes(options: HpuOptions, limits: BatchLimits) -> Sizes:
     parameters = _STRATEGIES[options.strategy](options, limits)
     spread = _RANGES[options.strategy]
     sizes = {name: _with_largest(spread(name, *numbers), numbers[2]) for name, numbers in parameters.items()}
+    if limits.drafts:
+        sizes["prompt_seq"] = _with_drafts(sizes["prompt_seq"], limits)
     sizes |= options.lists
     words = _PARAMETERS[options.strategy]
     prompt, decode = (
@@ -62,6 +64,11 @@ def _listed(
 def _with_largest(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
     """The largest size too, so that no step falls behind the last multiple."""
     return sizes if sizes[-1:] == (largest,) else (*sizes, largest)
+
+
+def _with_drafts(queries: tuple[int, ...], limits: BatchLimits) -> tuple[int, ...]:
+    """A size for a token and its drafts, too: padded to a prompt they would never pay."""
+    return tuple(sorted({*queries, min(1 << _log2(1 + limits.drafts), _longest_query(limits))}))
 
 
 def _exponential(options: HpuOptions, limits: BatchLimits) -> dict[str, tuple[int, ...]]:
@@ -129,8 +136,8 @@ def _deepest_context(limits: BatchLimits) -> int:
 
 
 def in_whole_blocks(limits: BatchLimits) -> bool:
-    """Whether prompts are cut where a block ends."""
-    return limits.max_tokens % limits.block_size == 0
+    """Whether the new tokens of a row with several begin where a block does: drafts do not."""
+    return limits.max_tokens % limits.block_size == 0 and not limits.drafts
 
 
 def most_blocks(limits: BatchLimits) -> float:

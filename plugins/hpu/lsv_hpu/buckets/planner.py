@@ -49,6 +49,7 @@ def limits_of(config: EngineConfig) -> BatchLimits:
         block_size=config.block_size,
         num_blocks=config.num_blocks or 0,
         contexts=config.cuts_prompts,
+        drafts=0 if config.drafts is None else config.drafts.most,
     )
 
 

@@ -192,6 +192,42 @@ class VllmOps(StrictFake):
         decoded = weight.t().float() * scales[:, None]
         return functional.linear(x.float(), decoded, None if bias is None else bias.float()).to(x.dtype)
 
+    def dynamic_per_token_scaled_fp8_quant(
+        self, result: torch.Tensor, input: torch.Tensor, scale: torch.Tensor, scale_ub: torch.Tensor | None
+    ) -> None:
+        self.record("dynamic_per_token_scaled_fp8_quant", tuple(input.shape))
+        require(scale_ub is None, "the fake bounds no scales")
+        check_tensor("input", input, _FLOATS, [None, None])
+        check_tensor("result", result, [torch.float8_e4m3fn], input.shape)
+        check_tensor("scale", scale, [torch.float32], [len(input), 1])
+        check_devices(result=result, input=input, scale=scale)
+        largest = torch.finfo(result.dtype).max
+        scale.copy_((input.float().abs().amax(-1, keepdim=True) / largest).clamp(min=1 / (512 * largest)))
+        result.copy_((input.float() / scale).clamp(-largest, largest).to(result.dtype))
+
+    def fp8_gemm(
+        self,
+        A: torch.Tensor,
+        B: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        A_scale_: torch.Tensor | None,
+        B_scale_: torch.Tensor | None,
+        bias_: torch.Tensor | None,
+    ) -> torch.Tensor:
+        self.record("fp8_gemm", tuple(A.shape))
+        assert out_dtype in _HALVES, f"results in {out_dtype}"
+        assert A_scale_ is not None and B_scale_ is not None, "no scales"  # noqa: PT018
+        check_tensor("A", A, tuple(_CODES.values()), [None, B.shape[0]])
+        check_tensor("B", B, [A.dtype], [A.shape[1], None], dense=False)
+        require(B.t().is_contiguous(), "B is not a transposed view of [N, K]")
+        check_tensor("A_scale", A_scale_, [torch.float32], [len(A), 1])
+        check_tensor("B_scale", B_scale_, [torch.float32], [1 if B_scale_.numel() == 1 else B.shape[1]])
+        if bias_ is not None:
+            check_tensor("bias", bias_, [out_dtype], [B.shape[1]])
+        check_devices(A=A, B=B, A_scale=A_scale_, B_scale=B_scale_, bias=bias_)
+        weight = B.t().float() * B_scale_[:, None]
+        return functional.linear(A.float() * A_scale_, weight, None if bias_ is None else bias_.float()).to(out_dtype)
+
     def cutlass_grouped_gemm_interface(
         self,
         ptr_A: torch.Tensor,

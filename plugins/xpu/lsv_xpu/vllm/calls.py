@@ -192,6 +192,26 @@ class VllmKernels:
         """
         return self._xpu.fp8_gemm_w8a16(x, weight, scales, bias)  # type: ignore[no-any-return]
 
+    def round_tokens(self, codes: torch.Tensor, x: torch.Tensor, scales: torch.Tensor) -> None:
+        """x [T, K], dense -> codes float8_e4m3fn [T, K] and scales float32 [T, 1]: a token's largest number becomes the
+        largest of them.
+        """
+        self._ops.dynamic_per_token_scaled_fp8_quant(codes, x, scales, None)
+
+    def fp8_gemm(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        dtype: torch.dtype,
+        x_scales: torch.Tensor,
+        scales: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """x [T, K] -> [T, N] in dtype, float16 or bfloat16. x and weight [K, N], a transposed view of [N, K], are both
+        float8_e4m3fn; x_scales float32 [T, 1], scales float32 [1] or [N].
+        """
+        return self._xpu.fp8_gemm(x, weight, dtype, x_scales, scales, bias)  # type: ignore[no-any-return]
+
     def grouped_gemm(self, out: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor) -> None:
         """x [M, K], rows of one expert after another, by weights [experts, K, N] -> out [M, N], all dense; rows int32
         [experts] counts them.

@@ -11,7 +11,7 @@ from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
-from lsv.weights.codebook import CodedLinear
+from lsv.weights.codebook import ROUNDED, CodedLinear
 from lsv_xpu import libraries
 from lsv_xpu.int4_weights import MIDDLE, Int4Linear, Int4Weights, take_int4, why_not_int4
 from lsv_xpu.vllm.calls import VllmKernels
@@ -116,6 +116,18 @@ class Fp8Linear(Kernel):
         return y.view(*x.shape[:-1], -1)
 
 
+class RoundedFp8Linear(Fp8Linear):
+    """The same of layers made for activations in e4m3, over ``fp8_gemm``: a token is rounded as it comes (W8A8)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        codes, scales = torch.empty_like(rows, dtype=self._float), rows.new_empty(len(rows), 1, dtype=torch.float32)
+        self._library.round_tokens(codes, rows, scales)
+        weight = self._weight.view(self._float).t()
+        y = self._library.fp8_gemm(codes, weight, x.dtype, scales, self._scales, self._module.bias)
+        return y.view(*x.shape[:-1], -1)
+
+
 _FLOAT8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 
 
@@ -156,3 +168,15 @@ def why_not_vllm_float8(spec: OpSpec) -> str | None:
     if spec.shape["group"] or spec.flags & {"offsets", "ordered"}:
         return "has more than one scale an output"
     return None
+
+
+def why_not_vllm_fp8_gemm(spec: OpSpec) -> str | None:
+    refusal = why_not_vllm_float8(spec)
+    if refusal is not None:
+        return refusal
+    if "float8_e4m3fn" not in spec.flags:
+        return "weights are not e4m3"
+    if ROUNDED not in spec.flags:
+        return "activations are not meant to be rounded"
+    missing = libraries.why_not(libraries.FP8_GEMM)
+    return None if missing is None else f"lacks {missing}"
