@@ -18,6 +18,14 @@ def locate() -> str:
     return str(Path(__file__).parent / "checkpoint")
 
 
+def locate_pirate() -> str:
+    return str(Path(__file__).parent / "pirate")
+
+
+def locate_speculator() -> str:
+    return str(Path(__file__).parent / "speculator")
+
+
 def held_out(questions: int, seed: int) -> tuple[Sequence[Mapping[str, Any]], str]:
     """That many questions that were not trained on, and a text of as many conversations."""
     from lsv_demo.held_out import draw
@@ -27,7 +35,8 @@ def held_out(questions: int, seed: int) -> tuple[Sequence[Mapping[str, Any]], st
 
 @hookimpl
 def lsv_model_aliases() -> Iterable[ModelAlias]:
-    yield ModelAlias("lsv-demo", locate, default=True, held_out=held_out)
+    yield ModelAlias("lsv-demo", locate, default=True, held_out=held_out, adapters={"pirate": locate_pirate})
+    yield ModelAlias("lsv-demo-speculator", locate_speculator)
 
 
 @hookimpl

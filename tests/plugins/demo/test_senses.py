@@ -211,5 +211,5 @@ def patches(processed: object, kind: str) -> torch.Tensor:
 
 def test_the_package_stays_small() -> None:
     folder = Path(demo.__file__).parent
-    assert sum(file.stat().st_size for file in folder.rglob("*") if "__pycache__" not in file.parts) <= 15_000_000
+    assert sum(file.stat().st_size for file in folder.rglob("*") if "__pycache__" not in file.parts) <= 16_000_000
     assert json.loads((CHECKPOINT / "config.json").read_text())["architectures"] == ["LsvDemoForConditionalGeneration"]
