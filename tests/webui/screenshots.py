@@ -253,6 +253,16 @@ def transcribed(visit: Visit) -> None:
     visit.page.wait_for_timeout(1500)
 
 
+def search(visit: Visit) -> None:
+    visit.tab("Search")
+    visit.page.get_by_label("Question").fill("Which city is the capital of Portugal?")
+    visit.page.get_by_label("Texts, one a line").fill(
+        "Lisbon is the capital of Portugal.\nA llama hums when it is curious."
+    )
+    visit.page.get_by_role("button", name="Search").click()
+    visit.page.wait_for_selector("#lsv-found li")
+
+
 def dead(visit: Visit) -> None:
     """The last: the server does not come back."""
     visit.server.stop()
@@ -262,7 +272,7 @@ def dead(visit: Visit) -> None:
 
 VIEWS: tuple[Callable[[Visit], None], ...] = (
     empty, text, attached, media, streaming, thinking, thought, edited, scrolled, broken, refused, history, settings,
-    tools, dashboard_begins, dashboard, transcribe, transcribed, dead,
+    tools, dashboard_begins, dashboard, search, transcribe, transcribed, dead,
 )  # fmt: skip
 
 
@@ -302,7 +312,9 @@ def open_page(running: Any, url: str, size: str, mode: str, state: Any = None) -
 def take_views(folder: Path, names: list[str]) -> None:
     """Every view, or the named ones, at both sizes in both modes."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = StandIn({"senses": ["text", "image", "audio", "video"], "words": ["text"]}, ANSWERS)
+    server = StandIn(
+        {"senses": ["text", "image", "audio", "video"], "words": ["text"]}, ANSWERS, tasks=("generate", "score")
+    )
     with tempfile.TemporaryDirectory() as place, shown(server.url) as url, browser() as running:
         media = list(make_files(Path(place)).values())
         for view in VIEWS:

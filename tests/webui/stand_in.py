@@ -36,15 +36,21 @@ Written = str | Sequence[Mapping[str, Any]]
 class StandIn:
     """Listens on a port of its own. ``models`` are names and what each takes, None for not telling.
 
-    ``answers`` are the answers to questions, ``answer`` to all others, each a text or the deltas of its stream;
-    ``pace`` seconds lie between words. ``cut`` ends a stream after so many events, and ``page`` is a status and a body
-    that a proxy sends instead. One that is not ``lsv`` has none of its own routes.
+    ``tasks`` are what all of them can be asked for. ``answers`` are the answers to questions, ``answer`` to all others,
+    each a text or the deltas of its stream; ``pace`` seconds lie between words. ``cut`` ends a stream after so many
+    events, and ``page`` is a status and a body that a proxy sends instead. One that is not ``lsv`` has none of its own
+    routes.
     """
 
     def __init__(
-        self, models: Mapping[str, list[str] | None], answers: Mapping[str, Written] | None = None, *, lsv: bool = True
+        self,
+        models: Mapping[str, list[str] | None],
+        answers: Mapping[str, Written] | None = None,
+        *,
+        lsv: bool = True,
+        tasks: Sequence[str] = ("generate",),
     ) -> None:
-        self.models = models
+        self.models, self.tasks = models, tasks
         self.answers = answers or {}
         self.answer: Written = "I see and hear it."
         self.lsv = lsv
@@ -67,7 +73,10 @@ class StandIn:
         self._http.server_close()
 
     def cards(self) -> list[dict[str, Any]]:
-        return [{"id": name, **({} if taken is None else {"modalities": taken})} for name, taken in self.models.items()]
+        return [
+            {"id": name, **({} if taken is None else {"modalities": taken, "tasks": list(self.tasks)})}
+            for name, taken in self.models.items()
+        ]
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -91,6 +100,9 @@ class _Exchange(BaseHTTPRequestHandler):
             self._send(self.own.page[1], "text/html", self.own.page[0])
         elif self.path == "/v1/audio/transcriptions":
             self._transcribe(read_form(self.headers["content-type"], data))
+        elif self.path == "/rerank":
+            self.own.body = json.loads(data)
+            self._send_json({"results": [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": 0.25}]})
         else:
             self.own.body = json.loads(data)
             self._chat(self.own.body["messages"][-1]["content"])

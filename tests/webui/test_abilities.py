@@ -117,6 +117,25 @@ def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
     assert "stream" not in able.form
 
 
+def test_texts_are_searched_where_the_model_scores_them(pages, visit) -> None:
+    server = StandIn({"finder": ["text"], "silent": None}, tasks=("embed", "score"))
+    page = visit(pages.url(server.url))
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("button", name="Search").click()
+    page.get_by_text("Write a question").wait_for()
+    page.get_by_label("Question").fill("Where do llamas live?")
+    page.get_by_label("Texts, one a line").fill("Bread rises.\n\n  <b>In the Andes.</b> \n")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("#lsv-found li")
+    assert page.locator("#lsv-found li").all_inner_texts() == ["0.750\n<b>In the Andes.</b>", "0.250\nBread rises."]
+    assert server.body == {
+        "query": "Where do llamas live?", "documents": ["Bread rises.", "<b>In the Andes.</b>"], "model": "finder"
+    }  # fmt: skip
+    choose(page, "silent")
+    page.get_by_role("tab", name="Search").wait_for(state="hidden")
+    server.stop()
+
+
 def test_structured_output_is_asked_for_where_the_server_has_it(able, pages, visit) -> None:
     page = visit(pages.url(able.url))
     page.click("#lsv-settings .toggle-button")

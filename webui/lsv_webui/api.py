@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -23,14 +23,29 @@ _TOO_LONG = "This conversation is too long for the model. Shorten the question o
 
 
 class Model(NamedTuple):
-    """A served model name and the modalities the model takes; None where the server does not say."""
+    """A served model name, the modalities the model takes and what it can be asked for; None where the server does not
+    say.
+    """
 
     name: str
     modalities: frozenset[str] | None = None
+    tasks: frozenset[str] | None = None
 
     def takes(self, kind: str) -> bool:
         """Whether it takes files of a kind; assumed so where the server does not say."""
         return self.modalities is None or kind in self.modalities
+
+    @property
+    def scores(self) -> bool:
+        """Whether it says how well texts go together."""
+        return self.tasks is not None and "score" in self.tasks
+
+
+class Ranked(NamedTuple):
+    """A text and how well it goes with a question."""
+
+    text: str
+    score: float
 
 
 class Abilities(NamedTuple):
@@ -73,7 +88,7 @@ class Api:
             raise Unavailable(f"What answers at {self.server} is no OpenAI-compatible server.")
         if not found:
             raise Unavailable(f"The server at {self.server} serves no model.")
-        return [Model(card["id"], frozenset(card["modalities"]) if "modalities" in card else None) for card in found]
+        return [Model(card["id"], _named(card, "modalities"), _named(card, "tasks")) for card in found]
 
     async def model(self, name: str | None, key: str | None = None) -> Model:
         """The model of that name, or the first one."""
@@ -119,6 +134,17 @@ class Api:
                     raise refusal(response.status_code, await response.aread())
                 async for event in read_events(response.aiter_lines(), marked=True):
                     yield event
+
+    async def rerank(
+        self, question: str, texts: Sequence[str], model: str | None = None, key: str | None = None
+    ) -> list[Ranked]:
+        """The texts, the one that goes best with the question first."""
+        body = {"query": question, "documents": list(texts), **({"model": model} if model else {})}
+        with self._in_words():
+            response = await self._http.post("/rerank", json=body, headers=self._headers(key), timeout=_answering())
+        if response.status_code != 200:
+            raise refusal(response.status_code, response.content)
+        return [Ranked(texts[one["index"]], one["relevance_score"]) for one in response.json()["results"]]
 
     async def transcribe(
         self, path: Path, form: Mapping[str, str], key: str | None = None
@@ -209,6 +235,10 @@ def _read_object(response: httpx2.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _named(card: Mapping[str, Any], field: str) -> frozenset[str] | None:
+    return frozenset(card[field]) if field in card else None
 
 
 def _fields(schema: Any) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from lsv_webui.chat.view import QUIET
 from lsv_webui.dashboard.tab import Dashboard
 from lsv_webui.endpoint import chat_endpoint
 from lsv_webui.options import PageOptions
+from lsv_webui.search import Search
 from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
 
@@ -62,12 +63,14 @@ class Page:
                     self._chat.render()
                 with gr.Tab("Dashboard") as watching:
                     clock = Dashboard(self._api).render(watching, self._controls.key)
+                with gr.Tab("Search", visible=False) as self._searching:
+                    Search(self._api).render(self._controls.model, self._controls.key)
                 with gr.Tab("Transcribe", visible=False) as self._transcribing:
                     Transcription(self._api).render(self._controls.model, self._controls.key)
             mode.click(None, js=TOGGLE_MODE, **QUIET)
             self._wire(page)
-            for tab, active in ((watching, True), (chatting, False), (self._transcribing, False)):
-                tab.select(_clock, gr.State(active), clock, **QUIET)
+            for tab in (watching, chatting, self._searching, self._transcribing):
+                tab.select(_clock, gr.State(tab is watching), clock, **QUIET)
             endpoint(chat_endpoint(self._api), api_name="chat")
         return page
 
@@ -82,6 +85,7 @@ class Page:
                 self._status,
                 self._controls.model,
                 *self._controls.panels,
+                self._searching,
                 self._transcribing,
                 *self._chat.offering,
             ],
@@ -96,7 +100,7 @@ class Page:
 
         A page that was just opened has no model yet, and takes the one that was ``chosen`` last in this browser.
         """
-        unchanged = 2 + len(self._controls.panels) + len(self._chat.offering)
+        unchanged = 3 + len(self._controls.panels) + len(self._chat.offering)
         try:
             pill = _health_pill(await self._api.health(key))
             models, abilities = await self._api.models(key), await self._api.abilities(key)
@@ -112,6 +116,7 @@ class Page:
             pill,
             gr.update(choices=[model.name for model in models], value=model.name),
             *self._controls.show_abilities(abilities),
+            gr.update(visible=model.scores),
             gr.update(visible=abilities.transcribes and any(model.takes("audio") for model in models)),
             *self._chat.offer(model),
         )
@@ -131,7 +136,7 @@ def _health_pill(health: dict[str, Any]) -> str:
     if state == "loading":
         stages = [f"{model['stage']} {model['done']} of {model['total']}" for model in health["models"]]
         return _pill("loading", f"Loading: {', '.join(stages)}")
-    words = {"ready": "Ready", "draining": "Stopping", "dead": "The engine has stopped"}
+    words = {"ready": "Ready", "sleeping": "Asleep", "draining": "Stopping", "dead": "The engine has stopped"}
     return _pill("ready" if state == "ready" else "down", words.get(state, state))
 
 
