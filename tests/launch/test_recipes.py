@@ -77,7 +77,7 @@ def test_the_line_for_gaudis(start: Start, tmp_path: Path) -> None:
     assert "weights-load-device" not in found.warnings
 
 
-@pytest.mark.row("F-197", "F-254")
+@pytest.mark.row("F-197", "F-254", "F-299", "F-301")
 def test_the_line_that_drafts(start: Start) -> None:
     found = start(
         "python3 -m vllm.entrypoints.openai.api_server --host 0.0.0.0 --port 8000 --model facebook/opt-6.7b --seed 42 "
@@ -85,9 +85,10 @@ def test_the_line_that_drafts(start: Start) -> None:
         "--gpu_memory_utilization 0.8",
         "opt",
     )
-    assert "--speculative-model: speculative-model has no effect: no tokens are drafted: answers are the same" in (
-        found.warnings
-    )
+    drafts = found.config.drafts
+    assert drafts is not None
+    assert (drafts.drafter, drafts.most) == ("draft_model", 5)
+    assert "speculative-model" not in found.warnings
     assert "block-manager" not in found.warnings
 
 
@@ -98,8 +99,11 @@ def test_the_line_that_spreads_experts(start: Start) -> None:
         "moe-fp8",
         platform="cuda",
     )
-    assert found.config.topology.tensor == 8
-    assert "enable-expert-parallel has no effect: experts are cut like all other layers" in found.warnings
+    assert (found.config.topology.tensor, found.config.topology.expert) == (8, 1)
+    told = {reason.name: reason.why for reason in found.config.reasons}
+    assert (
+        "platform cuda has kernels for experts that are cut and none for whole ones" in told["enable_expert_parallel"]
+    )
 
 
 @pytest.mark.row("F-547", "F-546", "F-520")

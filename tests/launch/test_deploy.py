@@ -1,0 +1,83 @@
+"""What is in ``deploy/`` against the schemas it is for, and its command lines against lsv."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import Start
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.stem != "kustomization")
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def container() -> dict[str, Any]:
+    found: dict[str, Any] = read(DEPLOY / "kubernetes" / "deployment.yaml")["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    assert validator.validate(read(path), validator.latest_version(), strict=True) is not None
+
+
+def test_all_manifests_are_applied() -> None:
+    assert sorted(read(DEPLOY / "kubernetes" / "kustomization.yaml")["resources"]) == [path.name for path in MANIFESTS]
+
+
+def test_the_dockerfile_is_sound() -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([hadolint, DEPLOY / "docker" / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_platform_has_an_image() -> None:
+    targets = re.findall(r'^target "(\w+)"', (DEPLOY / "docker" / "docker-bake.hcl").read_text(), re.MULTILINE)
+    assert sorted(targets) == ["cpu", "cuda", "hpu", "lsv", "rocm", "xpu"]
+
+
+def test_the_container_of_kubernetes_starts(start: Start) -> None:
+    launched = start(" ".join(["VLLM_HOST_IP=0.0.0.0 vllm serve", *container()["args"]]))
+    assert launched.settings["port"] == container()["ports"][0]["containerPort"]
+    grace = read(DEPLOY / "kubernetes" / "deployment.yaml")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert launched.settings["drain_timeout"] < grace
+
+
+def test_the_services_of_compose_start(start: Start) -> None:
+    services = read(DEPLOY / "compose.yaml")["services"]
+    command = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in services["lsv"]["command"]]
+    launched = start(" ".join(["LSV_API_KEY= LSV_HOST=0.0.0.0 vllm serve", *command]))
+    assert (launched.settings["host"], launched.settings["webui.enabled"], launched.settings["api_key"]) == (
+        "0.0.0.0",
+        True,
+        (),
+    )
+    scraped = read(DEPLOY / "prometheus" / "compose.yaml")["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert scraped == [f"lsv:{launched.settings['port']}"]
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert source in ("cache", "./models") or (DEPLOY / source).exists(), source
+
+
+def test_the_unit_of_systemd_starts(start: Start) -> None:
+    unit = (DEPLOY / "systemd" / "lsv.service").read_text()
+    model = re.search(r"MODEL=(\S+)", unit)
+    line = re.search(r"^ExecStart=/opt/lsv/bin/lsv (.*)$", unit, re.MULTILINE)
+    assert model is not None
+    assert line is not None
+    start(f"vllm {line[1].replace('${MODEL}', model[1])}")
