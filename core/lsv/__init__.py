@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lsv.offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
     from lsv.offline.engine_args import EngineArgs as EngineArgs
     from lsv.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
+    from lsv.request.adapter import LoRARequest as LoRARequest
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
     from lsv.request.repetition import RepetitionDetectionParams as RepetitionDetectionParams
@@ -40,6 +41,7 @@ _HOMES = {
     "EngineArgs": "lsv.offline.engine_args",
     "FlexibleArgumentParser": "lsv.offline.engine_args",
     "LLM": "lsv.llm",
+    "LoRARequest": "lsv.request.adapter",
     "LLMEngine": "lsv.llm",
     "CompletionOutput": "lsv.llm",
     "RequestOutput": "lsv.llm",

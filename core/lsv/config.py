@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.capabilities import Layout, Padding
+from lsv.request.encoded import EncodedText
 from lsv.request.pooling import Pooler
 
 OptionValue = bool | int | float | str | None
@@ -38,11 +39,140 @@ class Topology(msgspec.Struct, frozen=True):
     tensor: int = 1
     """Ranks that share each layer."""
     pipeline: int = 1
-    """Ranks that the layers are spread over; more than 1 is refused so far."""
+    """Stages that the layers are spread over, each of so many ranks."""
     data: int = 1
-    """Copies of the model that share the requests; always 1 so far."""
+    """Copies of the model that share the requests, each an engine of its own on other devices of this machine."""
+    replica: int = 0
+    """Which of these copies an engine runs."""
     expert: int = 1
-    """Ranks that the experts of a layer are spread over; always 1 so far."""
+    """Ranks that the experts of a layer are spread over: those of a stage, or 1 where each expert is cut."""
+    layers: tuple[int, ...] = ()
+    """How many layers each stage has; empty: as the costs of the layers say."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that one copy of the model takes, counted stage by stage."""
+        return self.tensor * self.pipeline
+
+    @property
+    def reporter(self) -> int:
+        """The rank whose results count: the first of the last stage."""
+        return self.ranks - self.tensor
+
+    @property
+    def devices(self) -> int:
+        """Ranks of all copies, which share the machine."""
+        return self.data * self.ranks
+
+    @property
+    def first_device(self) -> int:
+        """That of this copy's first rank among these."""
+        return self.replica * self.ranks
+
+    def of_replica(self, number: int) -> Topology:
+        """The same for another replica."""
+        return msgspec.structs.replace(self, replica=number)
+
+
+class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines that an engine's ranks are spread over, those of a machine one after another."""
+
+    count: int
+    number: int
+    """Which one this is. The engine is on the first, 0; the others only have ranks."""
+    address: str
+    """Of the first, where the others join it: a name or an IP address."""
+    port: int
+    patience: float
+    """Seconds in which all have to be there."""
+
+    def ranks(self, topology: Topology, number: int) -> range:
+        """The ranks of a machine."""
+        each = topology.ranks // self.count
+        return range(number * each, (number + 1) * each)
+
+
+class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How adapters are served."""
+
+    slots: int = 1
+    """Adapters that requests of one step may go through."""
+    max_rank: int = 16
+    host: int = 1
+    """Adapters that a worker keeps on the host, those in slots among them."""
+    dtype: str = "auto"
+    """Of their matrices, by torch's name; ``"auto"`` is the model's."""
+    modules: tuple[tuple[str, str], ...] = ()
+    """The name and the folder of each adapter that is served from the start."""
+    folder: str | None = None
+    """A folder whose folders are adapters, served by their names when they are first asked for."""
+
+
+class DraftModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint that drafts: a language model of its own, or heads on the states of the one that answers."""
+
+    folder: str
+    architecture: str
+    """As its config.json names it."""
+    offer: str | None = None
+    """The name of the ``ModelOffer`` that serves it; None for heads."""
+    quantization: str | None = None
+    """The name of the ``QuantizerOffer``; None is unquantised."""
+    max_model_len: int
+    """Nothing is drafted for sequences that are longer."""
+
+
+class Profiling(msgspec.Struct, frozen=True, kw_only=True):
+    """How steps are profiled while somebody asks for it."""
+
+    kind: str
+    """``torch`` is torch's profiler; ``device`` tells the vendor's, under which the process runs, what to record."""
+    folder: str
+    """Where torch's writes."""
+    stacks: bool = False
+    """Whether functions of Python are recorded, too, which takes much longer."""
+    record_shapes: bool = False
+    memory: bool = False
+    flops: bool = False
+    compressed: bool = True
+
+
+class Traces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where spans of requests are sent."""
+
+    endpoint: str
+    """A URL."""
+    protocol: str
+    """``grpc`` or ``http/protobuf``."""
+
+
+class Drafts(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are drafted that a later step verifies; see ``lsv.drafts``."""
+
+    drafter: str
+    """The name of the ``DrafterOffer``."""
+    most: int
+    """The most tokens that are drafted at a time."""
+    options: Mapping[str, Any] = {}
+    """What the drafter is told."""
+    model: DraftModel | None = None
+    """What it drafts by; None for a drafter that needs no checkpoint."""
+    rows: int | None = None
+    """With more requests under way than these nothing is drafted; None is no limit."""
+    typical: tuple[float, float] | None = None
+    """The threshold and the factor of ``lsv.drafts.typical``, by which drafts are accepted that others would be as good
+    as; None accepts what the model itself says, and nothing else."""
+    adaptive: bool = True
+    """Whether no more drafts are verified than pay, as far as measurements tell."""
+
+
+class Offload(msgspec.Struct, frozen=True, kw_only=True):
+    """What is behind the device's KV cache."""
+
+    host_bytes: int = 0
+    """Host memory for contents of blocks, of all ranks of a replica together."""
+    transport: str | None = None
+    """The name of the ``KVTransportOffer`` that keeps them elsewhere; None is nowhere."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +233,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: int = 4096
     """Most requests that wait; more are refused."""
     prefix_caching: bool = True
+    offload: Offload | None = None
+    """Where contents of the KV cache go; None where they stay on the device."""
     chunked_prefill: bool = True
     """Whether a prompt may be computed in several steps."""
     mixed_batches: bool = True
@@ -113,6 +245,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the ``PolicyOffer``."""
     grammars: str | None = None
     """The name of the ``GrammarOffer`` for requests that name none; None where there is none."""
+    drafts: Drafts | None = None
+    """What drafts tokens; None where nothing does."""
     executor: str = "inline"
     """The name of the ``ExecutorOffer``."""
     layout: Layout = "flat"
@@ -123,6 +257,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the platform is kept from compiling and capturing steps."""
     memory_share: float | None = None
     """The share of the device's memory to use; None is the platform's own rule."""
+    offload_bytes: int = 0
+    """Bytes of decoder layers' weights that each rank may keep in the host's memory."""
     kv_bytes: int | None = None
     """Bytes of the KV cache, instead of what the platform's budget leaves."""
     num_blocks: int | None = None
@@ -131,6 +267,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most log probabilities a request may ask for at each position."""
     logits_processors: tuple[str, ...] = ()
     """Classes of batched logits processors, ``package.module:Class``, in the order in which they go."""
+    adapters: AdapterOptions | None = None
+    """None where none are served."""
+    encoded: EncodedText | None = None
+    """How prompts that are encoded become requests; None where the model reads a prompt as the answer's beginning."""
     encoder_cache_tokens: int = 16384
     """Embeddings of media that are kept, in tokens."""
     seed: int = 0
@@ -139,9 +279,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which a step counts as hung."""
     load_timeout: float = 1800.0
     """Seconds without progress after which a start counts as hung."""
+    profiling: Profiling | None = None
+    """None where nobody may ask for profiles."""
+    traces: Traces | None = None
+    """Where spans of requests are sent; None where there are none."""
+    sleep_mode: bool = False
+    """Whether the engine may be told to give its memory back."""
     reference_ops: bool = False
     """Whether every op runs in its plain torch form."""
     topology: Topology = Topology()
+    nodes: Nodes | None = None
+    """None where all ranks are on this machine, or where an executor finds machines itself."""
     plugins: tuple[str, ...] = ()
     """The plugins to load, by name."""
     options: Mapping[str, OptionValue] = {}
@@ -153,17 +301,22 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuts_prompts(self) -> bool:
-        """Whether a step may compute a part of a prompt that has another part before it."""
-        return self.prefix_caching or self.chunked_prefill
+        """Whether a step may compute several tokens that have others before them: a part of a prompt, or drafts."""
+        return self.prefix_caching or self.chunked_prefill or self.drafts is not None
 
     @property
     def beat_interval(self) -> float:
         """Seconds between the signs of life of an engine and its workers."""
         return min(1.0, self.step_timeout / 10)
 
+    def replicas(self) -> tuple[EngineConfig, ...]:
+        """What each replica's engine runs."""
+        numbers = range(self.topology.data)
+        return tuple(msgspec.structs.replace(self, topology=self.topology.of_replica(number)) for number in numbers)
+
     def fingerprint(self) -> str:
-        """Sixteen hex digits that name this configuration; reasons do not count."""
-        plain = msgspec.structs.replace(self, reasons=())
+        """Sixteen hex digits that name this configuration; reasons do not count, and all replicas have the same."""
+        plain = msgspec.structs.replace(self, reasons=(), topology=self.topology.of_replica(0))
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 

@@ -87,6 +87,12 @@ class Unavailable(LsvError):
     status = 503
 
 
+class NotYet(Unavailable):
+    """What an order asks for is under way: it is to be given again."""
+
+    code = "not_yet"
+
+
 class EngineDied(Unavailable):
     code = "engine_died"
 

@@ -17,8 +17,9 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
-from lsv.engine.offline.arguments import list_params, refuse_adapters
+from lsv.engine.offline.arguments import list_adapters, list_params, refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from lsv.engine.offline.control import ControlMethods
 from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
@@ -30,6 +31,7 @@ from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
+from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, unknown_variables
@@ -47,7 +49,7 @@ log = logging.getLogger(__name__)
 _UNBOUNDED = 1 << 31
 
 
-class LLM(PoolingMethods):
+class LLM(PoolingMethods, ControlMethods):
     """A model in this process, for batches of prompts.
 
     Options are those of ``lsv serve`` with underscores (``dtype``, ``max_model_len``, ``tensor_parallel_size`` …).
@@ -86,6 +88,13 @@ class LLM(PoolingMethods):
 
         # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
+        if config.topology.data > 1:
+            raise ConfigError(
+                "data_parallel_size: LLM runs one engine, in this process; AsyncLLMEngine and lsv serve run replicas",
+                param="data_parallel_size",
+            )
+        if config.nodes is not None and config.nodes.number > 0:
+            raise ConfigError("node_rank: LLM is node 0; the others run lsv serve with --node-rank", param="node_rank")
         tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.of(config)
         self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
 
@@ -119,20 +128,20 @@ class LLM(PoolingMethods):
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_adapter_request: object = None,
     ) -> list[RequestOutput]:
-        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr. There are no adapters: None alone
-        is taken.
+        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr. ``lora_request`` is the adapter
+        of all prompts, or one for each.
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
         computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
         their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
-        refuse_adapters(lora_request, prompt_adapter_request)
+        refuse_adapters(prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
-        outputs = self._run(listed, params, use_tqdm, priority)
+        outputs = self._run(listed, params, use_tqdm, priority, lora_request)
         return [output for output in outputs if isinstance(output, RequestOutput)]
 
     def chat(
@@ -140,7 +149,7 @@ class LLM(PoolingMethods):
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         *,
@@ -152,7 +161,6 @@ class LLM(PoolingMethods):
 
         Raises ``BadRequest`` without a chat template.
         """
-        refuse_adapters(lora_request)
         single = not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         tokenizer, prompts = self.get_tokenizer(), []
@@ -174,13 +182,13 @@ class LLM(PoolingMethods):
                     "mm_processor_kwargs": mm_processor_kwargs,
                 }
             )
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def beam_search(
         self,
         prompts: PromptInput | Sequence[PromptInput],
         params: BeamSearchParams,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
@@ -196,15 +204,17 @@ class LLM(PoolingMethods):
         params: Sequence[SamplingParams | PoolingParams],
         show_progress: bool,
         priority: Sequence[int] | None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[Output]:
-        engine = self._open_engine()
+        engine, adapters = self._open_engine(), list_adapters(lora_request, len(prompts))
         if priority is not None and len(priority) != len(prompts):
             raise BadRequest(f"priority must hold one number for each of {len(prompts)} prompts", param="priority")
         names = [str(next(self._numbers)) for _ in prompts]
         done: dict[str, Output] = {}
         try:
             for index, (name, prompt, one) in enumerate(zip(names, prompts, params, strict=True)):
-                engine.add_request(name, prompt, one, priority=priority[index] if priority else 0)
+                wanted = priority[index] if priority else 0
+                engine.add_request(name, prompt, one, priority=wanted, lora_request=adapters[index])
             with progress_bar(len(names), show_progress) as advance:
                 while engine.has_unfinished_requests():
                     for output in engine.step(finished_only=True):
@@ -261,6 +271,10 @@ class LLM(PoolingMethods):
     def __del__(self) -> None:
         self.close()
 
+    @property
+    def _control(self) -> InlineClient:
+        return self._open_engine().client
+
     def _open_engine(self) -> LLMEngine:
         if self._client is None:
             raise ConfigError("this LLM has been closed: make a new one")
@@ -312,7 +326,7 @@ class LLMEngine(SteppedEngine):
         return DecodingConfig(guided_decoding_backend=self.client.config.grammars)
 
     def get_lora_config(self) -> None:
-        """There are no adapters."""
+        """There is no such record: ``config.adapters`` says how adapters are served."""
 
     def do_log_stats(self, *_: object) -> None:
         """Log the state of the engine now."""
@@ -325,6 +339,7 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
     loaded = _load_plugins(named)
     settings = read_options(named, loaded)
     settings.hand_on("cache_root")
+    settings.hand_on("cluster_key")
     for warning in (*neutral.warnings(settings), *unknown_variables((*options.CORE, *loaded.settings()))):
         _warn_once(warning)
     return settings, loaded

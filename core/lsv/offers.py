@@ -27,6 +27,7 @@ class OpSpec(msgspec.Struct, frozen=True):
     shape: Mapping[str, int] = {}
     flags: frozenset[str] = frozenset()
     adapters: bool = False
+    """Whether layers below the module have slots for adapters."""
 
 
 class PlatformOffer(msgspec.Struct, frozen=True):
@@ -87,6 +88,8 @@ class KernelOffer(msgspec.Struct, frozen=True):
     """Kernels of the highest rank are asked first."""
     unwanted: Callable[[EngineConfig], str | None] | None = None
     """Looks at the whole configuration: None, or why the kernel is not bound for it at all."""
+    adapters: bool = False
+    """Of a kernel for several layers: whether it leaves steps with adapters to the layers themselves."""
 
 
 class QuantizerOffer(msgspec.Struct, frozen=True):
@@ -122,6 +125,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Dtypes it can't run in, each with the reason; they are refused."""
     fallback: bool = False
     """Whether it serves architectures that no other model offers."""
+    adapts: bool = False
+    """Whether it runs another library's code of the architecture."""
     block_size: int | None = None
     """Tokens of a cache block that suit it, where the attention backend has such blocks; None leaves it to that. A page
     holds a recurrent layer's state or so many tokens, and what the smaller one leaves of it is lost."""
@@ -129,8 +134,16 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Whether a token sees only those before it. Where it sees all, nothing is cached and steps take whole prompts."""
     pooling: PoolingKind = "last"
     """How prompts are pooled where the checkpoint does not say."""
+    encodes: bool = False
+    """Whether prompts are texts that it encodes, and answers attend to them; see ``lsv.request.encoded``."""
+    positions: int | None = None
+    """How many positions checkpoints have, rope scaling included, whose config.json leaves that out."""
     unused_positions: int = 0
     """How many of ``max_position_embeddings`` no token is ever at."""
+    note: str = ""
+    """What those who choose it should know; the log says it."""
+    further: str | None = None
+    """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):
@@ -232,6 +245,28 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     """Names of others that it stands in for where nobody offers them: what an answer must be says the request."""
 
 
+class DrafterOffer(msgspec.Struct, frozen=True):
+    """What proposes tokens that a later step verifies."""
+
+    name: str
+    """What ``--speculative-config`` names it by, as its method."""
+    load: str
+    """Names a ``lsv.drafts.drafter.Drafter``, a ``(Drafts)``, made in the worker."""
+    options: tuple[str, ...] = ()
+    """The keys of ``--speculative-config`` that it takes beside those of all drafters."""
+    needs: Literal["nothing", "model", "heads"] = "nothing"
+    """The checkpoint that it drafts by: a language model, or heads on the states of the model that answers. Nothing for
+    one that finds all it needs in the checkpoint of that model."""
+    aliases: tuple[str, ...] = ()
+    """Other names of it."""
+    model_types: tuple[str, ...] = ()
+    """``model_type`` of the heads' config.json, by which the method is known where only the checkpoint is named."""
+    architectures: tuple[str, ...] = ()
+    """The same of ``architectures``."""
+    places: tuple[str, ...] = ()
+    """The keys of the heads' config.json, any of which says how many tokens they draft; none for as many as wanted."""
+
+
 class PolicyOffer(msgspec.Struct, frozen=True):
     """A scheduling order."""
 
@@ -244,6 +279,18 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
 
     name: str
     load: str
+
+
+class KVTransportOffer(msgspec.Struct, frozen=True):
+    """What keeps contents of the KV cache outside the engine."""
+
+    name: str
+    load: str
+    """Names a ``(lsv.transports.Site) -> lsv.transports.Transport``, made in the engine's process and in each worker;
+    light to import.
+    """
+    switch: str
+    """The setting of the plugin's that asks for it by having a value; its folder, say."""
 
 
 class CheckpointOffer(msgspec.Struct, frozen=True):
@@ -272,6 +319,8 @@ class ModelAlias(msgspec.Struct, frozen=True):
     """Whether it is served when no model is named."""
     held_out: Callable[[int, int], tuple[Sequence[Mapping[str, Any]], str]] | None = None
     """``(count, seed)`` to as many questions, in the form of ``lsv eval``, and a text; none of them was trained on."""
+    adapters: Mapping[str, Callable[[], str]] = {}
+    """Give the directories of adapters that ship with it: ``--lora-modules`` finds them as ``<alias>:<name>``."""
 
 
 class CommandOffer(msgspec.Struct, frozen=True):

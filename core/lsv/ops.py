@@ -10,11 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 from torch import nn
 
 from lsv.config import BoundOp
 from lsv.offers import KernelOffer, OpSpec
+
+ADAPTERS = "lora.add"
+"""The op of the slots for adapters."""
+_WITHOUT_ADAPTERS = "computes several layers at once, without their adapters"
 
 
 class Kernel:
@@ -22,10 +27,20 @@ class Kernel:
 
     composite: ClassVar[bool] = False
     """Whether it calls the modules below its own instead of taking their weights: kernels are bound to them, too."""
+    keeps_parts: ClassVar[bool] = False
+    """Of a kernel that does take them: whether the modules below can be called all the same."""
+    adapts_parts: ClassVar[bool] = False
+    """Of a kernel that does take them: whether it has adapters of the modules below add to what it computes."""
 
     def forward(self, *args: Any) -> torch.Tensor:
         """What the module's ``reference`` computes, from the same arguments."""
         raise NotImplementedError
+
+    def takes(self, name: str) -> bool:
+        """Whether ``pack`` takes weight ``name`` and leaves nothing of it, so that the next one can be read into the
+        same memory. It may be so for one weight of a module.
+        """
+        return False
 
     def pack(self) -> None:
         """Bring the weights into the kernel's own layout.
@@ -41,6 +56,14 @@ class CarryingKernel(Kernel):
 
     def carry(self, x: torch.Tensor, change: torch.Tensor | None, step: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer over ``x + change``, or over ``x`` alone; its output is the sum of the two results."""
+        raise NotImplementedError
+
+
+class GatedKernel(Kernel):
+    """A kernel of a linear layer that may already put the layer's results through a gate."""
+
+    def ungated(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's results before that: x [..., inputs] -> [..., outputs]."""
         raise NotImplementedError
 
 
@@ -128,56 +151,74 @@ def bind(
     """Choose a kernel for every module of ``model`` and say what was chosen and why.
 
     Among the offers for an op on this platform that support the module, the highest ``rank`` is bound.
-    Modules below a bound one are not offered: they belong to its kernel, unless that is composite. No offers at all
-    leaves every op to its reference.
+    Modules below a bound one are not offered: they belong to its kernel, unless that is composite, or they are slots
+    for adapters. No offers at all leaves every op to its reference.
     """
     table: dict[str, list[KernelOffer]] = {}
     for offer in sorted(offers, key=lambda offer: -offer.rank):
         if offer.platform in (platform, "*"):
             table.setdefault(offer.op, []).append(offer)
-    lines: Counter[BoundOp] = Counter()
-    _bind_below(model, table, load, lines, set())
+    binding = _Binding(table, load, _find_adapters(model))
+    binding.bind_below(model)
     return tuple(
-        BoundOp(line.op, line.implementation, count, line.why, line.row_invariant) for line, count in lines.items()
+        BoundOp(line.op, line.implementation, count, line.why, line.row_invariant)
+        for line, count in binding.lines.items()
     )
 
 
-def _bind_below(
-    module: nn.Module,
-    table: Mapping[str, Sequence[KernelOffer]],
-    load: Callable[[KernelOffer], LoadKernel],
-    lines: Counter[BoundOp],
-    seen: set[int],
-) -> None:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    if isinstance(module, Bindable) and _bind_one(module, table, load, lines):
-        return
-    for child in module.children():
-        _bind_below(child, table, load, lines, seen)
+class _Binding:
+    """Binds the modules of one model, and counts what was bound."""
+
+    def __init__(
+        self,
+        table: Mapping[str, Sequence[KernelOffer]],
+        load: Callable[[KernelOffer], LoadKernel],
+        adapters: Mapping[int, Sequence[Bindable]],
+    ) -> None:
+        self.lines: Counter[BoundOp] = Counter()
+        self._table, self._load, self._adapters = table, load, adapters
+        self._seen: set[int] = set()
+
+    def bind_below(self, module: nn.Module) -> None:
+        if id(module) in self._seen:
+            return
+        self._seen.add(id(module))
+        bound = isinstance(module, Bindable) and self._bind_one(module)
+        for child in self._adapters.get(id(module), ()) if bound else module.children():
+            self.bind_below(child)
+
+    def _bind_one(self, module: Bindable) -> bool:
+        """Bind one module; whether the modules below it belong to its kernel."""
+        spec = module.spec()
+        if id(module) in self._adapters:
+            spec = msgspec.structs.replace(spec, adapters=True)
+        refusals: list[str] = []
+        for offer in self._table.get(spec.op, ()):
+            refusal = _WITHOUT_ADAPTERS if spec.adapters and not offer.adapters else offer.supports(spec)
+            if refusal is None:
+                kernel = self._load(offer)(module, spec)
+                module.use(kernel)
+                why = "; ".join(refusals) or "offered"
+                self.lines[BoundOp(spec.op, offer.load, 0, why, offer.row_invariant)] += 1
+                return not kernel.composite
+            refusals.append(f"{offer.load}: {refusal}")
+        why = "; ".join(refusals) or "no kernel offered"
+        self.lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1
+        return False
 
 
-def _bind_one(
-    module: Bindable,
-    table: Mapping[str, Sequence[KernelOffer]],
-    load: Callable[[KernelOffer], LoadKernel],
-    lines: Counter[BoundOp],
-) -> bool:
-    """Bind one module; whether the modules below it belong to its kernel."""
-    spec = module.spec()
-    refusals: list[str] = []
-    for offer in table.get(spec.op, ()):
-        refusal = offer.supports(spec)
-        if refusal is None:
-            kernel = load(offer)(module, spec)
-            module.use(kernel)
-            lines[BoundOp(spec.op, offer.load, 0, "; ".join(refusals) or "offered", offer.row_invariant)] += 1
-            return not kernel.composite
-        refusals.append(f"{offer.load}: {refusal}")
-    why = "; ".join(refusals) or "no kernel offered"
-    lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1
-    return False
+def _find_adapters(model: nn.Module) -> dict[int, list[Bindable]]:
+    """By a module's identity, the slots for adapters of the layers below it, where there are any."""
+    found: dict[int, list[Bindable]] = {}
+
+    def visit(module: nn.Module) -> list[Bindable]:
+        below = [slots for child in module.children() for slots in visit(child)]
+        if below:
+            found[id(module)] = below
+        return [*below, module] if isinstance(module, Bindable) and module.op == ADAPTERS else below
+
+    visit(model)
+    return found
 
 
 def find_uncapturable(module: nn.Module) -> frozenset[str]:

@@ -31,7 +31,7 @@ class Round(RequestGroup):
     rounds = True
 
     def __init__(self, asked: RequestGroup, spec: RequestSpec, beams: Sequence[Beam], begun: Sequence[Request]) -> None:
-        super().__init__(asked.id, spec, arrival=asked.arrival)
+        super().__init__(asked.id, spec, arrival=asked.arrival, adapter=asked.adapter)
         self._beams = beams
         self._begun = begun
 

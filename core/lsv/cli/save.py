@@ -22,6 +22,11 @@ def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="engine", extra=SAVE_SETTINGS)
     if settings["output"] is None:
         raise ConfigError("name the folder to be written: -o FOLDER", param="output")
+    if settings["enable_expert_parallel"]:
+        raise ConfigError(
+            "enable_expert_parallel: the files hold a part of every expert for each rank; leave it out",
+            param="enable_expert_parallel",
+        )
     from lsv.resolve import resolve
     from lsv.weights.sharded import PATTERN
     from lsv.worker.load.saved import save_sharded_state

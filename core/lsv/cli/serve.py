@@ -1,19 +1,23 @@
-"""``lsv serve [MODEL]``: an engine process, and the frontends in front of it."""
+"""``lsv serve [MODEL]``: an engine process, or one for each replica, and the frontends in front of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
-from lsv.engine.connect import open_client
-from lsv.engine.socket_client import SocketClient
+from lsv.engine.connect import EngineClient, open_client
+from lsv.engine.replicas.renewal import Renewal
+from lsv.engine.replicas.replica_set import ReplicaSet
+from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.stats_log import log_stats
-from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
+from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.offers import FrontendOffer, load_object
 from lsv.plugins import Plugins
@@ -23,10 +27,20 @@ from lsv.settings import Settings
 
 log = logging.getLogger(__name__)
 
+RENEW = signal.SIGUSR2
+"""Has the replicas of a server replaced."""
+
 
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="serve")
+    settings.hand_on("cluster_key")
     config = resolve(settings, context.plugins)
+    if config.nodes is not None and config.nodes.number > 0:
+        from lsv.worker.nodes.member import serve_node
+
+        restarts = RestartPolicy(_restart_limit(config, settings), settings["restart_window"])
+        serve_node(config, context.plugins.catalog, restarts.delay)
+        return 0
     frontends = choose_frontends(settings, context.plugins)
     heap.share_arenas()
     heap.return_large_blocks()
@@ -50,22 +64,37 @@ async def _serve(
     config: EngineConfig, frontends: Sequence[FrontendOffer], settings: Settings, plugins: Plugins
 ) -> None:
     """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
-    restarts = RestartPolicy(settings["restart_limit"] if settings["restart_engine"] else 0, settings["restart_window"])
-    supervisor = Supervisor(config, log_level=settings["log_level"].upper(), restarts=restarts)
-    supervisor.start()  # before all that this process has to load: the engine needs longer
+    restarts = partial(RestartPolicy, _restart_limit(config, settings), settings["restart_window"])
+    supervisors = Supervisors(config, log_level=settings["log_level"].upper(), restarts=restarts)
+    supervisors.start()  # before all that this process has to load: the engine needs longer
     try:
         serves = not all(_runs_elsewhere(offer, settings) for offer in frontends)
-        client = open_client(config, supervisor.address, settings, plugins, serves=serves)
+        client = open_client(config, supervisors.addresses, settings, plugins, serves=serves)
         await client.start()
         if client.media is not None:
             client.media.warm()
         service = Service(dict.fromkeys(config.served_names, client))
         running = [_run_frontend(offer, service, settings, plugins) for offer in frontends]
         if not settings["disable_log_stats"]:
-            running.append(log_stats(client))
+            running += _log_all_stats(client)
+        _renew_when_told(client, supervisors, settings)
         await _run(running, client)
     finally:
-        await asyncio.to_thread(supervisor.stop)
+        await asyncio.to_thread(supervisors.stop)
+
+
+def _renew_when_told(client: EngineClient, supervisors: Supervisors, settings: Settings) -> None:
+    """A signal has the replicas replaced, one after the other; a single engine takes none."""
+    if isinstance(client, ReplicaSet):
+        renewal = Renewal(client.replicas, supervisors, drain=settings["drain_timeout"])
+        asyncio.get_running_loop().add_signal_handler(RENEW, renewal.begin)
+
+
+def _restart_limit(config: EngineConfig, settings: Settings) -> int:
+    """How often an engine is started again within a window: where nobody says whether, one of several replicas is."""
+    asked = settings["restart_engine"]
+    restarts = config.topology.data > 1 if asked is None else asked
+    return int(settings["restart_limit"]) if restarts else 0
 
 
 async def _run_frontend(offer: FrontendOffer, service: Service, settings: Settings, plugins: Plugins) -> None:
@@ -80,12 +109,19 @@ async def _run_frontend(offer: FrontendOffer, service: Service, settings: Settin
         raise PluginError(f"frontend {offer.name} of plugin {owner} failed: {type(cause).__name__}: {cause}") from cause
 
 
+def _log_all_stats(client: EngineClient) -> list[Coroutine[Any, Any, None]]:
+    """A line for each engine."""
+    if len(client.replicas) == 1:
+        return [log_stats(client)]
+    return [log_stats(replica, name=f"replica {number}: ") for number, replica in enumerate(client.replicas)]
+
+
 def _runs_elsewhere(offer: FrontendOffer, settings: Settings) -> bool:
     """Whether a frontend opens clients in processes of its own."""
     return offer.processes is not None and settings[offer.processes] > 1
 
 
-async def _run(running: Sequence[Coroutine[Any, Any, None]], client: SocketClient) -> None:
+async def _run(running: Sequence[Coroutine[Any, Any, None]], client: EngineClient) -> None:
     """Run until one ends; raises what the engine's start failed with, which says more than that the engine is gone."""
     try:
         await _first_to_end(running)

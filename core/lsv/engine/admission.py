@@ -11,6 +11,8 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
 from lsv.errors import BadRequest, ContextTooLong
+from lsv.request.encoded import EncodedText
+from lsv.request.media import cross_item
 from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, PoolingParams, SamplingParams, told
 from lsv.request.pooling import Pooler
 from lsv.request.prompt import Prompt
@@ -39,6 +41,12 @@ class Admission(msgspec.Struct, frozen=True):
     pooler: Pooler = Pooler()
     """What the model is for, and how it pools."""
 
+    encoded: EncodedText | None = None
+    """How prompts begin whose text the model encodes."""
+
+    source: int | None = None
+    """Most tokens of a text to encode; None where a prompt's bound is ``max_model_len``."""
+
     model: str = ""
     """The model's name, for errors."""
 
@@ -47,7 +55,20 @@ class Admission(msgspec.Struct, frozen=True):
         """The bounds of an engine; while it is loading (``fit`` is None), those it was configured with."""
         length = config.max_model_len if fit is None else fit.max_model_len
         vocab_size = tokenizer.vocab_size if fit is None else fit.vocab_size
-        return cls(length, vocab_size, config.max_logprobs, config.pooler, config.served_names[0])
+        return cls(
+            max_model_len=length,
+            vocab_size=vocab_size,
+            max_logprobs=config.max_logprobs,
+            pooler=config.pooler,
+            encoded=config.encoded,
+            source=_source(config, fit),
+            model=config.served_names[0],
+        )
+
+    @property
+    def longest_text(self) -> int:
+        """Most tokens of what a request asks about: the text to encode, or the prompt."""
+        return self.source or self.max_model_len
 
     def admit(
         self,
@@ -67,6 +88,10 @@ class Admission(msgspec.Struct, frozen=True):
         if request.sampling is not None:
             self.pooler.check("generate", self.model)
         elif request.pooling is not None:
+            if self.encoded is not None:
+                raise BadRequest(
+                    f"{self.model} encodes text for answers that attend to it, and makes no vectors", param="model"
+                )
             request = msgspec.structs.replace(request, pooling=self.check_pooling(request.pooling))
         params = None if request.sampling is None else self._checked(request.sampling)
         if params is not None and params.use_beam_search and request.thinking is not None:
@@ -93,15 +118,16 @@ class Admission(msgspec.Struct, frozen=True):
         """The ids of a text that must fit the context. Raises ``ContextTooLong`` for one that does not: by its length
         if it is too long however it is tokenised, else by its beginning, so that the context bounds the work.
         """
-        if len(text) > self.max_model_len * tokenizer.longest:
+        most = self.longest_text
+        if len(text) > most * tokenizer.longest:
             raise self._too_many(f"{len(text)} characters, and a token has at most {tokenizer.longest}", field)
-        beginning = text[: LETTERS * self.max_model_len]
+        beginning = text[: LETTERS * most]
         if len(beginning) < len(text):
             ids = tokenizer.encode(beginning, add_special_tokens=special)
-            if len(ids) > self.max_model_len + _CUT:
-                raise self._too_many(f"more than {self.max_model_len} tokens", field)
+            if len(ids) > most + _CUT:
+                raise self._too_many(f"more than {most} tokens", field)
         ids = tokenizer.encode(text, add_special_tokens=special)
-        if len(ids) > self.max_model_len:
+        if len(ids) > most:
             raise self._too_many(f"{len(ids)} tokens", field)
         return ids
 
@@ -133,18 +159,21 @@ class Admission(msgspec.Struct, frozen=True):
         keep = None if params is None else params.truncate_prompt_tokens
         if keep == -1:
             answer = 0 if request.sampling is None else request.sampling.max_tokens or 1
-            keep = max(1, self.max_model_len - answer)
-        if params is not None and keep is not None and keep < len(prompt.ids):
+            keep = max(1, self.source or self.max_model_len - answer)
+        item = None if self.encoded is None else cross_item(prompt.media)
+        size = len(prompt.ids) if item is None else item.count
+        if params is not None and keep is not None and keep < size:
             if prompt.media or prompt.second:
-                what = "media" if prompt.media else "two texts"
+                what = "a text to encode" if item is not None else "media" if prompt.media else "two texts"
                 raise BadRequest(
-                    f"truncate_prompt_tokens={keep} would cut a prompt of {len(prompt.ids)} tokens with {what}: "
-                    "shorten it",
+                    f"truncate_prompt_tokens={keep} would cut a prompt of {size} tokens with {what}: shorten it",
                     param="truncate_prompt_tokens",
                 )
             prompt = Prompt(ids=prompt.ids[-keep:] if params.truncation_side == "left" else prompt.ids[:keep])
         if not prompt.ids:
             raise BadRequest(f"{field} must hold at least one token, got an empty prompt", param=field)
+        if self.encoded is not None:
+            prompt = self.encoded.complete(prompt)
         self.check_ids(prompt.ids, field)
         return prompt
 
@@ -196,7 +225,7 @@ class Admission(msgspec.Struct, frozen=True):
 
     def _too_many(self, found: str, field: str) -> ContextTooLong:
         return ContextTooLong(
-            f"This model's maximum context length is {self.max_model_len} tokens. However, your prompt has {found}. "
+            f"This model's maximum context length is {self.longest_text} tokens. However, your prompt has {found}. "
             "Shorten it or set truncate_prompt_tokens.",
             param=field,
         )
@@ -227,7 +256,9 @@ def check_media_size(request: RequestSpec, most: int) -> None:
 def make_submit(id: int, request: RequestSpec, tokenizer: Tokenizer) -> Submit:
     """The message for an admitted request, under this id."""
     prompts = tuple(
-        prompt if prompt.text is None else msgspec.structs.replace(prompt, text=None)  # the engine does not need it
+        prompt
+        if prompt.text is None and prompt.encoder_text is None
+        else msgspec.structs.replace(prompt, text=None, encoder_text=None)  # the engine does not need them
         for prompt in request.prompts
     )
     request = msgspec.structs.replace(request, prompts=prompts)
@@ -268,6 +299,13 @@ def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[tupl
             param="bad_words",
         )
     return found
+
+
+def _source(config: EngineConfig, fit: Fit | None) -> int | None:
+    """Most tokens of a text that the model encodes; None for a model that does not, and while it is loading."""
+    if config.encoded is None or fit is None:
+        return None
+    return next((group["cross_len"] for group in fit.groups if group.get("cross_len") is not None), None)
 
 
 @cache

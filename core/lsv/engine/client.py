@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from lsv.adapters.registry import resolve
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
 from lsv.errors import EngineDied, LsvError, ModelNotFound
+from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -26,11 +28,13 @@ Vector = tuple[float, ...]
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Where an engine is in its life."""
 
-    state: Literal["loading", "ready", "draining", "dead"]
-    """``draining``: running requests may end, new ones are refused."""
+    state: Literal["loading", "ready", "sleeping", "draining", "dead"]
+    """``sleeping``: it has given memory back, and takes no requests until it is woken up; ``draining``: running
+    requests may end, new ones are refused.
+    """
 
     stage: str = ""
-    """What is being loaded."""
+    """What is being loaded; of a sleeping engine, the parts that sleep."""
 
     done: int = 0
     """Parts of the stage that are done."""
@@ -43,7 +47,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(Protocol):
-    """One engine as a frontend uses it."""
+    """One engine as a frontend uses it, or several of one model that share its requests."""
 
     config: EngineConfig
     """What the engine runs."""
@@ -53,6 +57,11 @@ class Client(Protocol):
 
     media: MediaService | None
     """Prepares the media of requests; None where the model takes text only."""
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The adapters that are served by names of their own."""
+        ...
 
     @property
     def fit(self) -> Fit | None:
@@ -67,6 +76,14 @@ class Client(Protocol):
     @property
     def stats(self) -> Stats:
         """The engine's state after its last step."""
+        ...
+
+    @property
+    def replicas(self) -> Sequence[Client]:
+        """The engines behind this client, each by its own; only itself where it stands for one.
+
+        Requests are for the client: it knows which replica they go to.
+        """
         ...
 
     @property
@@ -91,6 +108,37 @@ class Client(Protocol):
         """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
         ...
 
+    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
+        """Serve an adapter by a name. Raises ``BadRequest`` for one that can't be served, and for a taken name."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Serve an adapter no more, except to requests that have begun. Raises ``ModelNotFound``."""
+        ...
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Have the engine give memory back: the KV cache, and the weights, which the host keeps at level 1 and which
+        are read again at level 2. Returns when that is done.
+
+        Requests that are under way end with ``Unavailable``, or with mode ``"wait"`` are waited for. Raises
+        ``BadRequest`` where sleeping is not enabled.
+        """
+        ...
+
+    async def wake_up(self, tags: Sequence[str] = ()) -> None:
+        """Have the engine take memory again, for ``weights`` and ``kv_cache`` or those of them that ``tags`` names.
+
+        Raises ``BadRequest``, and ``Unavailable`` where there is too little memory.
+        """
+        ...
+
+    async def profile(self, *, start: bool) -> None:
+        """Have the engine record a profile, or write down what it has recorded.
+
+        Raises ``BadRequest`` where profiles are not enabled, or one is being recorded already, or none.
+        """
+        ...
+
     async def close(self, *, drain: float = 0.0) -> None:
         """Leave the engine, letting running requests end for at most ``drain`` seconds."""
         ...
@@ -106,15 +154,32 @@ class Service:
     def names(self) -> tuple[str, ...]:
         return tuple(self.clients)
 
+    @property
+    def adapters(self) -> Mapping[str, tuple[Client, Adapter]]:
+        """The adapters of all models by their names."""
+        found = ((client, adapter) for client in dict.fromkeys(self.clients.values()) for adapter in client.adapters)
+        return {adapter.name: (client, adapter) for client, adapter in found}
+
     def find(self, name: str | None) -> Client:
         """The client behind a served name; None means the first one. Raises ``ModelNotFound``."""
+        return self.route(name)[0]
+
+    def route(self, name: str | None) -> tuple[Client, str]:
+        """The client behind a name, and the adapter of that name; an empty one where the name is a model's.
+
+        Raises ``ModelNotFound``.
+        """
         if name is None:
-            return next(iter(self.clients.values()))
-        try:
-            return self.clients[name]
-        except KeyError:
-            known = ", ".join(self.clients)
-            raise ModelNotFound(f"The model `{name}` does not exist; this server has: {known}", param="model") from None
+            return next(iter(self.clients.values())), ""
+        if name in self.clients:
+            return self.clients[name], ""
+        for client in dict.fromkeys(self.clients.values()):
+            options = client.config.adapters
+            listed = any(adapter.name == name for adapter in client.adapters)
+            if listed or (options is not None and resolve(options, name) is not None):
+                return client, name
+        known = ", ".join((*self.clients, *self.adapters))
+        raise ModelNotFound(f"The model `{name}` does not exist; this server has: {known}", param="model")
 
     def dead(self) -> LsvError | None:
         """The first dead engine's error, if any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -16,10 +17,14 @@ from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
 from lsv.plugins.grammars import find_backend
 from lsv.plugins.logits_processors import check_processors, complete_processors
+from lsv.request.adapter import Adapter
 from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lsv.tracing.tracer import Tracer
 
 
 class ClientBase:
@@ -29,6 +34,8 @@ class ClientBase:
     tokenizer: Tokenizer
     fit: Fit | None
     """None until the engine is ready."""
+    adapters: tuple[Adapter, ...] = ()
+    """Those that are served by names of their own."""
     _inline = False
     """Whether the engine is in this process."""
 
@@ -41,6 +48,12 @@ class ClientBase:
         self._plugins = plugins
         self._callbacks: list[Callable[[RequestRecord], None]] = []
         self._ids = itertools.count()
+        self._tracer = _open_tracer(config)
+
+    @property
+    def replicas(self) -> tuple[Self, ...]:
+        """The engines behind this client, each by its own: this one."""
+        return (self,)
 
     @property
     def admission(self) -> Admission:
@@ -73,9 +86,11 @@ class ClientBase:
         """The message for a vector of each prompt. Raises ``BadRequest``."""
         return make_submit(next(self._ids), self._admit(request), self.tokenizer)
 
-    def _report(self, *records: RequestRecord) -> None:
-        """A request is over: tell callbacks and plugins, of each of its prompts."""
+    def _report(self, request: RequestSpec, *records: RequestRecord) -> None:
+        """A request is over: tell callbacks, plugins and traces, of each of its prompts."""
         for record in records:
+            if self._tracer is not None:
+                self._tracer.tell(request, record)
             for callback in self._callbacks:
                 callback(record)
             if self._plugins is not None:
@@ -84,10 +99,11 @@ class ClientBase:
     def _report_pooling(self, submit: Submit, answers: Mapping[int, Update], seconds: float) -> None:
         """A pooling request is over; ``answers`` are the ends of its sequences, without those that were aborted."""
         self._report(
+            submit.spec,
             *(
                 self._pooling_record(submit.spec.request_id, len(prompt.ids), answers.get(index), seconds)
                 for index, prompt in enumerate(submit.spec.prompts)
-            )
+            ),
         )
 
     def _pooling_record(self, request_id: str, tokens: int, update: Update | None, seconds: float) -> RequestRecord:
@@ -106,6 +122,14 @@ class ClientBase:
             ttft=None,
             e2e=seconds,
         )
+
+
+def _open_tracer(config: EngineConfig) -> Tracer | None:
+    if config.traces is None:
+        return None
+    from lsv.tracing.tracer import Tracer  # which imports OpenTelemetry
+
+    return Tracer.to(config.traces)
 
 
 def read_vector(update: Update) -> tuple[float, ...]:

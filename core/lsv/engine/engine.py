@@ -6,25 +6,25 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic
 
 import msgspec
 
+from lsv.adapters.registry import AdapterRegistry
 from lsv.beams.rounds import BeamSearches
-from lsv.config import EngineConfig, Fit
+from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
-from lsv.engine.report import warn_of_itl
-from lsv.engine.updates import make_update
+from lsv.engine.orders.sleep import Sleep
+from lsv.engine.report import PreemptionLog, warn_of_itl
+from lsv.engine.scheduling import make_scheduler
+from lsv.engine.updates import OpenRequest, Owner, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded
 from lsv.grammars.guide import Guide
-from lsv.kv.manager import KVManager
-from lsv.kv.prefix import root_hash
-from lsv.kv.spec import KVGroup
+from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
-from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
@@ -32,23 +32,8 @@ from lsv.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-Owner = TypeVar("Owner", bound=Hashable)
-
-_WARN_EVERY = 50
-"""Preemptions from one warning to the next."""
 _GRAMMAR_WAIT = 0.005
 """Seconds that a step with nothing else to do waits for a grammar."""
-
-
-class _Open(Generic[Owner]):
-    """A request that has not ended: its owner, the owner's number for it, and how many of its sequences are left."""
-
-    __slots__ = ("id", "owner", "sequences")
-
-    def __init__(self, owner: Owner, id: int, sequences: int) -> None:
-        self.owner = owner
-        self.id = id
-        self.sequences = sequences
 
 
 class Engine(Generic[Owner]):
@@ -75,14 +60,16 @@ class Engine(Generic[Owner]):
         self._policy = policy
         self._guide = guide
         self._searches = BeamSearches(config)
+        self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
+        self.sleep = Sleep(config, self.control, self._forget_cached)
         self._now = now
         self._scheduler: Scheduler | None = None
-        self._open: dict[int, _Open[Owner]] = {}
+        self._open: dict[int, OpenRequest[Owner]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
         self._updates: dict[Owner, list[Update]] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
-        self._warned_at = 0
+        self._preemptions = PreemptionLog()
         self._warned_of_itl = False
         self._steps = self._broken = self._nonfinite = self._unwarmed = 0
         self._step_seconds = self._model_seconds = 0.0
@@ -96,6 +83,7 @@ class Engine(Generic[Owner]):
         if self._guide is not None:
             self._guide.start(fit.vocab_size)
         self._searches.start(fit.vocab_size, self._scheduler.longest)
+        self.adapters.start()
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
@@ -107,7 +95,7 @@ class Engine(Generic[Owner]):
 
     @property
     def has_work(self) -> bool:
-        return self._started.has_work or bool(self._in_flight)
+        return self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.loading
 
     @property
     def stats(self) -> Stats:
@@ -133,14 +121,19 @@ class Engine(Generic[Owner]):
             failed_steps_total=self._broken,
             step_seconds_total=self._step_seconds,
             model_seconds_total=self._model_seconds,
+            speculation=self._scheduler.speculation,
+            adapters=self._scheduler.adapter_requests,
+            offload=self._scheduler.offload,
         )
 
     def submit(self, owner: Owner, message: Submit) -> None:
         """Queue a request. Raises ``BadRequest``, ``Overloaded`` or, after a failure, ``EngineDied``."""
         if self.failure is not None:
             raise self.failure
+        self.sleep.check_awake()
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
         group = self._make_group(self._submitted, message)
+        self._open_adapter(group)
         self._open_grammar(group)
         try:
             searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
@@ -150,7 +143,7 @@ class Engine(Generic[Owner]):
             self._close_group(group.id)
             raise
         self._submitted += message.spec.width
-        self._open[group.id] = _Open(owner, message.id, group.size)
+        self._open[group.id] = OpenRequest(owner, message.id, group.size)
         self._ids[owner, message.id] = group.id
         log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
 
@@ -176,8 +169,29 @@ class Engine(Generic[Owner]):
         if outcome is not None:
             self._close(outcome.request)
 
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        """Have every worker carry out an order once what is in flight has settled. Raises what refuses it."""
+        self._settle_all()
+        self._executor.control(order, arguments)
+
+    def watch(self, around: Callable[[Executor], Executor]) -> None:
+        """Put something around the executor, or take it away again."""
+        self._settle_all()
+        self._executor = around(self._executor)
+
     def reset_prefix_cache(self) -> None:
         self._started.reset_prefix_cache()
+
+    def _forget_cached(self) -> None:
+        """The workers' cache and their embeddings of media are about to go; no request has any."""
+        self._settle_all()
+        self._started.forget_cached()
+
+    def refuse_all(self, error: LsvError) -> None:
+        """End all requests with an error, of which their owners hear with the next step."""
+        for group in tuple(self._open):
+            for outcome in self._started.refuse(group, error.message):
+                self._take(outcome, error)
 
     def check(self) -> None:
         """Look after the workers between steps. Raises ``EngineDied`` when one is gone; requests have ended then."""
@@ -196,6 +210,7 @@ class Engine(Generic[Owner]):
         for outcome in self._started.expire(began):
             self._take(outcome)
         self._take_grammars()
+        self.adapters.advance()
         try:
             self._plan_ahead(began)
             self.stalled = not self._in_flight
@@ -218,7 +233,11 @@ class Engine(Generic[Owner]):
             else:
                 self._executor.submit(plan)
             self._in_flight.append(plan)
-        self._warn_of_preemptions()
+        self._preemptions.tell(self._started.preempted, self._started.preemptions)
+
+    def _settle_all(self) -> None:
+        while self._in_flight:
+            self._settle_oldest(self._now())
 
     def _settle_oldest(self, began: float) -> None:
         result = self._executor.collect(self.config.step_timeout)
@@ -248,10 +267,30 @@ class Engine(Generic[Owner]):
             number,
             message.spec,
             stop_ids=message.stop_ids,
-            bad_words=message.bad_words,
+            bad_words=message.bad_words + (self.config.encoded.forbidden if self.config.encoded else ()),
             seed=self.config.seed,
             arrival=self._now(),
         )
+
+    def _open_adapter(self, group: RequestGroup) -> None:
+        """The group waits for its adapter where that has to be read first, everybody does for that of a search.
+
+        Raises ``ModelNotFound``, and for a search what refuses the adapter.
+        """
+
+        def take(adapter: Adapter | None, error: LsvError | None) -> None:
+            group.adapter = adapter
+            if error is None:
+                self._started.satisfy(group.id, "adapter")
+            else:
+                for outcome in self._started.refuse(group.id, error.message):
+                    self._publish(outcome, error)
+
+        if group.spec.adapter:
+            searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
+            group.adapter = self.adapters.find(group.spec.adapter, None if searched else take)
+            if group.adapter is None:
+                group.needs.add("adapter")
 
     def _open_grammar(self, group: RequestGroup) -> None:
         """Where answers must have a form, the group waits for its grammar. Raises what refuses it."""
@@ -291,12 +330,12 @@ class Engine(Generic[Owner]):
             outcome, finish=ends, complete=True, error=None if fault is None else fault.message
         )
 
-    def _take(self, outcome: Outcome) -> None:
-        """News that may be of a beam search, whose rounds come to answers first."""
+    def _take(self, outcome: Outcome, error: LsvError | None = None) -> None:
+        """News that may be of a beam search, whose rounds come to answers first; ``error`` as in ``_publish``."""
         group = outcome.request.group
         if group not in self._searches:
             if group in self._open:  # else it has failed in this very step
-                self._publish(self._guided(outcome))
+                self._publish(self._guided(outcome), error)
             return
         advance = self._searches.take(outcome)
         if advance is None:
@@ -306,7 +345,7 @@ class Engine(Generic[Owner]):
         else:
             self._started.renew(advance.round)
         for answer in advance.answers:
-            self._publish(answer)
+            self._publish(answer, error)
 
     def _close_group(self, group: int) -> None:
         """A request group is over, or was never queued."""
@@ -359,41 +398,3 @@ class Engine(Generic[Owner]):
         self._ids.clear()
         self._updates.clear()
         self._in_flight.clear()
-
-    def _warn_of_preemptions(self) -> None:
-        total = self._started.preemptions
-        if total and (not self._warned_at or total - self._warned_at >= _WARN_EVERY):
-            self._warned_at = total
-            log.warning(
-                "Request %s is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
-                "This can affect the end-to-end performance. Increase gpu_memory_utilization or tensor_parallel_size "
-                "to provide more KV cache memory. total_cumulative_preemption_cnt=%d",
-                self._started.preempted,
-                total,
-            )
-
-
-def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -> Scheduler:
-    """The scheduler and cache of an engine whose model is loaded."""
-    root = root_hash(
-        weights=f"{config.model} {config.load_format}",
-        quantizer=config.quantization,
-        kv_dtype=config.kv_dtype,
-        block_size=fit.block_size,
-    )
-    groups = tuple(msgspec.convert(group, KVGroup) for group in fit.groups)
-    kv = KVManager(groups, fit.num_blocks, fit.block_size, root=root, prefix_caching=config.prefix_caching)
-    limits = Limits(
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=min(config.max_model_len, fit.max_model_len),
-        max_queue=config.max_queue,
-        depth=depth,
-        chunked_prefill=config.chunked_prefill,
-        mixed_batches=config.mixed_batches,
-        max_itl=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
-        padding=fit.padding,
-        encoder_tokens=config.encoder_cache_tokens if fit.encoder_parts else 0,
-        encoder_parts=max(1, fit.encoder_parts),
-    )
-    return Scheduler(limits, kv, policy)

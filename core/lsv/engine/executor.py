@@ -43,8 +43,8 @@ class Executor(Protocol):
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
         """Carry out an order on every worker while nothing is in flight.
 
-        The seam for sleep, wake-up and adapter loading, each of them an ``order`` with ``arguments``. So far executors
-        know only ``reset``, which needs nothing of them. Raises ``ConfigError`` for an unknown order.
+        ``load_adapter`` and ``drop_adapter`` are such orders, ``sleep`` and ``wake_up``, and ``reset``, which needs
+        nothing of workers. Raises ``ConfigError`` for an unknown order, and what a worker refuses it with.
         """
         ...
 

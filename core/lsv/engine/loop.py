@@ -26,6 +26,8 @@ from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
+    Adapters,
+    Asleep,
     Beat,
     Boot,
     ClientMessage,
@@ -41,8 +43,9 @@ from lsv.engine.messages import (
     Update,
     Welcome,
 )
+from lsv.engine.orders.orders import Orders
 from lsv.engine.updates import make_refusal
-from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
+from lsv.errors import EngineDied, LsvError
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide
 from lsv.offers import ExecutorOffer, PolicyOffer
@@ -50,6 +53,7 @@ from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.processes.lifeline import die_with, dump_stacks_on_request
 from lsv.processes.wire import FrameReader, encode_frame
+from lsv.request.adapter import Adapter
 from lsv.resolve.hardware import load_platform
 from lsv.settings import export
 from lsv.version import __version__
@@ -79,10 +83,11 @@ class EngineLoop:
         self._progress = Progress("starting", 0, 0)
         self._fit: Fit | None = None
         self._stopped = False
-        self._drains: list[tuple[int, int]] = []
-        self._draining = False
+        self._orders = Orders(engine, self._announce, self._reply)
         self._next_beat = 0.0
         self._next_trim = time.monotonic() + _TRIM_INTERVAL
+        self._told: tuple[Adapter, ...] = ()
+        self._told_asleep: tuple[str, ...] = ()
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
         listener.setblocking(False)
@@ -100,8 +105,10 @@ class EngineLoop:
         self._beat("start")
         self._fit = self._engine.start(show)
         stages.end()
+        self._orders.ready = True
         self._next_beat = 0.0
         self._beat()  # before anybody counts on it, the limit is that of steps
+        self._tell_of_changes()
         self._broadcast(Ready(self._fit))
         return self._fit
 
@@ -117,7 +124,8 @@ class EngineLoop:
                 self._deliver(self._engine.step())
             elif changed:
                 self._deliver({})
-            self._answer_drains()
+            self._orders.answer_waiting()
+            self._tell_of_changes()
 
     def fail(self, error: LsvError) -> None:
         """Tell all clients and the parent why the engine ends."""
@@ -233,8 +241,7 @@ class EngineLoop:
 
     def _submit(self, number: int, connection: Connection, message: Submit) -> None:
         try:
-            if self._fit is None or self._draining:
-                raise Unavailable("the engine takes no requests now: it is loading or about to stop")
+            self._orders.check_open()
             self._engine.submit(number, message)
         except LsvError as error:
             log.info("req=%s refused: %s", message.spec.request_id, error.message)
@@ -245,28 +252,37 @@ class EngineLoop:
         if hello.protocol != PROTOCOL:
             raise ConnectionLost(f"the client speaks protocol {hello.protocol}, this engine {PROTOCOL}")
         connection.send(Welcome(PROTOCOL, __version__, config.fingerprint(), config))
+        if self._told:
+            connection.send(Adapters(self._told))
         connection.send(self._progress if self._fit is None else Ready(self._fit))
+        if self._told_asleep:
+            connection.send(Asleep(self._told_asleep))
         connection.send(self._make_beat(self._progress.stage if self._fit is None else ""))
+        connection.deliver((), self._engine.stats)
 
     def _control(self, number: int, connection: Connection, message: Control) -> None:
-        """``drain`` is answered when everything has ended; new requests are refused from then on."""
-        if message.order == "drain":
-            self._draining = True
-            self._drains.append((number, message.id))
-        elif message.order == "reset_prefix_cache":
-            if self._fit is not None:  # while loading, nothing is cached
-                self._engine.reset_prefix_cache()
-            connection.send(Controlled(message.id))
-        else:
-            error = BadRequest(f"unknown order {message.order!r}: the engine knows reset_prefix_cache and drain")
-            connection.send(Controlled(message.id, error.record()))
+        self._orders.take(number, message)
+        self._tell_of_changes()
 
-    def _answer_drains(self) -> None:
-        """Answer ``drain`` once everything has ended."""
-        if self._drains and not self._engine.has_work:
-            for number, id in self._drains:
-                self._send(number, Controlled(id))
-            self._drains.clear()
+    def _reply(self, number: int, answer: Controlled) -> None:
+        self._tell_of_changes()
+        self._send(number, answer)
+
+    def _announce(self, stage: str) -> None:
+        """What follows may take as long as loading does."""
+        self._next_beat = 0.0
+        self._beat(stage)
+        self._next_beat = 0.0  # the next one says again that steps are computed
+
+    def _tell_of_changes(self) -> None:
+        """Tell all clients of adapters that came or went, and of parts that fell asleep or woke up."""
+        listed, asleep = self._engine.adapters.listed, self._engine.sleep.parts
+        if listed != self._told:
+            self._told = listed
+            self._broadcast(Adapters(listed))
+        if asleep != self._told_asleep:
+            self._told_asleep = asleep
+            self._broadcast(Asleep(asleep))
 
     def _deliver(self, updates: dict[int, list[Update]]) -> None:
         stats = self._engine.stats
@@ -283,8 +299,7 @@ class EngineLoop:
             self._send(number, message)
 
     def _send(self, number: int, message: EngineMessage) -> None:
-        connection = self._connections.get(number)
-        if connection is None:
+        if (connection := self._connections.get(number)) is None:
             return
         try:
             connection.send(message)
@@ -320,7 +335,7 @@ def main(listener: int, lifeline: int, parent: int) -> int:
     dump_stacks_on_request()
     channel = socket.socket(fileno=lifeline)
     boot = _read_boot(channel)
-    report.set_up_logging(boot.log_level)
+    report.set_up_logging(boot.config, boot.log_level)
     try:
         loaded = plugins.load(boot.config.plugins)
         engine = make_engine(boot.config, loaded)

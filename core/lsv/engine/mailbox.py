@@ -60,6 +60,7 @@ def merge(updates: Sequence[Update]) -> Update:
         prompt_logprobs=join_logprobs(update.prompt_logprobs for update in updates),
         vector=last.vector,
         cached=_first([update.cached for update in updates]),
+        drafted=last.drafted,
         queued=_first([update.queued for update in updates]),
         prefill=_first([update.prefill for update in updates]),
         preemptions=last.preemptions,

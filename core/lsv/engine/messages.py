@@ -7,16 +7,20 @@ of that connection. About once a second there is a ``Beat``, to clients and to t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.errors import ErrorRecord
 from lsv.processes.wire import Failed as Failed
+from lsv.request.adapter import Adapter
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
+from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 from lsv.scheduler.plan import Logprobs
 
-PROTOCOL = 4
+PROTOCOL = 6
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -72,7 +76,12 @@ class Control(msgspec.Struct, frozen=True, tag=True):
     """Names the order on this connection."""
 
     order: str
-    """``reset_prefix_cache`` or ``drain``."""
+    """One of ``lsv.engine.orders.orders.KNOWN``."""
+
+    arguments: Mapping[str, str] = {}
+    """For adapters their ``name``; to load one its ``path``, and ``replace`` where it takes the name from another.
+    To sleep the ``level``, and in ``mode`` what becomes of requests; to wake up the ``tags``, parts joined by commas.
+    """
 
 
 ClientMessage = Hello | Submit | Abort | Finish | Control
@@ -137,6 +146,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cached: int | None = None
     """Prompt tokens taken from the prefix cache; sent with the first tokens, as are the times."""
+
+    drafted: tuple[int, int] | None = None
+    """Drafts that were verified so far, and those that were accepted; None where there were none."""
 
     queued: float | None = None
     """Seconds until the request was first planned."""
@@ -209,6 +221,15 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_total: int = 0
     """Tokens computed in all steps, those that were computed again among them."""
 
+    speculation: SpeculationCounts | None = None
+    """What became of drafts; None where there are none."""
+
+    adapters: AdapterRequests | None = None
+    """The adapters that requests go through; None where adapters are not served."""
+
+    offload: OffloadCounts | None = None
+    """What is behind the device's KV cache; None where nothing is."""
+
     step_tokens: tuple[int, ...] = ()
     """How many steps computed at most as many tokens as each of ``STEP_TOKENS``, and more than the one before; then
     the rest.
@@ -264,4 +285,18 @@ class Boot(msgspec.Struct, frozen=True, tag=True):
     """The least severe level that is logged."""
 
 
-EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled | Beat
+class Adapters(msgspec.Struct, frozen=True, tag=True):
+    """The adapters that are served; sent once the engine is ready, and when they change."""
+
+    listed: tuple[Adapter, ...]
+
+
+class Asleep(msgspec.Struct, frozen=True, tag=True):
+    """The parts of its memory that the engine has given back; sent when they change, and no requests are taken while
+    there are any.
+    """
+
+    parts: tuple[str, ...]
+
+
+EngineMessage = Welcome | Progress | Ready | Failed | Tokens | Controlled | Adapters | Asleep | Beat

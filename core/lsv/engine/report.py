@@ -10,13 +10,17 @@ from lsv.processes import logs
 
 log = logging.getLogger(__name__)
 
+_WARN_EVERY = 50
+"""Preemptions from one warning to the next."""
 _GB = 1_000_000_000
 _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
 
 
-def set_up_logging(level: str) -> None:
-    """For everything lsv and its plugins say; see ``lsv.processes.logs``."""
-    logs.set_up("%(levelname)s %(asctime)s engine %(name)s: %(message)s", level)
+def set_up_logging(config: EngineConfig, level: str) -> None:
+    """For everything lsv and its plugins say; see ``lsv.processes.logs``. Replicas are told apart by their numbers."""
+    topology = config.topology
+    name = f"engine-{topology.replica}" if topology.data > 1 else "engine"
+    logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level)
 
 
 def log_config(config: EngineConfig) -> None:
@@ -77,3 +81,23 @@ def warn_of_itl(asked: float | None, seconds: float) -> None:
         asked,
         1000 * seconds,
     )
+
+
+class PreemptionLog:
+    """Warns of requests that lose their blocks to others: of the first, and then of one in fifty."""
+
+    def __init__(self) -> None:
+        self._warned_at = 0
+
+    def tell(self, request: str, total: int) -> None:
+        """So many have been so far, ``request`` last."""
+        if not total or (self._warned_at and total - self._warned_at < _WARN_EVERY):
+            return
+        self._warned_at = total
+        log.warning(
+            "Request %s is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
+            "This can affect the end-to-end performance. Increase gpu_memory_utilization or tensor_parallel_size "
+            "to provide more KV cache memory. total_cumulative_preemption_cnt=%d",
+            request,
+            total,
+        )

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus, Vector
-from lsv.engine.client_base import ClientBase, read_vector
+from lsv.engine.client_base import read_vector
 from lsv.engine.inbox import Inbox
 from lsv.engine.messages import (
     Abort,
+    Adapters,
+    Asleep,
     Beat,
     ClientMessage,
     Control,
@@ -32,6 +34,7 @@ from lsv.engine.messages import (
     Tokens,
     Update,
 )
+from lsv.engine.orders.client import OrderingClient
 from lsv.engine.sharing import shared_media
 from lsv.engine.supervision import state as supervision
 from lsv.engine.supervision.silence import Silence
@@ -60,7 +63,7 @@ _LONGEST_PAUSE = 1.0
 """Seconds at most between attempts to reach an engine that runs."""
 
 
-class SocketClient(ClientBase):
+class SocketClient(OrderingClient):
     """Talks to the engine at ``address``, and to the one that its supervisor starts there in its place.
 
     ``start`` and everything else must be called in one event loop.
@@ -79,6 +82,7 @@ class SocketClient(ClientBase):
         self.media = media
         self.address = address
         self._status = EngineStatus(state="loading", stage="starting")
+        self._watchers: list[Callable[[], None]] = []
         self._settled = asyncio.Event()
         """Set unless the engine is loading."""
         self._stats = Stats()
@@ -107,10 +111,19 @@ class SocketClient(ClientBase):
     def status(self) -> EngineStatus:
         return self._status
 
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever ``status`` has changed. It must not block."""
+        self._watchers.append(callback)
+
     @property
     def failure(self) -> LsvError | None:
         """Why a dead engine died: the error it reported, where it could."""
         return self._failure if self._status.state == "dead" else None
+
+    @property
+    def addresses(self) -> tuple[Path, ...]:
+        """Where the engine listens, for further clients in other processes."""
+        return (self.address,)
 
     @property
     def stats(self) -> Stats:
@@ -137,7 +150,7 @@ class SocketClient(ClientBase):
             raise
         finally:
             self._unsubscribe(stream.submit.id, still_open=not stream.finished)
-            self._report(*stream.records(time.monotonic()))
+            self._report(stream.request, *stream.records(time.monotonic()))
 
     async def encode(self, request: RequestSpec) -> list[Vector]:
         self._check_ready()
@@ -156,11 +169,6 @@ class SocketClient(ClientBase):
             self._unsubscribe(submit.id, still_open=len(answers) < submit.spec.size)
             self._report_pooling(submit, answers, time.monotonic() - began)
 
-    async def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes of the engine."""
-        self._check_ready()
-        await self._send_order("reset_prefix_cache")
-
     async def close(self, *, drain: float = 0.0) -> None:
         """Leave the engine, which its supervisor stops; open requests get at most ``drain`` seconds to end."""
         self._closing = True
@@ -177,14 +185,21 @@ class SocketClient(ClientBase):
         self._fail_open(Unavailable("the engine has been stopped"))
         if self.media is not None:
             await self.media.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     # Requests
 
     def _check_ready(self) -> None:
+        self._check_alive()
+        if self._status.state == "sleeping":
+            raise Unavailable(f"the engine sleeps ({self._status.stage}): wake it up with POST /wake_up first")
+
+    def _check_alive(self) -> None:
         status = self._status
         if status.state == "dead":
             raise EngineDied(f"the engine is gone: {status.error}")
-        if status.state != "ready":
+        if status.state not in ("ready", "sleeping"):
             raise Unavailable(f"the engine takes no requests now: {status.state} {status.stage}".rstrip())
 
     def _submit(self, submit: Submit, inbox: Inbox) -> None:
@@ -199,12 +214,11 @@ class SocketClient(ClientBase):
         if still_open and self._writer is not None:
             self._send(Abort((id,)))
 
-    async def _send_order(self, order: str) -> None:
-        """Have the engine carry out an order; raises the error it was refused with, or ``EngineDied``."""
+    async def _send_order(self, order: str, arguments: Mapping[str, str] = {}) -> None:
         number = next(self._numbers)
         done = self._orders[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(Control(number, order))
+            self._send(Control(number, order, arguments))
             await done
         finally:
             del self._orders[number]
@@ -222,6 +236,8 @@ class SocketClient(ClientBase):
             self._settled.clear()
         else:
             self._settled.set()
+        for callback in self._watchers:
+            callback()
 
     async def _keep_connected(self) -> None:
         """Talk to one engine after the other until there will be no more."""
@@ -240,6 +256,7 @@ class SocketClient(ClientBase):
     async def _talk_to(self, run: int) -> bool:
         """Use the engine until the connection ends, then fail open requests; whether it could be used."""
         self._failure = self.fit = None
+        self._stats, self.adapters = Stats(), ()
         try:
             reader, self._writer = await asyncio.open_unix_connection(str(self.address))
         except OSError:
@@ -315,6 +332,11 @@ class SocketClient(ClientBase):
                 self._opening = asyncio.create_task(self._await_processor(self.media))
         elif isinstance(message, Failed):
             self._failure = from_record(message.error)
+        elif isinstance(message, Adapters):
+            self.adapters = message.listed
+        elif isinstance(message, Asleep):
+            state = EngineStatus(state="sleeping", stage=", ".join(message.parts))
+            self._set_status(state if message.parts else EngineStatus(state="ready"))
         elif isinstance(message, Controlled):
             self._answer_order(message)
 

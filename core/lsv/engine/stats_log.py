@@ -15,8 +15,8 @@ INTERVAL = 10.0
 """Seconds between two lines."""
 
 
-async def log_stats(client: Client, interval: float = INTERVAL) -> None:
-    """Log what has changed since the last line, until cancelled; an idle engine is silent."""
+async def log_stats(client: Client, interval: float = INTERVAL, *, name: str = "") -> None:
+    """Log what has changed since the last line, until cancelled; an idle engine is silent. ``name`` begins lines."""
     before, began = client.stats, time.monotonic()
     while True:
         await asyncio.sleep(interval)
@@ -24,7 +24,7 @@ async def log_stats(client: Client, interval: float = INTERVAL) -> None:
         if now.steps_total < before.steps_total:
             before = Stats()  # the engine has been started again
         if now.steps_total != before.steps_total:
-            log.info("%s", describe(before, now, ended - began))
+            log.info("%s%s", name, describe(before, now, ended - began))
         before, began = now, ended
 
 

@@ -231,6 +231,7 @@ class _PromptOutput:
             logprobs=logprobs,
             prompt_logprobs=tuple(self._prompt_logprobs) if scored else None,
             cached=self._cached if opens else None,
+            drafted=update.drafted,
             finish=candidate.finish,
             stop=candidate.stop,
         )

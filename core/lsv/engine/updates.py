@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
 from lsv.engine.messages import Update
 from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.request.params import NO_TOKEN_LEFT, PROCESSOR_REFUSES
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
+
+Owner = TypeVar("Owner", bound=Hashable)
+
+
+class OpenRequest(Generic[Owner]):
+    """A request that has not ended: its owner, the owner's number for it, and how many of its sequences are left."""
+
+    __slots__ = ("id", "owner", "sequences")
+
+    def __init__(self, owner: Owner, id: int, sequences: int) -> None:
+        self.owner = owner
+        self.id = id
+        self.sequences = sequences
 
 
 def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Update:
@@ -29,6 +45,7 @@ def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Upd
         cached=request.cached if is_first else None,
         queued=planned - request.arrival if is_first and planned is not None else None,
         prefill=first - planned if is_first and planned is not None and first is not None else None,
+        drafted=request.drafted,
         preemptions=0 if outcome.finish is None else request.preemptions,
         finish=outcome.finish,
         stop=outcome.stop,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
 from lsv.kv.lookup import Lookup, Match
 from lsv.kv.spec import Cohort
 from lsv.kv.table import Table
+
+Find = Callable[[bytes], int | None]
+"""The block of a content; null where it is behind the device, None where it is nowhere."""
 
 
 class PrefixFinder:
@@ -44,7 +47,7 @@ class PrefixFinder:
 
     def _look_up(self, table: Table, limit: int) -> Match:
         hashes = self.hashes(table, limit // self.block_size)
-        length = self._longest_cached(hashes)
+        length = self._longest(hashes, self._pool.find)
         match = self._match(table, length)
         # Most requests are admitted at the first look, so changes are followed from the second one on.
         self._pool.lookup = self._follow(table, limit, match, hashes) if self._looked_up is table else None
@@ -77,7 +80,8 @@ class PrefixFinder:
         """Shorten a match by what is no longer cached."""
         known = lookup.match
         before = known.tokens // self.block_size
-        lookup.length = length = self._window_length(self.hashes(table, lookup.length), lookup.length)
+        hashes = self.hashes(table, lookup.length)
+        lookup.length = length = self._window_length(hashes, lookup.length, self._pool.find)
         for cohort, blocks in zip(self._cohorts, known.blocks, strict=True):
             if cohort.keeps_all:
                 for block in blocks[length * cohort.width : before * cohort.width : cohort.width]:
@@ -111,35 +115,61 @@ class PrefixFinder:
             table.hash_blocks(self._root, self.block_size, count)
         return hashes if len(hashes) == count else hashes[:count]
 
-    def _longest_cached(self, hashes: Sequence[bytes]) -> int:
+    def extend(self, table: Table, match: Match, limit: int, behind: Callable[[bytes], bool]) -> Match:
+        """A match made longer by what is ``behind`` the device, as far as that goes."""
+        pool = self._pool
+
+        def find(key: bytes) -> int | None:
+            block = pool.find(key)
+            return NULL_BLOCK if block is None and behind(key) else block
+
+        hashes = self.hashes(table, limit // self.block_size)
+        length = self._longest(hashes, find)
+        if length * self.block_size <= match.tokens:
+            return match
+        missing: list[tuple[int, int]] = []
+        tables: list[list[int]] = []
+        for index, (prefix, cohort) in enumerate(zip(self.prefixes, self._cohorts, strict=True)):
+            window_blocks = self.window_blocks[index]
+            first = 0 if window_blocks is None else max(0, length - window_blocks)
+            tables.append([NULL_BLOCK] * (first * cohort.width))
+            for column in range(first, length):
+                block = pool.find(prefix + hashes[column])
+                if block is None:
+                    missing.append((index, column))
+                tables[-1] += [NULL_BLOCK] * cohort.width if block is None else pool.bundle(block)
+        tokens = length * self.block_size
+        return Match(tokens, tuple(tables), match.cross, tuple(missing), tokens - match.tokens)
+
+    def _longest(self, hashes: Sequence[bytes], find: Find) -> int:
         length = len(hashes)
         for cohort, window_blocks in enumerate(self.window_blocks):
             if window_blocks is None:
-                length = self._run(cohort, hashes[:length])
-        return self._window_length(hashes, length)
+                length = self._run(cohort, hashes[:length], find)
+        return self._window_length(hashes, length, find)
 
-    def _window_length(self, hashes: Sequence[bytes], length: int) -> int:
+    def _window_length(self, hashes: Sequence[bytes], length: int, find: Find) -> int:
         """The longest length up to ``length`` before which every windowed cohort has the blocks it needs."""
-        while (shorter := self._window_end(hashes, length)) < length:
+        while (shorter := self._window_end(hashes, length, find)) < length:
             length = shorter
         return length
 
-    def _run(self, cohort: int, hashes: Sequence[bytes]) -> int:
+    def _run(self, cohort: int, hashes: Sequence[bytes], find: Find) -> int:
         """How many of the leading hashes a cohort has."""
-        prefix, find = self.prefixes[cohort], self._pool.find
+        prefix = self.prefixes[cohort]
         for index, one in enumerate(hashes):
             if find(prefix + one) is None:
                 return index
         return len(hashes)
 
-    def _window_end(self, hashes: Sequence[bytes], length: int) -> int:
+    def _window_end(self, hashes: Sequence[bytes], length: int, find: Find) -> int:
         """``length`` if every windowed cohort has the blocks it needs before it, else the next shorter candidate."""
         for cohort, window_blocks in enumerate(self.window_blocks):
             if window_blocks is None:
                 continue
             prefix = self.prefixes[cohort]
             for index in range(length - 1, max(length - window_blocks, 0) - 1, -1):
-                if self._pool.find(prefix + hashes[index]) is None:
+                if find(prefix + hashes[index]) is None:
                     return index
         return length
 

@@ -16,6 +16,10 @@ class Match(msgspec.Struct, frozen=True):
     """Its blocks by cohort, laid out as in ``Table.blocks``; null blocks where the cohort's window needs none."""
     cross: tuple[list[int], ...] = ()
     """The blocks of the cross cohorts, if these hold the request's media item; else empty."""
+    missing: tuple[tuple[int, int], ...] = ()
+    """Contents that the device does not hold, but a tier behind it: cohort and column. They have null blocks."""
+    behind: int = 0
+    """How many of the tokens there would not be without these."""
 
 
 class Lookup:

@@ -12,6 +12,7 @@ from lsv.kv.pending import PendingBlocks
 from lsv.kv.prefix import cross_hashes
 from lsv.kv.spec import KVGroup, find_cohorts, held_blocks, longest_length
 from lsv.kv.table import Table
+from lsv.kv.tiers.tiers import Tiers
 from lsv.request.request import Request
 
 
@@ -36,6 +37,7 @@ class KVManager:
         *,
         root: bytes,
         prefix_caching: bool = True,
+        tiers: Tiers | None = None,
     ) -> None:
         growing = [group for group in groups if group.kind != "cross"]
         cohorts = find_cohorts(groups)
@@ -47,6 +49,8 @@ class KVManager:
         self._cross_cohorts = cohorts[len(self._cohorts) :]
         self.block_size = block_size
         self.prefix_caching = prefix_caching and bool(groups)
+        self.tiers = tiers
+        """What is behind the device; None where nothing is."""
         self.pending = PendingBlocks()
         self._state_groups = sum(group.kind == "state" for group in groups)
         self._token_groups = self.growing_groups - self._state_groups
@@ -103,11 +107,12 @@ class KVManager:
     def match(self, table: Table, limit: int) -> Match:
         """The longest cached prefix of at most ``limit`` tokens for which every group has what it needs.
 
-        A request that waits is looked up again only where that may find more.
+        A request that waits is looked up again only where that may find more. What is behind the device counts.
         """
         if not self.prefix_caching:
             return Match(0, tuple([] for _ in table.blocks))
-        return self._finder.match(table, limit)
+        match = self._finder.match(table, limit)
+        return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.has)
 
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.
@@ -155,10 +160,13 @@ class KVManager:
         tables = table.blocks + table.cross if match.cross else table.blocks
         for blocks, cached in zip(tables, match.blocks + match.cross, strict=True):
             blocks += cached
+        if match.missing:
+            shared += self._fetch(table, match)
         table.capacity = match.tokens
-        table.published = match.tokens // self.block_size
+        table.published = (match.tokens - match.behind) // self.block_size
+        columns = match.tokens // self.block_size
         for index, window_blocks in enumerate(self._finder.window_blocks):
-            table.dropped[index] = 0 if window_blocks is None else max(0, table.published - window_blocks)
+            table.dropped[index] = 0 if window_blocks is None else max(0, columns - window_blocks)
         table.reservation = reservation
         self._reserved += reservation
         self._count_allocated(table, shared)
@@ -172,6 +180,21 @@ class KVManager:
                 self._promise(table, hashes, (length - 1) // self.block_size)
             else:
                 self.pending.add(hashes[table.published :], table.request.id)
+
+    def _fetch(self, table: Table, match: Match) -> int:
+        """Take blocks for what is behind the device, to be loaded before the first step; returns how many.
+
+        Like blocks that are computed, others find them once that step has settled.
+        """
+        assert self.tiers is not None, "there is nothing behind the device"
+        taken, hashes = 0, table.hashes
+        for index, column in match.missing:
+            width = self._cohorts[index].width
+            blocks = self._pool.take(1, width)
+            table.blocks[index][column * width : (column + 1) * width] = blocks
+            table.loads.append(self.tiers.load(self._finder.prefixes[index] + hashes[column], blocks))
+            taken += width
+        return taken
 
     def _promise(self, table: Table, hashes: Sequence[bytes], most: int) -> None:
         """Say where the request will leave checkpoints: others wait for these alone. After at most ``most`` blocks a
@@ -255,6 +278,8 @@ class KVManager:
                 block = blocks[index * cohort.width]
                 if block != NULL_BLOCK:
                     self._pool.publish(block, prefix + hashes[index])
+                    if self.tiers is not None:
+                        self.tiers.save(prefix + hashes[index], self._pool.bundle(block))
         self.pending.settle(hashes[table.published : min(full, table.pending_until)], table.request.id)
         table.published = full
 
@@ -307,8 +332,10 @@ class KVManager:
             self._pool.unref(block)
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content; running requests keep their blocks."""
+        """Forget all cached content, that of host memory too; running requests keep their blocks."""
         self._pool.clear_cache()
+        if self.tiers is not None:
+            self.tiers.clear()
 
     def check(self, tables: Sequence[Table]) -> None:
         """Assert that blocks, references and reservations add up; ``tables`` are all that hold blocks."""

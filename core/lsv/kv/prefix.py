@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
+from lsv.request.media import Media
+
 CHAIN_FORMAT = b"lsv-kv-1"
 """Version of the chain and of the block content it names; to be changed with either."""
 
@@ -40,11 +42,20 @@ def cross_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list
     return [block_hash(root, (), pack_extras(salt=salt, media=[(media, index)])) for index in range(blocks)]
 
 
-def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = ()) -> bytes:
+def media_in(media: Iterable[Media], start: int, stop: int) -> list[tuple[bytes, int]]:
+    """The items that the block of tokens ``start … stop-1`` depends on, as ``pack_extras`` takes them."""
+    return [
+        (item.hash, start - item.start) for item in media if item.cross or (item.start < stop and start < item.stop)
+    ]
+
+
+def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = (), adapter: bytes = b"") -> bytes:
     """What a block's content depends on besides its tokens, as name and value of whatever is given.
 
     ``media`` are the hashes of the items in the block, each with the place in the item at which the block begins. An
-    item that every token attends to is in all blocks.
+    item that every token attends to is in all blocks. ``adapter`` is the hash of one that the model went through.
     """
     extras = pack((b"salt", salt)) if salt else b""
+    if adapter:
+        extras += pack((b"adapter", adapter))
     return extras + b"".join(pack((b"media", hash, struct.pack("<q", place))) for hash, place in media)

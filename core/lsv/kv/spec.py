@@ -35,8 +35,10 @@ class KVSpec(msgspec.Struct, frozen=True):
     """How many of the latest tokens, itself included, a token in a "window" layer can see; ``STATE_WINDOW`` for
     "state".
     """
+    chunk: int | None = None
+    """Where tokens see those of their chunk alone, its length; a multiple of the block size. ``window`` is as long."""
     reads: int | None = None
-    """The layer whose cache this one reads instead of keeping its own. Seam for shared KV: no model sets it yet."""
+    """The layer whose cache this one reads instead of keeping its own."""
     cross_len: int | None = None
     """The most embeddings of a media item that a "cross" layer keeps; it keeps nothing of the request's tokens."""
 
@@ -56,6 +58,8 @@ class KVGroup(msgspec.Struct, frozen=True):
     cross_len: int | None = None
     """As in ``KVSpec``."""
     state_bytes: int = 0
+    """As in ``KVSpec``."""
+    chunk: int | None = None
     """As in ``KVSpec``."""
 
 
@@ -80,8 +84,8 @@ class Cohort(msgspec.Struct, frozen=True):
 
 
 def group_specs(specs: Iterable[KVSpec], block_size: int = 1) -> tuple[KVGroup, ...]:
-    """Groups of layers with equal kind, window, cross_len and size; those of kind "cross" come last, and those of a
-    cohort stand together.
+    """Groups of layers with equal kind, window, chunk, cross_len and size; those of kind "cross" come last, and those
+    of a cohort stand together.
 
     All groups draw pages of equal bytes from one pool, so when the kinds hold different numbers of layers
     the larger ones are cut into groups of the smallest kind's size (the last may be shorter). Beside states, whose
@@ -101,7 +105,7 @@ def group_specs(specs: Iterable[KVSpec], block_size: int = 1) -> tuple[KVGroup, 
         layers, size = kinds[kind], sizes[kind]
         for first in range(0, len(layers), size):
             chosen = tuple(layers[first : first + size])
-            about = (kind.token_bytes, kind.window, kind.cross_len, kind.state_bytes)
+            about = (kind.token_bytes, kind.window, kind.cross_len, kind.state_bytes, kind.chunk)
             groups.append(KVGroup(len(groups), kind.kind, chosen, *about))
     return tuple(groups)
 

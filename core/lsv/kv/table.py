@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Sequence
 
 from lsv.kv.blocks import NULL_BLOCK
-from lsv.kv.prefix import HASH_BYTES, block_hash, pack_extras
+from lsv.kv.prefix import HASH_BYTES, block_hash, media_in, pack_extras
 from lsv.kv.spec import Cohort
+from lsv.kv.tiers.records import Load
 from lsv.request.request import Request
 
 
@@ -16,8 +17,8 @@ class Table:
 
     __slots__ = (
         "allocated", "blocks", "capacity", "checkpoints", "cohorts", "cross", "cross_cohorts", "cross_hashes",
-        "cross_pending", "cross_ready", "dropped", "hashes", "pending_until", "published", "request", "reservation",
-        "salt", "sent",
+        "cross_pending", "cross_ready", "dropped", "hashes", "loads", "pending_until", "published", "request",
+        "reservation", "salt", "sent",
     )  # fmt: skip
 
     def __init__(self, request: Request, cohorts: Sequence[Cohort], cross: Sequence[Cohort] = ()) -> None:
@@ -57,6 +58,9 @@ class Table:
         self.checkpoints: frozenset[int] = frozenset()
         """Full blocks behind which it will leave its state to others, because it ends there or parts from others."""
 
+        self.loads: list[Load] = []
+        """What is to be copied into its blocks before its first step."""
+
         # Cross-attention
 
         self.cross: list[list[int]] = [[] for _ in cross]
@@ -92,18 +96,16 @@ class Table:
 
     def extras(self, start: int, stop: int) -> bytes:
         """What the content of the block of tokens ``start … stop-1`` depends on besides its tokens."""
-        media = [
-            (item.hash, start - item.start)
-            for item in self.request.media
-            if item.cross or (item.start < stop and start < item.stop)
-        ]
-        return pack_extras(salt=self.salt, media=media)
+        media, adapter = self.request.media, self.request.adapter
+        placed = media_in(media, start, stop) if media else ()
+        return pack_extras(salt=self.salt, media=placed, adapter=b"" if adapter is None else adapter.digest)
 
     def clear(self) -> None:
         """Hold no blocks any more; the hashes stay true."""
         for blocks in (*self.blocks, *self.cross):
             blocks.clear()
         self.dropped = [0] * len(self.blocks)
+        self.loads = []
         self.cross_ready = False
         self.cross_pending = None
         self.capacity = self.sent = self.allocated = self.reservation = 0

@@ -68,21 +68,24 @@ class DecoderLayer(Bindable):
         super().__init__()
         for place, name in self.norms.items():
             setattr(self, place, self.norm(w / name, c.hidden_size, c.norm_eps))
-        self.attn = self.attention(
-            w / "self_attn",
-            c,
-            layer,
-            rope,
-            qk_norm=self.qk_norm,
-            qkv_bias=c.attention_bias if self.qkv_bias is None else self.qkv_bias,
-            out_bias=c.attention_out_bias if self.out_bias is None else self.out_bias,
-            norm=self.norm,
-            fused=type(self).fused,
-            scale=c.attention_scale,
-            cap=c.attention_cap,
-        )
+        self.attn = self.make_attention(w / "self_attn", c, layer, rope, self.attention)
         self.mlp = self._gated_mlp(w / "mlp", c) if mlp is None else mlp
         self.multiplier = c.residual_multiplier
+
+    def make_attention(
+        self, w: Weights, c: DecoderConfig, layer: int, rope: Rope | None, kind: type[Attention], **more: Any
+    ) -> Any:
+        """Attention of a class at ``w``, or what stands for it; ``more`` is what it takes beside what all do."""
+        given: dict[str, Any] = {
+            "qk_norm": self.qk_norm,
+            "qkv_bias": c.attention_bias if self.qkv_bias is None else self.qkv_bias,
+            "out_bias": c.attention_out_bias if self.out_bias is None else self.out_bias,
+            "norm": self.norm,
+            "fused": type(self).fused,
+            "scale": c.attention_scale,
+            "cap": c.attention_cap,
+        }
+        return kind(w, c, layer, rope, **{**given, **more})
 
     def spec(self) -> OpSpec:
         attn, mlp = self.attn.spec(), self.mlp.spec()
@@ -99,6 +102,7 @@ class DecoderLayer(Bindable):
 class Decoder(AttentionModel):
     """A decoder-only transformer with the tensor names that Llama made common."""
 
+    staged = True
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
     embed: Embed | ScaledEmbed
     head: Head | ScaledHead

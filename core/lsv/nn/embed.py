@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -16,6 +16,14 @@ from lsv.weights.place import Part, Piece, Weights
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 
+class HeadAdapters(Protocol):
+    """What changes logits where rows of the step go through adapters."""
+
+    def change(self, y: torch.Tensor, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """This rank's logits y [R, width] of states x [R, size], as adapters have them."""
+        ...
+
+
 class Embed(Bindable):
     """ids int64 [T] -> [T, size]. All ranks hold equally many rows; the last ranks pad theirs with zeros."""
 
@@ -25,6 +33,7 @@ class Embed(Bindable):
     def __init__(self, w: Weights, vocab_size: int, size: int) -> None:
         super().__init__()
         start, stop, width = w.shard.split_padded(vocab_size)
+        self.name = w.name
         self.vocab_size, self.start, self.communicator = vocab_size, start, w.communicator
         self.weight: nn.Parameter = _vocabulary(w, vocab_size, size, (start, stop, width))
         self.head: PlainLinear | None = None
@@ -74,7 +83,8 @@ class Head(nn.Module):
     def __init__(self, w: Weights, vocab_size: int, size: int, *, tied: Embed | None = None) -> None:
         super().__init__()
         self.vocab_size, self.communicator = vocab_size, w.communicator
-        start, stop, width = w.shard.split_padded(vocab_size)
+        self.adapters: HeadAdapters | None = None
+        self.rows = start, stop, width = w.shard.split_padded(vocab_size)
         if tied is None and vocab_size % w.shard.size == 0:
             self.linear = self.make_linear(w, Part(w.name.rpartition(".")[2], vocab_size, start, stop), size)
         else:
@@ -89,6 +99,8 @@ class Head(nn.Module):
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         logits: torch.Tensor = self.linear(x)
+        if self.adapters is not None and step.adapters is not None:
+            logits = self.adapters.change(logits, x, step)
         if self.communicator is None:
             return logits
         return self.communicator.all_gather(logits)[:, : self.vocab_size]

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from lsv.weights.place import Part, Weights
+
+
+class Adapters(Protocol):
+    """What adds to the results of a linear layer where tokens of the step go through adapters."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds anything in the step that runs."""
+        ...
+
+    def add(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The layer's result y [..., outputs] of x [..., inputs], with what the tokens' adapters add."""
+        ...
 
 
 class Column(nn.Module):
@@ -19,6 +33,7 @@ class Column(nn.Module):
     def __init__(self, w: Weights, parts: Sequence[Part], inputs: int, *, bias: bool = False) -> None:
         super().__init__()
         self.linear = w.linear("column", parts, inputs, bias=bias)
+        self.adapters: Adapters | None = None
 
     @classmethod
     def even(
@@ -41,7 +56,8 @@ class Column(nn.Module):
         return cls(w, parts, inputs, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)  # type: ignore[no-any-return]
+        y: torch.Tensor = self.linear(x)
+        return y if self.adapters is None else self.adapters.add(y, x)
 
 
 class Row(nn.Module):
@@ -67,9 +83,12 @@ class Row(nn.Module):
         part = Part(name, outputs, 0, outputs)
         self.linear = w.linear("row", [part], inputs, reads=reads, bias=bias and not add_after, stored_bias=bias)
         self.bias = (w / name).take("bias", (outputs,)) if add_after else None
+        self.adapters: Adapters | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.linear(x)
+        if self.adapters is not None:
+            y = self.adapters.add(y, x)
         if self.communicator is None:
             return y
         y = self.communicator.all_reduce(y)

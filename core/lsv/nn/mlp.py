@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -120,6 +120,18 @@ class GatedMLP(Bindable):
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(self.act(self.gate_up(x)))  # type: ignore[no-any-return]
+
+
+def make_mlp(
+    w: Weights, names: Sequence[str], hidden_size: int, inner: int, activation: str, *, bias: bool
+) -> FeedForward | GatedMLP:
+    """The block of two linear layers, or of three where the first one is a gate, by their names in the checkpoint."""
+    match names:
+        case gate, up, down:
+            return GatedMLP(w, hidden_size, inner, activation, bias=bias, names=(gate, up, down))
+        case first, second:
+            return FeedForward(w, (first, second), (hidden_size, inner, hidden_size), activation, bias=bias)
+    raise AssertionError(names)
 
 
 def _gate_and_up(gate: str, up: str, size: int, share: tuple[int, int]) -> list[Part]:

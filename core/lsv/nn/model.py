@@ -13,7 +13,7 @@ from lsv.attention.states import StateLayer
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.latent import LatentAttention
 from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
+from lsv.nn.step import Step, Taps, TokenAdapters
 from lsv.ops import CarryingKernel
 from lsv.weights.naming import Prefixes, rename
 from lsv.weights.place import Weights
@@ -28,6 +28,8 @@ class Encoder(nn.Module):
 
     parts: int
     """How many calls of ``advance`` an item takes."""
+    width: int = 0
+    """The size of its embeddings; 0 is that of what the model norms last."""
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """The state that the first part works on; ``inputs`` are on the device."""
@@ -45,6 +47,13 @@ class Encoder(nn.Module):
         return None
 
 
+class ActiveAdapters:
+    """The adapters of the step that runs, which a model's layers share: most of them are not given the step."""
+
+    def __init__(self) -> None:
+        self.tokens: TokenAdapters | None = None
+
+
 class Model(nn.Module):
     """What core needs of an architecture. ``ModelOffer.load`` names a subclass, see ``Architecture``."""
 
@@ -52,6 +61,8 @@ class Model(nn.Module):
     """What checkpoints write instead of the beginnings of this model's tensor names."""
     axes: ClassVar[int] = 1
     """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
+    staged: bool = False
+    """Whether a layer needs nothing of what came before but its input, so that ranks can have layers of their own."""
     pairs: ClassVar[bool] = False
     """Whether it tells the tokens of a row's second text from those of its first (``Step.types``)."""
     ignores: tuple[str, ...] = ()
@@ -70,6 +81,12 @@ class Model(nn.Module):
     """Normed hidden states [R, hidden] -> logits [R, vocab_size]."""
     encoder: Encoder | None
     """The tower of a model that takes media; None for text alone."""
+    adapters: ActiveAdapters | None
+    """What the model's adapters go by; None where it has none."""
+    ends: bool = True
+    """Whether it has the last layers and what follows them, the norm and the head."""
+    receives: tuple[int, torch.dtype] | None = None
+    """Numbers a token, and their dtype, of what layers of other ranks hand on to its first; None where it embeds."""
     scorer: nn.Module | None
     """What stands behind the states of a model that classifies: [R, hidden], pooled or one a token -> [R, labels]."""
 
@@ -77,6 +94,7 @@ class Model(nn.Module):
         super().__init__()
         self.encoder = None
         self.scorer = None
+        self.adapters = None
 
     def rename(self, name: str) -> str:
         """A checkpoint's name of a tensor -> the name under which the model declared it."""
@@ -141,20 +159,38 @@ class AttentionModel(Model):
 
 @torch.inference_mode()
 def run(model: Model, step: Step) -> torch.Tensor:
-    """All layers over the step's tokens; the normed hidden states [R', hidden] of ``step.logits_rows``."""
-    x = model.embed(step.ids, step)
+    """All layers over the step's tokens; the normed hidden states [R', hidden] of ``step.logits_rows``.
+
+    Of a model that lacks the last layers, the states of all tokens [T, hidden].
+    """
+    if model.adapters is not None:
+        model.adapters.tokens = step.adapters
+    x = model.embed(step.ids, step) if step.received is None else step.received
     if step.media is not None:
         x = x.index_copy(0, step.media.places, step.media.rows.to(x.dtype))
-    x, change = _run_layers(model.layers, x, step)
+    x, change = _run_layers(model.layers, x, step) if step.taps is None else _run_tapped(model, x, step, step.taps)
+    if not model.ends:
+        return x if change is None else x + change
     rows = x.index_select(0, step.logits_rows)
     if change is not None:
         rows = rows + change.index_select(0, step.logits_rows)
     return model.norm(rows)  # type: ignore[no-any-return]
 
 
-def _run_layers(layers: nn.ModuleList, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The output of the last layer, and what is still to be added to it."""
-    change: torch.Tensor | None = None
+def _run_tapped(model: Model, x: torch.Tensor, step: Step, taps: Taps) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As ``_run_layers`` of all layers; keeps the states that are read between them."""
+    begin, change = 0, None
+    for place, end in enumerate(taps.layers):
+        x, change = _run_layers(model.layers[begin:end], x, step, change)
+        begin, states = end, x if change is None else x + change
+        taps.keep(place, model.norm(states) if end == len(model.layers) else states)
+    return _run_layers(model.layers[begin:], x, step, change)
+
+
+def _run_layers(
+    layers: nn.ModuleList, x: torch.Tensor, step: Step, change: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The output of the last layer, and what is still to be added to it; ``change`` is that of the layers before."""
     for layer in layers:
         kernel = getattr(layer, "kernel", None)
         if isinstance(kernel, CarryingKernel):
@@ -178,3 +214,9 @@ def write_item(model: Model, item: torch.Tensor, step: Step) -> None:
     for module in model.modules():
         if isinstance(module, CrossAttention):
             module.write(item, step)
+
+
+def handed_on(model: Model) -> int:
+    """The numbers a token that a model's layers hand on: as many as the norm behind them takes."""
+    found: torch.Tensor = next(model.norm.parameters(), next(model.parameters()))
+    return found.shape[-1]

@@ -172,15 +172,29 @@ def edit_logits(logits: Tensor, choices: Choices, edits: Edits) -> None:
     sample_ops.penalize(logits, *pairs(Kind.PENALIZE))
 
 
+def likelihoods(logits: Tensor, choices: Choices, edits: Edits) -> Tensor:
+    """float32 [rows, vocabulary]: how likely ``Choose`` is to draw each token, of rows that it draws for."""
+    logits = logits.to(torch.float32, copy=True).nan_to_num_()
+    if len(edits) or choices["only"].any():
+        edit_logits(logits, choices, edits)
+    weights = _weigh(logits, choices).to(torch.float32)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1.0)
+
+
 def _draw(logits: Tensor, choices: Choices) -> Tensor:
     """The filters, the temperature and the draw; int64 [rows]. ``logits`` is used up."""
+    weights = _weigh(logits, choices)
+    draws = uniform(choices["seed"].tolist(), choices["position"].tolist())
+    return sample_ops.draw(weights, torch.from_numpy(draws).to(weights.device))
+
+
+def _weigh(logits: Tensor, choices: Choices) -> Tensor:
+    """What each token counts in the draw, after the filters and the temperature. ``logits`` is used up."""
     top_k, top_p, min_p = choices["top_k"], choices["top_p"], choices["min_p"]
     logits = _filter(logits, sample_ops.top_k, top_k, (top_k > 0) & (top_k < logits.shape[-1]))
     weights = sample_ops.weigh(logits, torch.from_numpy(choices["rate"].copy()).to(logits.device))
     weights = _filter(weights, sample_ops.top_p, top_p, top_p < WHOLE)
-    weights = _filter(weights, sample_ops.min_p, min_p, min_p > 0)
-    draws = uniform(choices["seed"].tolist(), choices["position"].tolist())
-    return sample_ops.draw(weights, torch.from_numpy(draws).to(weights.device))
+    return _filter(weights, sample_ops.min_p, min_p, min_p > 0)
 
 
 def _filter(x: Tensor, op: Callable[[Tensor, Tensor], Tensor], values: Int64s, wanted: npt.NDArray[np.bool_]) -> Tensor:

@@ -21,6 +21,34 @@ class Embeddings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenAdapters:
+    """Through which adapters the tokens of a step go."""
+
+    slots: torch.Tensor
+    """int32 [T]: the slot of each token's adapter, -1 for none."""
+    tiles: torch.Tensor
+    """int64 [N, places]: the tokens of one adapter in as many places each, T where there are no more."""
+    tile_slots: torch.Tensor
+    """int64 [N]: the slot of each tile's adapter."""
+
+
+@dataclass(slots=True)
+class Taps:
+    """States between layers that somebody else reads, of all tokens of a step."""
+
+    layers: tuple[int, ...]
+    """After how many layers they are read, in ascending order; those behind the last one are normed."""
+    states: torch.Tensor | None = None
+    """[T, len(layers) * hidden]: side by side. A step that is captured leaves them in the same memory every time."""
+
+    def keep(self, place: int, x: torch.Tensor) -> None:
+        """The states [T, hidden] of ``layers[place]``."""
+        if self.states is None:
+            self.states = x.new_empty(len(x), len(self.layers) * x.shape[1])
+        self.states[:, place * x.shape[1] : (place + 1) * x.shape[1]] = x
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The batch as T flat tokens of R rows."""
 
@@ -35,11 +63,13 @@ class Step:
     """The backend's cache; None attends within the step alone."""
     logits_rows: torch.Tensor
     """int64 [R']: the indices of the tokens that go through the head."""
-    adapters: torch.Tensor | None = None
-    """int32 [T], or None without adapters."""
+    adapters: TokenAdapters | None = None
+    """None where no token goes through one."""
     media: Embeddings | None = None
     """Embeddings that replace those of some tokens."""
+    received: torch.Tensor | None = None
+    """[T, hidden]: what the layers of other ranks have made of the tokens; None where the model begins with them."""
     types: torch.Tensor | None = None
     """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
-    taps: tuple[int, ...] = ()
-    """Layers whose output is wanted."""
+    taps: Taps | None = None
+    """None where nobody reads states between layers."""

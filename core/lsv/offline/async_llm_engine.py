@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
-from lsv.engine.offline.arguments import refuse_adapters
+from lsv.engine.offline.arguments import list_adapters, refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
-from lsv.engine.socket_client import SocketClient
-from lsv.engine.supervision.supervisor import Supervisor
+from lsv.engine.replicas.supervisors import Supervisors
 from lsv.errors import BadRequest, EngineDied, LsvError
 from lsv.llm import read_arguments
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
+from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.spec import RequestSpec
@@ -39,16 +39,17 @@ class AsyncLLMEngine:
     engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(model="..."))
     async for output in engine.generate("Hello", SamplingParams(), "request-1"): ...
 
-    The model is loaded in a process that is started at once; the first request waits for it. ``close`` or
-    ``shutdown_background_loop`` ends the process, as does the end of this one. All requests are for one event loop.
+    The model is loaded in a process that is started at once, or one for each replica; the first request waits for it.
+    ``close`` or ``shutdown_background_loop`` ends them, as does the end of this one. All requests are for one event
+    loop.
     """
 
     def __init__(self, settings: Settings, loaded: Plugins) -> None:
         """Raises ``ConfigError`` and ``CheckpointError`` for what can be told before the model is loaded."""
         self.config: EngineConfig = resolve(settings, loaded)
-        self._supervisor = Supervisor(self.config, log_level=settings["log_level"].upper())
-        self._supervisor.start()
-        self._client: SocketClient = open_client(self.config, self._supervisor.address, settings, loaded, serves=False)
+        self._supervisors = Supervisors(self.config, log_level=settings["log_level"].upper())
+        self._supervisors.start()
+        self._client = open_client(self.config, self._supervisors.addresses, settings, loaded, serves=False)
         media = MediaOptions.from_settings(settings)
         self._prompts = PromptReader(self._client.tokenizer, self.config, loaded.catalog, media)
         self._starting: asyncio.Task[None] | None = None
@@ -70,7 +71,7 @@ class AsyncLLMEngine:
         inputs: PromptInput,
         sampling_params: SamplingParams,
         request_id: str,
-        lora_request: object = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         prompt_adapter_request: object = None,
         *,
@@ -81,8 +82,11 @@ class AsyncLLMEngine:
         Leaving the generator early aborts the request. Raises ``BadRequest``, also for an id that is in use,
         ``EngineDied``, ``RequestFailed`` or what the model could not be loaded for.
         """
-        refuse_adapters(lora_request, prompt_adapter_request)
-        spec = await self._ask(inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers)
+        refuse_adapters(prompt_adapter_request)
+        adapter = await self._load_adapter(lora_request)
+        spec = await self._ask(
+            inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers, adapter=adapter
+        )
         generation = Generation(spec, sampling_params, self._client.admission.admit(spec))
         aborted = self._running[request_id] = asyncio.Event()
         try:
@@ -101,14 +105,16 @@ class AsyncLLMEngine:
         inputs: PromptInput,
         pooling_params: PoolingParams,
         request_id: str,
-        lora_request: object = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         *,
         priority: int = 0,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """The vector of a prompt, once it is there. Raises as ``generate`` does."""
-        refuse_adapters(lora_request)
-        spec = await self._ask(inputs, request_id, pooling=pooling_params, priority=priority, trace=trace_headers)
+        adapter = await self._load_adapter(lora_request)
+        spec = await self._ask(
+            inputs, request_id, pooling=pooling_params, priority=priority, trace=trace_headers, adapter=adapter
+        )
         aborted = self._running[request_id] = asyncio.Event()
         try:
             async with aclosing(_until(aborted, self._vectors(spec))) as vectors:
@@ -128,6 +134,17 @@ class AsyncLLMEngine:
     async def _vectors(self, spec: RequestSpec) -> AsyncGenerator[tuple[float, ...], None]:
         (vector,) = await self._client.encode(spec)
         yield vector
+
+    async def _load_adapter(self, asked: LoRARequest | None) -> str:
+        """The name of an adapter that is served now, empty for none; another one of its name gives way."""
+        (adapter,) = list_adapters(asked, 1)
+        if adapter is None:
+            return ""
+        await self._ready()
+        held = next((one for one in self._client.adapters if one.name == adapter.name), None)
+        if held is None or held.path != adapter.path:
+            await self._client.load_adapter(adapter.name, adapter.path, replace=True)
+        return adapter.name
 
     async def _ask(
         self, inputs: PromptInput, request_id: str, *, trace: Mapping[str, str] | None, **asked: Any
@@ -155,6 +172,27 @@ class AsyncLLMEngine:
     def errored(self) -> bool:
         return self._client.status.state == "dead"
 
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give memory back, see ``LLM.sleep``; with mode ``"wait"`` when all requests have ended."""
+        await self._ready()
+        await self._client.sleep(level, mode)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take memory again, see ``LLM.wake_up``."""
+        await self._client.wake_up(tags or ())
+
+    async def start_profile(self) -> None:
+        """Record a profile from now on, where ``profiler_config`` or ``torch_profiler_dir`` says how."""
+        await self._ready()
+        await self._client.profile(start=True)
+
+    async def stop_profile(self) -> None:
+        """Write the profile."""
+        await self._client.profile(start=False)
+
+    async def is_sleeping(self) -> bool:
+        return self._client.status.state == "sleeping"
+
     @property
     def limit_concurrency(self) -> int | None:
         """Most requests that are taken at a time; None: they wait."""
@@ -167,13 +205,13 @@ class AsyncLLMEngine:
 
     def shutdown_background_loop(self) -> None:
         """End the engine's process. ``close`` does it with time for what still runs."""
-        self._supervisor.stop()
+        self._supervisors.stop()
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End the engine, letting running requests end for at most ``drain`` seconds. May be called again."""
         with suppress(LsvError):
             await self._client.close(drain=drain)
-        await asyncio.to_thread(self._supervisor.stop)
+        await asyncio.to_thread(self._supervisors.stop)
 
     async def __aenter__(self) -> AsyncLLMEngine:
         return self
@@ -206,7 +244,7 @@ class AsyncLLMEngine:
         return DecodingConfig(guided_decoding_backend=self.config.grammars)
 
     async def get_lora_config(self) -> None:
-        """There are no adapters."""
+        """There is no such record: ``config.adapters`` says how adapters are served."""
 
 
 async def _until(aborted: asyncio.Event, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:

@@ -22,6 +22,7 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("inline", "lsv.worker.executor:InlineExecutor")
     yield ExecutorOffer("processes", "lsv.worker.processes:ProcessesExecutor")
+    yield ExecutorOffer("nodes", "lsv.worker.nodes.executor:NodesExecutor")
 
 
 @hookimpl

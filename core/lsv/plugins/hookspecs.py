@@ -14,10 +14,12 @@ from lsv.offers import (
     AttentionOffer,
     CheckpointOffer,
     CommandOffer,
+    DrafterOffer,
     ExecutorOffer,
     FrontendOffer,
     GrammarOffer,
     KernelOffer,
+    KVTransportOffer,
     LogitsProcessorOffer,
     MediaOffer,
     ModelAlias,
@@ -117,6 +119,12 @@ def lsv_grammars() -> Iterable[GrammarOffer]:
 
 
 @spec
+def lsv_drafters() -> Iterable[DrafterOffer]:
+    """What proposes tokens that a later step verifies."""
+    return ()
+
+
+@spec
 def lsv_model_aliases() -> Iterable[ModelAlias]:
     """Short names for checkpoints that ship inside a package."""
     return ()
@@ -131,6 +139,12 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 @spec
 def lsv_executors() -> Iterable[ExecutorOffer]:
     """Ways to run workers."""
+    return ()
+
+
+@spec
+def lsv_kv_transports() -> Iterable[KVTransportOffer]:
+    """What keeps contents of the KV cache outside the engine."""
     return ()
 
 

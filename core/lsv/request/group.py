@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from lsv.request.adapter import Adapter
 from lsv.request.request import Need, Request
 from lsv.request.spec import RequestSpec
 
@@ -30,6 +31,7 @@ class RequestGroup:
         seed: int = 0,
         arrival: float = 0.0,
         needs: Iterable[Need] = (),
+        adapter: Adapter | None = None,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -37,6 +39,7 @@ class RequestGroup:
         self.arrival = arrival
         self.deadline = None if spec.timeout is None else arrival + spec.timeout
         self.needs: set[Need] = set(needs)
+        self.adapter = adapter
         self._stop_ids = stop_ids
         self._bad_words = bad_words
         self._seed = seed
@@ -51,6 +54,7 @@ class RequestGroup:
             bad_words=self._bad_words,
             seed=self._seed_of(index),
             arrival=self.arrival,
+            adapter=self.adapter,
         )
 
     def _seed_of(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Images, audio and video of a prompt, on their way from preprocessing to the encoder."""
+"""What of a prompt goes to the encoder: images, audio and video from preprocessing, and text that is encoded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Media(msgspec.Struct, frozen=True):
 
     hash: bytes
     """32 bytes that name the embeddings: they cover the content, how it was prepared and for which model."""
-    modality: Modality
+    modality: Modality | Literal["text"]
     start: int
     """Index of its first token in the prompt; 0 for a ``cross`` item."""
     count: int

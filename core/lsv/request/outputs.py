@@ -81,6 +81,9 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     cached: int | None = None
     """Prompt tokens found in the prefix cache, with the first chunk of candidate 0."""
 
+    drafted: tuple[int, int] | None = None
+    """Drafts that were verified for the candidate so far, and those that were accepted."""
+
     finish: FinishReason | None = None
     """How the answer ended, in its last chunk."""
 
@@ -227,7 +230,10 @@ class RequestOutput(_Failable, kw_only=True):
     """Prompt tokens found in the prefix cache."""
 
     encoder_prompt: str | None = None
-    """What an encoder read as text: None, since no model here encodes any."""
+    """What an encoder read as text; None where it read token ids, and without one."""
+
+    encoder_prompt_token_ids: tuple[int, ...] | None = None
+    """The tokens that an encoder read; None without one."""
 
 
 class EmbeddingOutput(msgspec.Struct, frozen=True):

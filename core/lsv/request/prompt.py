@@ -22,5 +22,8 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     positions: Positions | None = None
     """Positions of the tokens along several axes, for models that rotate by more than one."""
 
+    encoder_text: str | None = None
+    """The text of the item that an encoder reads, where it was given as text."""
+
     second: int = 0
     """Where the second of two texts begins, for models that tell them apart by token; 0 for a single text."""

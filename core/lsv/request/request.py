@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Literal
 
+from lsv.request.adapter import Adapter
 from lsv.request.media import Media, cross_item
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
@@ -39,13 +40,14 @@ class Request:
     It is number ``index`` of the request group ``group``. ``prompt`` and the growing ``output`` are token ids;
     ``stop_ids`` are all ids that end the answer, ``bad_words`` are token sequences. ``arrival``, ``first_planned`` and
     ``first_token`` are times of the engine's clock in seconds. ``cached`` counts the prompt tokens found in the prefix
-    cache. The scheduler owns all that changes.
+    cache; ``drafted`` are the drafts that were verified for it and those accepted, None where there were none. The
+    scheduler owns all that changes.
     """
 
     __slots__ = (
-        "arrival", "bad_words", "cached", "first_planned", "first_token", "group", "id", "index", "media", "output",
-        "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "second", "seed", "spec", "status",
-        "stop_ids",
+        "adapter", "arrival", "bad_words", "cached", "drafted", "first_planned", "first_token", "group", "id", "index",
+        "media", "output", "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "second", "seed",
+        "spec", "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +60,7 @@ class Request:
         bad_words: tuple[tuple[int, ...], ...] = (),
         seed: int = 0,
         arrival: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> None:
         assert (spec.sampling is None) != (spec.pooling is None), "a request samples or pools"
         self.id = id
@@ -73,6 +76,7 @@ class Request:
         self.sampling = _own_params(spec, index)
         self.pooling = spec.pooling
         self.salt = spec.salt
+        self.adapter = adapter
         self.stop_ids = stop_ids
         self.bad_words = bad_words
         self.seed = seed
@@ -80,6 +84,7 @@ class Request:
         self.output: list[int] = []
         self.status = Status.WAITING
         self.cached = 0
+        self.drafted: tuple[int, int] | None = None
         self.preemptions = 0
         self.first_planned: float | None = None
         self.first_token: float | None = None

@@ -40,6 +40,9 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     priority: int = 0
     """Lower goes first, under a scheduling policy that looks at it."""
 
+    adapter: str = ""
+    """The name of the adapter that the model's layers go through; empty for the model as it is."""
+
     salt: bytes = b""
     """Separates tenants in the prefix cache: only requests with the same salt share blocks."""
 
@@ -56,6 +59,9 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Headers of the distributed trace the request belongs to (W3C ``traceparent``, ``tracestate``). They travel to the
     engine for whoever exports spans there; nothing else depends on them.
     """
+
+    preparing: float = 0.0
+    """Seconds that it took to fetch and decode its media before it was made; for whoever exports spans."""
 
     @property
     def guided(self) -> bool:
@@ -84,8 +90,9 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
-        return sum(len(prompt.ids) for prompt in self.prompts)
+        """Tokens of all prompts, those of texts to encode among them."""
+        items = (item for prompt in self.prompts for item in prompt.media if item.modality == "text")
+        return sum(len(prompt.ids) for prompt in self.prompts) + sum(item.count for item in items)
 
     def prompt_of(self, index: int) -> Prompt:
         """The prompt of a sequence."""

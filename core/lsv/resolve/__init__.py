@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lsv.capabilities import Capabilities
-from lsv.config import Choices, EngineConfig, Topology
-from lsv.errors import CheckpointError, ConfigError
-from lsv.offers import AttentionOffer, ExecutorOffer, ModelOffer, PolicyOffer, QuantizerOffer
+from lsv.config import Choices, EngineConfig
+from lsv.errors import ConfigError
+from lsv.offers import AttentionOffer, ModelAlias, ModelOffer, PolicyOffer, QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import choose_backend
+from lsv.resolve.adapters import adapter_options
 from lsv.resolve.attention import AskedOfAttention, choose_attention
 from lsv.resolve.code import note_model
+from lsv.resolve.draft_model import Target
+from lsv.resolve.drafts import choose_drafts
+from lsv.resolve.encoded import read_encoded
 from lsv.resolve.files import check_load_format, hub_of, loader_options, model_folder, remote_code, tokenizer_folder
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
+from lsv.resolve.lengths import mapping_of, own_length
 from lsv.resolve.locate import default_model, merge, read_config
+from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
+from lsv.resolve.profiling import operation
+from lsv.resolve.topology import choose_ranks, refuse_with_stages
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
 
@@ -39,11 +46,6 @@ _FP8_CACHE = "fp8_e4m3"
 _LEAST_ENCODED, _MOST_ENCODED = 16384, 32768
 """Embeddings of media that are kept: those of the largest item that fits a prompt, as far as that takes no more memory
 than a few gigabytes while it is encoded. 64 frames, the most taken unasked, are up to 24,576."""
-_MOST_LENGTH = 1 << 31
-_LENGTH_KEYS = (
-    "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length",
-    "max_target_positions", "model_max_length",
-)  # fmt: skip
 
 
 def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
@@ -53,26 +55,24 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     folder = model_folder(name, settings, catalog)
     overrides = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
-    architecture, model = _choose_model(checkpoint, folder, catalog, choices)
+    architecture, model = _choose_model(settings["model_impl"], checkpoint, folder, catalog, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
     dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
     kv_dtype = _choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices)
-    asked = AskedOfAttention(dtype, kv_dtype, settings["block_size"])
-    attention, *others = choose_attention(
-        settings["attention_backend"], platform, capabilities, catalog, choices, asked
-    )
+    backend, asked = settings["attention_backend"], AskedOfAttention(dtype, kv_dtype, settings["block_size"])
+    attention, *others = choose_attention(backend, platform, capabilities, catalog, choices, asked)
     block_size = _choose_block_size(settings["block_size"], attention, model, choices)
     pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
-    cached = is_cached(checkpoint, model, pooler, capabilities)
-    own = min(longest or _MOST_LENGTH, _own_length(checkpoint) - model.unused_positions)
-    length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
+    cached = is_cached(checkpoint, model, pooler)
+    own = own_length(checkpoint, model)
+    length, overrides = _choose_context(settings, checkpoint, min(longest or own, own), overrides, choices)
     _note_dropped(settings, platform.name, choices)
     chunked = cached and bool(settings["enable_chunked_prefill"])
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
-        tokenizer=str(tokenizer_folder(settings, name, folder, catalog)),
+        tokenizer=str(words := tokenizer_folder(settings, name, folder, catalog)),
         generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),
         sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,
@@ -98,34 +98,42 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         mixed_batches=capabilities.mixed_batches,
         max_num_batched_tokens=_choose_step_tokens(settings["max_num_batched_tokens"], length, chunked, choices),
         max_queue=settings["max_queue"],
-        prefix_caching=cached and settings["enable_prefix_caching"],
+        **caching(settings, catalog, cached=cached),
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
-        executor=_choose_executor(settings["executor"], _topology(settings), catalog),
+        drafts=choose_drafts(settings, Target(checkpoint, words, length, cached), _choose_quantizer, catalog, choices),
         layout=capabilities.layout,
-        in_flight=choose_depth(settings["async_scheduling"], capabilities),
+        in_flight=choose_depth(settings["async_scheduling"], capabilities, settings["pipeline_parallel_size"]),
         enforce_eager=settings["enforce_eager"] or not cached,
-        memory_share=settings["gpu_memory_utilization"],
-        kv_bytes=settings["kv_cache_memory_bytes"],
-        num_blocks=settings["num_gpu_blocks_override"],
+        **_share_memory(settings),
         max_logprobs=settings["max_logprobs"],
         grammars=choose_backend(catalog, grammar_backend(settings)),
         logits_processors=settings["logits_processors"],
+        adapters=adapter_options(settings, catalog.offers(ModelAlias)),
+        encoded=read_encoded(checkpoint, folder, model, choices),
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],
-        step_timeout=settings["step_timeout"],
-        load_timeout=settings["load_timeout"],
+        **operation(settings),
         reference_ops=settings["reference_ops"],
-        topology=_topology(settings),
+        **choose_ranks(settings, platform.name, catalog, choices),
         plugins=plugins.names,
         options=settings.plugin_options(),
         overrides=overrides,
         reasons=tuple(choices.reasons),
     )
-    refuse_pairs(config, capabilities)
-    _refuse_problems(config, settings, plugins)
+    _refuse_problems(config, settings, plugins, capabilities)
     return config
+
+
+def _share_memory(settings: Settings) -> dict[str, Any]:
+    """What the device's memory is for."""
+    return {
+        "memory_share": settings["gpu_memory_utilization"],
+        "offload_bytes": int(settings["cpu_offload_gb"] * (1 << 30)),
+        "kv_bytes": settings["kv_cache_memory_bytes"],
+        "num_blocks": settings["num_gpu_blocks_override"],
+    }
 
 
 def _choose_context(
@@ -144,12 +152,12 @@ def _note_dropped(settings: Settings, platform: str, choices: Choices) -> None:
 
 
 def _choose_model(
-    checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog, choices: Choices
+    asked: str, checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog, choices: Choices
 ) -> tuple[str, ModelOffer]:
     """The checkpoint's architecture, and what serves it."""
     architecture = _architecture(checkpoint, folder)
-    model = find_offer(catalog, architecture)
-    note_model(checkpoint, architecture, model, choices)
+    model = find_offer(catalog, architecture, asked)
+    note_model(checkpoint, architecture, model, choices, asked)
     return architecture, model
 
 
@@ -242,7 +250,7 @@ def _choose_quantizer(
     asked: str | None, checkpoint: Mapping[str, Any], catalog: Catalog, choices: Choices
 ) -> str | None:
     """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as another."""
-    declared = None if checkpoint.get("quantization_config") is None else _mapping(checkpoint, "quantization_config")
+    declared = None if checkpoint.get("quantization_config") is None else mapping_of(checkpoint, "quantization_config")
     if declared is None and asked is not None:
         offer = catalog.find(QuantizerOffer, asked.lower())
         if not offer.online:
@@ -305,32 +313,6 @@ def _choose_length(settings: Settings, own: int, choices: Choices) -> int:
     return int(asked)
 
 
-def _own_length(checkpoint: Mapping[str, Any]) -> int:
-    """Positions the checkpoint was made for, rope scaling included; of one that sees or hears, its language model's."""
-    checkpoint = {**checkpoint, **_mapping(checkpoint, "text_config")}
-    length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), 2048)
-    rope = _mapping(checkpoint, "rope_scaling") or _mapping(checkpoint, "rope_parameters")
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    factor = rope.get("factor")
-    if factor is not None and kind not in ("default", "llama3", "longrope", "su"):
-        # otherwise max_position_embeddings already holds the scaled length
-        original = rope.get("original_max_position_embeddings", length)
-        length = original * factor if all(isinstance(part, int | float) for part in (original, factor)) else math.nan
-    if not 1 <= length < _MOST_LENGTH:
-        raise CheckpointError(
-            f"config.json: the longest input comes to {length} tokens: give --max-model-len", param="model"
-        )
-    return int(length)
-
-
-def _mapping(checkpoint: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object in config.json; empty where there is none. Raises ``CheckpointError`` for anything else."""
-    found = checkpoint.get(key)
-    if found and not isinstance(found, Mapping):
-        raise CheckpointError(f"config.json: {key} must be an object, got {found!r:.100}", param="model")
-    return found or {}
-
-
 def _without_window(
     checkpoint: Mapping[str, Any], length: int, overrides: dict[str, Any], choices: Choices
 ) -> tuple[int, dict[str, Any]]:
@@ -365,27 +347,12 @@ def _choose_pace(asked: float | None, chunked: bool) -> float | None:
     return asked or None
 
 
-def _topology(settings: Settings) -> Topology:
-    return Topology(tensor=settings["tensor_parallel_size"], pipeline=settings["pipeline_parallel_size"])
-
-
-def _choose_executor(asked: str, topology: Topology, catalog: Catalog) -> str:
-    """The one asked for; else inline for one device, and one that runs processes for ranks."""
-    if topology.pipeline > 1:
-        raise ConfigError("pipeline_parallel_size > 1 is not available yet: use 1", param="pipeline_parallel_size")
-    if asked == "inline" and topology.tensor > 1:
-        raise ConfigError("executor inline runs one device: several need executor processes", param="executor")
-    if asked != "auto":
-        return catalog.find(ExecutorOffer, asked).name
-    if topology.tensor == 1:
-        return "inline"
-    if not any(offer.name == "processes" for offer in catalog.offers(ExecutorOffer)):
-        raise ConfigError("tensor_parallel_size > 1 is not available yet: use 1", param="tensor_parallel_size")
-    return "processes"
-
-
-def _refuse_problems(config: EngineConfig, settings: Settings, plugins: Plugins) -> None:
-    """Options that set nothing on this platform, and ``lsv_check_config``: all problems of all plugins in one error."""
+def _refuse_problems(config: EngineConfig, settings: Settings, plugins: Plugins, capabilities: Capabilities) -> None:
+    """Pairs of features that the platform does not do together; then options that set nothing on this platform, and
+    ``lsv_check_config``: all problems of all plugins in one error.
+    """
+    refuse_with_stages(config)
+    refuse_pairs(config, capabilities)
     problems = [*neutral.problems(settings, config.platform)]
     asked = plugins.ask("lsv_check_config", config=config)
     problems += [f"{text} (plugin {plugin})" for plugin, found in asked for text in found or ()]

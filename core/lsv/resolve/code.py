@@ -42,11 +42,16 @@ def made_by_code(folder: Path, settings: Settings, choices: Choices) -> dict[str
     return {name: made.get(name) for name in sorted(names) if made.get(name) != given.get(name)}
 
 
-def note_model(checkpoint: Mapping[str, Any], architecture: str, model: ModelOffer, choices: Choices) -> None:
+def note_model(
+    checkpoint: Mapping[str, Any], architecture: str, model: ModelOffer, choices: Choices, asked: str = "auto"
+) -> None:
     """Say which model serves an architecture, where that is not its own or not a native one."""
     code = find_code(checkpoint, "AutoModelForCausalLM", "AutoModel", "AutoModelForSeq2SeqLM", "AutoModelForVision2Seq")
-    served = "the generic transformers adapter runs it" if model.fallback else f"the native {model.name} runs it"
+    served = "the generic transformers adapter runs it" if model.adapts else f"the native {model.name} runs it"
+    served = "; ".join(filter(None, (served, model.note)))
     if code is not None:
         choices.note("architecture", architecture, f"a model's own code ({code}) is never run: {served}")
-    elif model.fallback:
+    elif asked != "auto":
+        choices.note("architecture", architecture, f"asked for model_impl={asked}: {served}")
+    elif model.adapts:
         choices.note("architecture", architecture, f"no native model offers it: {served}")

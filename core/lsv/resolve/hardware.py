@@ -66,11 +66,14 @@ def explain_absence(offer: PlatformOffer) -> str:
     return offer.explain() if offer.explain else "its plugin's README says what it needs"
 
 
-def choose_depth(asked: bool | None, capabilities: Capabilities) -> int:
-    """Steps in flight: as many as the platform gains by, or one where planning ahead is turned off.
+def choose_depth(asked: bool | None, capabilities: Capabilities, stages: int = 1) -> int:
+    """Steps in flight: one a stage of several; else as many as the platform gains by, or one where planning ahead is
+    turned off.
 
     Raises ``ConfigError`` where planning ahead is asked for and the platform takes one step at a time.
     """
+    if stages > 1:
+        return stages
     if asked and capabilities.in_flight == 1:
         raise ConfigError(
             "async_scheduling has no use here: the platform computes a step before it takes the next",
@@ -97,8 +100,10 @@ def active_features(config: EngineConfig) -> frozenset[str]:
         "prefix_caching": config.prefix_caching,
         "chunked_prefill": config.chunked_prefill,
         "tensor_parallel": config.topology.tensor > 1,
+        "pipeline_parallel": config.topology.pipeline > 1,
         "async_scheduling": config.in_flight > 1,
         "graphs": not config.enforce_eager,
+        "sleep_mode": config.sleep_mode,
         "quantization": config.quantization is not None,
         f"quantization={config.quantization}": config.quantization is not None,
         f"dtype={config.dtype}": True,

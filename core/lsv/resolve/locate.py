@@ -80,16 +80,26 @@ def read_config(folder: Path, overrides: Mapping[str, Any], name: str = "config.
 
     Raises ``CheckpointError`` where there is none, or it does not hold a JSON object.
     """
-    file = folder / name
+    config = read_object(folder / name)
+    if config is None:
+        raise CheckpointError(f"{folder} has no {name}: it is not a model checkpoint", param="model")
+    return merge(config, overrides)
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """The JSON object that a file of a checkpoint holds, or None where there is no such file.
+
+    Raises ``CheckpointError`` where it holds anything else.
+    """
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no {name}: it is not a model checkpoint", param="model") from None
+        return None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
         raise CheckpointError(f"{file} is not valid JSON: {cause}", param="model") from cause
-    if not isinstance(config, dict):
+    if not isinstance(content, dict):
         raise CheckpointError(f"{file} must hold a JSON object", param="model")
-    return merge(config, overrides)
+    return content
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

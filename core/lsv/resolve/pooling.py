@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import msgspec
 
-from lsv.capabilities import Capabilities
 from lsv.config import Choices
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
@@ -42,8 +41,30 @@ _PROBLEMS: Mapping[str, Activation] = {
 _SIZES = ("hidden_size", "d_model", "n_embd", "dim", "embedding_size")
 
 
-def find_offer(catalog: Catalog, architecture: str) -> ModelOffer:
-    """The model that serves an architecture; one with another head is served by the language model's."""
+def find_offer(catalog: Catalog, architecture: str, asked: str = "auto") -> ModelOffer:
+    """The model that serves an architecture; one with another head is served by the language model's.
+
+    ``asked`` is the option model_impl. Raises ``ConfigError`` where there is no such model.
+    """
+    found = _find_native(catalog, architecture)
+    if asked == "transformers" and not found.adapts:
+        return _find_fallback(catalog, architecture)
+    if found.adapts and asked == "native":
+        raise ConfigError(f"model_impl=native: no native model offers {architecture}", param="model_impl")
+    return found
+
+
+def _find_fallback(catalog: Catalog, architecture: str) -> ModelOffer:
+    for offer in catalog.offers(ModelOffer):
+        if offer.fallback:
+            return offer
+    raise ConfigError(
+        f"model_impl=transformers: no plugin runs {architecture} by transformers' code", param="model_impl"
+    )
+
+
+def _find_native(catalog: Catalog, architecture: str) -> ModelOffer:
+    """A native one, failing that the fallback for all architectures."""
     offer = catalog.architecture(architecture)
     if offer.fallback:
         stem = next((architecture.removesuffix(head) for head in _HEADS if architecture.endswith(head)), "")
@@ -68,11 +89,10 @@ def choose_pooler(
     return _configured(pooler, settings), None if sentence is None else sentence.max_len
 
 
-def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler, capabilities: Capabilities) -> bool:
+def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler) -> bool:
     """Whether tokens see only those before them, so that what is kept of these can be used again.
 
-    Raises ``ConfigError`` for a model that sees both sides where it is to generate, and where tokens do not lie one
-    after the other, as attention without a cache takes them.
+    Raises ``ConfigError`` for a model that sees both sides where it is to generate.
     """
     if offer.causal and checkpoint.get("is_causal") is not False:
         return True
@@ -81,8 +101,6 @@ def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler, 
             "the model's tokens see those behind them (is_causal is false), so it can't generate: add --task embed",
             param="task",
         )
-    if capabilities.layout != "flat":
-        raise ConfigError("models whose tokens see those behind them do not run on this platform yet", param="platform")
     return False
 
 
@@ -103,9 +121,10 @@ def _choose_task(
         ):
             raise ConfigError(f"--task {task}: the checkpoint is made to {own} ({why})", param="task")
         why = "asked for"
-    if task in ("classify", "token_classify", "reward") and offer.fallback:
+    if offer.adapts and task not in offer.tasks:
         raise ConfigError(
-            f"{architecture}: models with such a head run natively alone, and no plugin has this one", param="model"
+            f"{architecture}: models that {task.replace('_', ' ')} run natively alone, and no plugin has this one",
+            param="model",
         )
     if task != "generate" or asked is not None:
         choices.note("task", task, why)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from lsv.kv.table import Table
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
+from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.policy import Key
 from lsv.scheduler.repetition import Repetition
 from lsv.scheduler.tenant import Tenant
@@ -24,9 +25,9 @@ class Job:
     """
 
     __slots__ = (
-        "active", "ended", "group", "guided", "in_flight", "known", "max_length", "max_output", "max_planned",
-        "min_output", "next_kv_check", "place", "plannable", "planned", "repetition", "request", "scored", "slot",
-        "stop_ids", "table", "tenant",
+        "active", "adapter", "drafting", "ended", "group", "guided", "in_flight", "known", "lost", "max_length",
+        "max_output", "max_planned", "min_output", "next_kv_check", "place", "plannable", "planned", "repetition",
+        "request", "scored", "slot", "stop_ids", "table", "tenant", "waits",
     )  # fmt: skip
 
     def __init__(self, group: Group, request: Request, table: Table, longest: int) -> None:
@@ -38,15 +39,24 @@ class Job:
         self.table = table
         self.slot = -1
         """The worker's slot; -1 outside the running batch."""
+        self.adapter: int | None = None
+        """The slot of its adapter, while it has one."""
         self.active = False
         """Whether rows may be planned for it. When that is over, rows of it can still be in flight."""
         self.ended = False
         """Whether the request has ended: results of its rows in flight are dropped."""
+        self.lost = False
+        """Whether what was to be loaded for it was not: what it computed is dropped, and it begins anew."""
         self.in_flight = 0
         """Its rows, pieces of encoding and its beginning in plans that have not settled."""
 
         self.guided = request.spec.guided
-        """Whether a grammar says what may be sampled: its rows wait until the token before is known."""
+        """Whether a grammar says what may be sampled."""
+        self.waits = self.guided
+        """Whether its rows wait until the token before is known: a grammar must see it, drafts go on from it, or other
+        rows are to be computed meanwhile."""
+        self.drafting: Drafting | None = None
+        """What is drafted for it, and with what luck; None where nothing is."""
 
         # How far it has come
 

@@ -20,6 +20,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of one tenant that wait at a time."""
     depth: int = 1
     """Plans in flight at a time."""
+    stages: int = 1
+    """Through how many stages a step passes. With several, no row is planned before its last token is known, and plans
+    share the decoding rows out, so that each stage has one to compute."""
     chunked_prefill: bool = True
     """Without it, a prompt is computed in one step."""
     mixed_batches: bool = True
@@ -30,8 +33,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a step with decoding rows should stay under; None is no limit."""
     padding: Padding | None = None
     """What steps of prompts are padded to, if they are: they then count by their padded shape."""
+    drafts: int = 0
+    """The most tokens of a row that are drafted; 0 drafts none."""
+    drafting_rows: int | None = None
+    """With more requests under way than these nobody drafts; None is no limit."""
+    adaptive_drafts: bool = True
+    """Whether measurements say how many drafts of those there are verified; without, all are."""
     encoder_tokens: int = 0
     """Embeddings of media that the worker keeps at a time."""
+    adapter_slots: int = 0
+    """Adapters that requests of one step may go through."""
     encoder_parts: int = 1
     """Pieces into which encoding an item is cut."""
 

@@ -53,6 +53,34 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     generation_tokens: int
 
 
+class SpeculationCounts(msgspec.Struct, frozen=True):
+    """Since the start: rows with drafts, their drafts, those accepted, and these by their place."""
+
+    rows: int
+    drafts: int
+    accepted: int
+    by_place: tuple[int, ...]
+
+
+class OffloadCounts(msgspec.Struct, frozen=True):
+    """What is behind the device's KV cache."""
+
+    queries: int
+    """Prompt tokens that were looked up there since the start, as the device did not hold them; once per request."""
+    hits: int
+    """How many of these were found."""
+    usage: float
+    """Share of host memory in use, 0 … 1."""
+
+
+class AdapterRequests(msgspec.Struct, frozen=True):
+    """The names of the adapters that requests go through, in order, each once."""
+
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    """Those of requests none of whose sequences runs."""
+
+
 class Totals:
     """What a scheduler has counted since its start, as in ``Counts``."""
 

@@ -53,8 +53,11 @@ class Pace:
         return max(_LEAST, chunk - chunk % (_TILE if chunk >= 8 * _TILE else _TILE // 4))
 
     def learn(self, rows: Rows, seconds: float) -> None:
-        """A step of these rows took ``seconds``. A row of one token counts as decoding: it costs the same."""
-        chunks = [(start, count) for start, count in zip(rows.start, rows.count, strict=True) if count > 1]
+        """A step of these rows took ``seconds``. A row of one token counts as decoding: it costs the same; and so does
+        one of drafts behind it.
+        """
+        columns = zip(rows.start, rows.count, rows.drafts or (0,) * len(rows), strict=True)
+        chunks = [(start, count) for start, count, drafts in columns if count > 1 + drafts]
         if not chunks:
             self._alone.append(seconds)
         elif seconds > 0:

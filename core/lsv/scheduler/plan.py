@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from lsv.kv.tiers.records import Load, Save
 from lsv.request.media import Media, Positions
 from lsv.request.params import PoolingParams, SamplingParams
 
@@ -20,15 +21,13 @@ class Kind(enum.StrEnum):
     MIXED = "mixed"
     """Rows of prompts and decoding rows."""
     PREFILL = "prefill"
-    """Rows of prompts only."""
+    """Rows of prompts only, or of drafts: some have several tokens."""
     DECODE = "decode"
-    """Decoding rows only."""
+    """Decoding rows only, of one token each."""
     ENCODE = "encode"
     """No rows: the step only encodes media."""
-    POOL = "pool"
-    """Seam, not planned yet: a step of pooling requests, which needs no sampling."""
     IDLE = "idle"
-    """Seam, not planned yet: with data or expert parallelism, ranks step together even if some have nothing to do."""
+    """Nothing is computed: blocks are only copied."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ class Begin(msgspec.Struct, frozen=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Sequences of ids that must not be sampled."""
     adapter: int | None = None
-    """Seam for LoRA, always None so far: the adapter's slot in the worker."""
+    """The slot of its adapter in the worker; None for the model as it is."""
     media: tuple[Media, ...] = ()
     """In the order of their places in the prompt."""
     positions: Positions | None = None
@@ -59,16 +58,20 @@ class Begin(msgspec.Struct, frozen=True):
     """Where the second of two texts begins; 0 for a single text."""
 
 
-class Rows(msgspec.Struct, frozen=True):
+class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
     """The step's work by columns, one entry per row: tokens ``start … start+count-1`` of ``slot`` are computed."""
 
     slot: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     count: tuple[int, ...] = ()
     drafts: tuple[int, ...] = ()
-    """How many of the row's tokens are speculated. Seam for speculation: empty, since no row has any so far."""
+    """How many of the row's last tokens are drafts, the first of those that the worker told last; empty: none has any.
+    """
     wants_logits: tuple[bool, ...] = ()
-    """Whether the last position samples (or, for a pooling request, yields its vector)."""
+    """Whether the last position samples (or, for a pooling request, yields its vector), and with drafts the positions
+    before them, too."""
+    propose: tuple[int, ...] = ()
+    """How many tokens, at most, are to be drafted behind what the row samples; empty is none for any."""
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -102,18 +105,19 @@ class Encode(msgspec.Struct, frozen=True):
     """One more than the last part to compute."""
 
 
-class Move(msgspec.Struct, frozen=True):
-    """A block copied between tiers of the KV cache. Seam for a cache beyond the device; not planned yet."""
+class Enter(msgspec.Struct, frozen=True):
+    """An adapter enters one of the worker's slots for adapters, and what was there is gone."""
 
-    source: int
-    target: int
-    tier: str
+    slot: int
+    adapter: int
+    """``Adapter.id``."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step.
 
-    The worker handles ``end`` first, then ``begin``, ``blocks``, ``forget`` and ``encode``, and then computes ``rows``.
+    The worker handles ``saves``, ``loads``, ``adapters`` and ``end`` first, then ``begin``, ``blocks``, ``forget`` and
+    ``encode``, and then computes ``rows``.
     """
 
     step: int
@@ -127,12 +131,16 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which tokens are computed."""
     blocks: tuple[Grown, ...] = ()
     """Block tables that have grown."""
-    moves: tuple[Move, ...] = ()
-    """Seam for tiers of the KV cache: blocks to copy; always empty so far."""
+    saves: tuple[Save, ...] = ()
+    """Contents of the KV cache that are copied behind the device."""
+    loads: tuple[Load, ...] = ()
+    """Contents that are copied back; they may be among ``saves``."""
     forget: tuple[bytes, ...] = ()
     """Hashes of media whose embeddings are not needed any more."""
     encode: tuple[Encode, ...] = ()
     """Media to encode."""
+    adapters: tuple[Enter, ...] = ()
+    """Adapters that enter slots."""
     masked: bool = False
     """Whether grammars say what some rows may sample: ``Masks`` follow, and sampling waits for them."""
 
@@ -187,7 +195,11 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     """How long the step took in the worker."""
     tokens: tuple[tuple[int, ...], ...] = ()
-    """The ids accepted for each row; empty when it did not sample."""
+    """The ids sampled for each row, of which all but the last were drafted; empty when it did not sample."""
+    drafts: tuple[tuple[int, ...], ...] = ()
+    """The ids drafted behind these, where the plan asked for any; empty is none for any row."""
+    drafting: float = 0.0
+    """How many of the ``seconds`` it took to draft them."""
     kept: tuple[int, ...] = ()
     """How many positions of each row have valid KV: ``computed = start + kept``."""
     logprobs: Mapping[int, Logprobs] = {}
@@ -204,6 +216,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By hash, why media could not be encoded. Requests for which that was planned have failed; the hashes are to be
     forgotten, so that others have the items encoded anew.
     """
+    lost: tuple[int, ...] = ()
+    """Which of the plan's ``loads`` failed; what their requests' rows computed means nothing."""
     nonfinite: int = 0
     """How many rows of ``failed`` did so because their logits were not finite."""
     unwarmed: bool = False

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from lsv.kv.tiers.records import Load, Save
 from lsv.request.request import Request
 from lsv.scheduler.budget import StepBudget
 from lsv.scheduler.job import Job
-from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan
+from lsv.scheduler.plan import Begin, Encode, Enter, Grown, Kind, Rows, StepPlan
 
 
 class PlanBuilder:
     """Collects rows by columns. Decoding rows come before prompt rows."""
 
     __slots__ = (
-        "_begin", "_blocks", "_chunks", "_encode", "_forget", "_samples", "_slots", "_starts", "budget", "guided",
-        "held", "jobs", "out_of_blocks",
+        "_begin", "_blocks", "_chunks", "_drafts", "_encode", "_forget", "_loads", "_samples", "_slots", "_starts",
+        "budget", "entering", "guided", "held", "jobs", "out_of_blocks", "saves",
     )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
@@ -24,21 +27,27 @@ class PlanBuilder:
         """The jobs of ``begin`` and ``encode``: like a row in flight, these keep the job's slot and blocks."""
         self.guided: list[tuple[int, Request]] = []
         """The rows that sample what a grammar allows, and their requests."""
+        self.entering: list[Enter] = []
+        """The adapters that enter slots."""
+        self.saves: tuple[Save, ...] = ()
+        """What leaves the device, before any of its blocks is written again."""
         self.out_of_blocks = False
         """Whether a row lacked blocks: nobody is admitted in this step."""
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._chunks: list[int] = []
         self._samples: list[bool] = []
+        self._drafts: dict[int, int] = {}  # by slot
         self._begin: list[Begin] = []
         self._blocks: list[Grown] = []
         self._encode: list[Encode] = []
         self._forget: list[bytes] = []
+        self._loads: list[Load] = []
 
     @property
     def empty(self) -> bool:
-        """Whether the step would compute nothing at all, and tell the worker of nobody."""
-        return not self.jobs and not self.held
+        """Whether the step would do nothing at all, and tell the worker of nobody."""
+        return not self.jobs and not self.held and not self.saves
 
     def decode(self, jobs: list[Job]) -> None:
         """One more token of each job whose next token is sampled by the row before, as many as the step can take."""
@@ -51,8 +60,21 @@ class PlanBuilder:
             self._starts.append(start)
             job.planned = start + 1
             job.in_flight += 1
-            if job.guided:
-                self.guided.append((len(self._slots) - 1, job.request))
+            if job.waits:
+                self._add_waiting(job)
+
+    def _add_waiting(self, job: Job) -> None:
+        """What more is planned for a decoding job whose last token is known."""
+        if job.guided:
+            self.guided.append((len(self._slots) - 1, job.request))
+        job.planned += self._drafts.get(job.slot, 0)
+
+    def draft(self, job: Job, count: int) -> None:
+        """So many drafts are verified beside the job's next token, which is planned afterwards."""
+        if count > 0:
+            job.waits = True
+            self._drafts[job.slot] = count
+            self.budget.tokens -= count
 
     def prefill(self, job: Job, count: int) -> None:
         """The next ``count`` of a job's known tokens."""
@@ -77,8 +99,11 @@ class PlanBuilder:
         self._forget.append(hash)
 
     def begin(self, job: Job) -> None:
-        """The job enters its slot, with its blocks for cross-attention."""
-        self._begin.append(_begin(job.slot, job.request))
+        """The job enters its slot, with its blocks for cross-attention and what is to be loaded into others."""
+        self._begin.append(_begin(job.slot, job.request, job.adapter))
+        if job.table.loads:
+            self._loads += [msgspec.structs.replace(load, slot=job.slot) for load in job.table.loads]
+            job.table.loads = []
         self._hold(job)
         for cohort, blocks in zip(job.table.cross_cohorts, job.table.cross, strict=True):
             self._blocks.append(Grown(job.slot, cohort.first, tuple(blocks), cohort.width))
@@ -100,29 +125,38 @@ class PlanBuilder:
             end=end,
             rows=self._rows(),
             blocks=tuple(self._blocks),
+            saves=self.saves,
+            loads=tuple(self._loads),
             forget=tuple(self._forget),
             encode=tuple(self._encode),
+            adapters=tuple(self.entering),
             masked=self.guided != [],
         )
 
     def _kind(self) -> Kind:
         if not self.jobs:
-            return Kind.ENCODE
+            return Kind.ENCODE if self.held else Kind.IDLE
         if not self._chunks:
-            return Kind.DECODE
+            return Kind.PREFILL if self._drafts else Kind.DECODE
         return Kind.PREFILL if len(self._chunks) == len(self.jobs) else Kind.MIXED
 
     def _rows(self) -> Rows:
         decoding = len(self.jobs) - len(self._chunks)
-        return Rows(
+        rows = Rows(
             slot=tuple(self._slots),
             start=tuple(self._starts),
             count=(1,) * decoding + tuple(self._chunks),
             wants_logits=(True,) * decoding + tuple(self._samples),
         )
+        return self._with_drafts(rows) if self._drafts else rows
+
+    def _with_drafts(self, rows: Rows) -> Rows:
+        drafts = tuple(self._drafts.get(slot, 0) for slot in rows.slot)
+        count = tuple(count + more for count, more in zip(rows.count, drafts, strict=True))
+        return msgspec.structs.replace(rows, count=count, drafts=drafts)
 
 
-def _begin(slot: int, request: Request) -> Begin:
+def _begin(slot: int, request: Request, adapter: int | None) -> Begin:
     return Begin(
         slot=slot,
         ids=request.ids(0, len(request)),
@@ -132,6 +166,7 @@ def _begin(slot: int, request: Request) -> Begin:
         seed=request.seed,
         stop_ids=request.stop_ids,
         bad_words=request.bad_words,
+        adapter=adapter,
         media=request.media,
         positions=request.positions,
         second=request.second,

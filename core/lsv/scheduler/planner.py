@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lsv.kv.manager import KVManager
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
+from lsv.scheduler.drafts.speculation import Speculation
 from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
@@ -29,6 +30,7 @@ class Planner:
         encoder: EncoderCache,
         tenants: Tenants,
         pace: Pace | None,
+        speculation: Speculation | None,
     ) -> None:
         self._limits = limits
         self._kv = kv
@@ -38,6 +40,7 @@ class Planner:
         self._encoder = encoder
         self._tenants = tenants
         self._pace = pace
+        self._speculation = speculation
 
     def build(self, now: float) -> PlanBuilder:
         """The next step: running requests first, then waiting ones after a prefix look-up.
@@ -46,7 +49,11 @@ class Planner:
         """
         for id in self._kv.pending.take_unparked():
             self._waiting.unpark(id)
+        for id in self._running.adapters.take_unparked():
+            self._waiting.unpark(id)
         plan = PlanBuilder(self._budget())
+        if self._kv.tiers is not None:
+            plan.saves = self._kv.tiers.take_saves()
         self._encoder.begin_step(decoding=bool(self._running.decoding))
         if self._limits.mixed_batches:
             self._decode(plan)
@@ -82,22 +89,40 @@ class Planner:
     def _decode(self, plan: PlanBuilder) -> None:
         """The next token of each request whose known tokens are all planned."""
         decoding = self._running.decoding
-        # A grammar must know the last token before it can say what may follow.
+        # A grammar must know the last token before it can say what may follow, and so must who drafts.
         stuck = [
             job
             for job in decoding.values()
-            if job.plannable <= job.planned < job.max_planned and not (job.guided and job.in_flight)
+            if job.plannable <= job.planned < job.max_planned and not (job.waits and job.in_flight)
         ]
         # A job that just got a block can still be preempted for a later one, so all get theirs before any is planned.
         for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1, plan)]:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
-        ready = [job for job in decoding.values() if job.planned < job.plannable and not (job.guided and job.in_flight)]
+        ready = [job for job in decoding.values() if job.planned < job.plannable and not (job.waits and job.in_flight)]
+        if self._speculation is not None:
+            self._draft(ready, plan)
+        if self._limits.stages > 1:
+            del ready[-(-len(decoding) // self._limits.stages) :]
         plan.decode(ready)
         if self._tenants.several:
             for job in ready:
                 job.tenant.charge(1)
+
+    def _draft(self, ready: list[Job], plan: PlanBuilder) -> None:
+        """Choose the drafts to verify beside the next tokens of ``ready`` jobs, as far as there are blocks for them.
+
+        Nobody is preempted for a draft.
+        """
+        assert self._speculation is not None
+        if self._speculation.is_crowded(len(ready) + len(self._waiting)):
+            return
+        for job, count in self._speculation.choose(ready, plan.budget.tokens):
+            if self._kv.grow(job.table, job.planned + 1 + count):
+                job.update_plannable()
+                plan.grow(job)
+            plan.draft(job, min(count, job.plannable - job.planned - 1))
 
     def _prefill(self, plan: PlanBuilder, now: float) -> None:
         """The next chunks of prompts that are partly computed, then new ones.
@@ -155,6 +180,9 @@ class Planner:
                 if self._make_room(job):
                     continue
                 return
+            if not running.adapters.has_room(job):
+                self._waiting.park(job)
+                continue
             limit = running.max_cached(job)
             match = self._kv.match(job.table, limit)
             pending = self._kv.find_pending(job.table, match, limit)
@@ -171,6 +199,8 @@ class Planner:
                 return
             self._waiting.pop(job)
             running.admit(job, match, now)
+            if job.request.adapter is not None:
+                plan.entering += running.adapters.enter(job)
             plan.begin(job)
             grown = self._grow(job, job.planned + count, plan)
             assert grown, "an admitted request has blocks for its prompt"

@@ -53,11 +53,18 @@ class Requirements:
         if len(items) != (cross_len is not None):
             wanted = "no item of media" if cross_len is None else "exactly one item of media"
             raise BadRequest(f"the model attends to {wanted} beside its prompt, and got {len(items)}", param="messages")
-        if cross_len is not None and items[0].count > cross_len:
+        if cross_len is None or items[0].count <= cross_len:
+            return
+        count = items[0].count
+        if items[0].modality == "text":
             raise BadRequest(
-                f"the item has {items[0].count} embeddings, and the model attends to at most {cross_len}",
-                param="messages",
+                f"the text to encode has {count} tokens, and the model attends to at most {cross_len}: "
+                "shorten it, or set truncate_prompt_tokens",
+                param="prompt",
             )
+        raise BadRequest(
+            f"the item has {count} embeddings, and the model attends to at most {cross_len}", param="messages"
+        )
 
     def _check_media(self, media: Sequence[Media]) -> None:
         """Embeddings of one item, or of all where a prompt is computed in one step, must be kept at a time."""

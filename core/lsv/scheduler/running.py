@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lsv.kv.lookup import Match
 from lsv.kv.manager import KVManager
 from lsv.kv.table import Table
+from lsv.kv.tiers.records import Load
 from lsv.request.request import Status
+from lsv.scheduler.adapters import ResidentAdapters
 from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Job, Place
 from lsv.scheduler.limits import Limits
@@ -37,6 +39,7 @@ class RunningBatch:
         self.decode_next = False
         """Whether it is the turn of decoding rows, where a step can't hold both kinds."""
         self.slots = SlotPool(limits.max_num_seqs)
+        self.adapters = ResidentAdapters(limits.adapter_slots, patience=limits.max_num_seqs)
         self._draining: dict[int, Job] = {}
         self._unreleased: list[Table] = []
         self._limits = limits
@@ -80,7 +83,12 @@ class RunningBatch:
         self.prefilling[request.id] = job
         if request.first_planned is None:
             request.first_planned, request.cached = now, match.tokens
-            self._totals.count_prompt(len(request.prompt), match.tokens, looked_up=self._kv.prefix_caching)
+            found = match.tokens - match.behind
+            self._totals.count_prompt(len(request.prompt), found, looked_up=self._kv.prefix_caching)
+            if self._kv.tiers is not None:
+                self._kv.tiers.count(len(request.prompt) - found, match.behind)
+        if job.lost:
+            job.lost, request.cached = False, match.tokens
 
     def fits(self, job: Job, match: Match) -> bool:
         """Whether a waiting job finds its blocks without taking those that the running ones need soon."""
@@ -155,17 +163,34 @@ class RunningBatch:
         self.slots.give_back(job.slot)
         job.tenant.running -= 1
         job.slot = -1
+        if job.adapter is not None:
+            self.adapters.leave(job)
         self._unreleased.append(job.table)
         self._encoder.unref(job)
         if not job.ended:
             self._requeue(job)
         return True
 
+    def restart(self, lost: Iterable[Load], held: Iterable[Job]) -> None:
+        """Have jobs computed anew into whose blocks nothing could be loaded; nobody else has found those yet.
+
+        ``held`` are the jobs that began in the plan.
+        """
+        assert self._kv.tiers is not None, "there is nothing behind the device"
+        by_slot = {job.slot: job for job in held}
+        for load in lost:
+            self._kv.tiers.lose(load.key)
+            job = by_slot[load.slot]
+            if not job.ended and not job.lost:
+                job.lost = True
+                self.retire(job)
+
     def _requeue(self, job: Job) -> None:
-        """A preempted job waits again, to be computed anew."""
-        self._totals.preemptions += 1
-        self._totals.preempted = job.request.spec.request_id
-        job.request.preemptions += 1
+        """A job that was preempted, or that is lost, waits again to be computed anew."""
+        if not job.lost:
+            self._totals.preemptions += 1
+            self._totals.preempted = job.request.spec.request_id
+            job.request.preemptions += 1
         job.request.status = Status.WAITING
         self._waiting.requeue(job)
 

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lsv.errors import Overloaded
 from lsv.kv.manager import KVManager
+from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Need, Request, Status
+from lsv.scheduler.adapters import requests_of
+from lsv.scheduler.drafts.speculation import Speculation
 from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Group, Job
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.outcome import Counts, Outcome, Totals
+from lsv.scheduler.outcome import AdapterRequests, Counts, OffloadCounts, Outcome, SpeculationCounts, Totals
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan import Logprobs, StepPlan, StepResult
 from lsv.scheduler.planner import Planner
@@ -43,9 +46,11 @@ class Scheduler:
         self._encoder = EncoderCache(limits.encoder_tokens, limits.encoder_parts)
         self._running = RunningBatch(limits, kv, self._encoder, self._waiting, self._totals)
         self._pace = None if limits.max_itl is None else Pace(limits.max_itl)
+        self._speculation = Speculation(limits) if limits.drafts else None
         self._planner = Planner(
             limits, kv, policy,
             waiting=self._waiting, running=self._running, encoder=self._encoder, tenants=self._tenants, pace=self._pace,
+            speculation=self._speculation,
         )  # fmt: skip
         self._groups: dict[int, Group] = {}
         self._jobs: dict[int, Job] = {}
@@ -63,8 +68,19 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request has not ended."""
-        return bool(self._groups)
+        """Whether any request has not ended, or anything is to be copied behind the device."""
+        return bool(self._groups) or (self._kv.tiers is not None and bool(self._kv.tiers.unsaved))
+
+    @property
+    def adapters(self) -> set[Adapter]:
+        """Those of requests that have not ended."""
+        asked = (group.asked.adapter for group in self._groups.values())
+        return {adapter for adapter in asked if adapter is not None}
+
+    @property
+    def adapter_requests(self) -> AdapterRequests | None:
+        """The adapters that requests go through; None where adapters are not served."""
+        return requests_of(self._groups.values()) if self.limits.adapter_slots else None
 
     @property
     def in_flight(self) -> int:
@@ -84,6 +100,17 @@ class Scheduler:
     def preempted(self) -> str:
         """The request that was preempted last, as its client named it."""
         return self._totals.preempted
+
+    @property
+    def speculation(self) -> SpeculationCounts | None:
+        """What became of drafts; None where there are none."""
+        return None if self._speculation is None else self._speculation.counts
+
+    @property
+    def offload(self) -> OffloadCounts | None:
+        """What is behind the device; None where nothing is."""
+        tiers = self._kv.tiers
+        return None if tiers is None else OffloadCounts(tiers.queries, tiers.hits, tiers.usage)
 
     @property
     def counts(self) -> Counts:
@@ -125,6 +152,9 @@ class Scheduler:
 
     def _open_job(self, group: Group, request: Request) -> Job:
         job = self._jobs[request.id] = Job(group, request, self._kv.open(request), self.longest)
+        job.waits |= self.limits.stages > 1
+        if self._speculation is not None:
+            job.drafting = self._speculation.open(request)
         return job
 
     def satisfy(self, id: int, need: Need) -> None:
@@ -154,10 +184,10 @@ class Scheduler:
         return outcome
 
     def release(self, id: int) -> None:
-        """A sequence need not be guided any more: it may be planned ahead."""
+        """A sequence need not be guided any more: it may be planned ahead where that is done."""
         job = self._jobs.get(id)
         if job is not None:
-            job.guided = False
+            job.guided, job.waits = False, self.limits.stages > 1
 
     def expire(self, now: float) -> tuple[Outcome, ...]:
         """Abort the request groups whose deadline has passed."""
@@ -186,6 +216,13 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running requests go on."""
+        self._kv.reset_prefix_cache()
+
+    def forget_cached(self) -> None:
+        """The worker's cache and embeddings are about to go: forget what they hold. No request may be under way."""
+        assert not self._groups, "requests have not ended"
+        assert not self._in_flight, "steps have not settled"
+        self._encoder.clear()
         self._kv.reset_prefix_cache()
 
     def _end_group(self, group: Group, reason: FinishReason, error: str | None = None) -> list[Outcome]:
@@ -238,6 +275,8 @@ class Scheduler:
             self._encoder.forget_failed(built)
         self.guided = built.guided
         plan = built.finish(self._steps, self._running.slots.take_ended())
+        if self._speculation is not None:
+            plan = self._speculation.ask(plan, built.jobs)
         self._steps += 1
         self._in_flight.append((plan, built.jobs, built.held))
         return plan
@@ -248,8 +287,12 @@ class Scheduler:
         assert plan.step == expected.step == result.step, "plans settle in order"
         if self._pace is not None:
             self._pace.learn(plan.rows, result.seconds)
+        if self._speculation is not None:
+            self._speculation.settle(plan, jobs, result)
         outcomes: list[Outcome] = []
         special = {*result.failed, *result.vectors, *result.prompt_logprobs}
+        if result.lost:
+            self._running.restart([plan.loads[index] for index in result.lost], held)
         for job in held:
             job.in_flight -= 1
         if result.unencoded:
@@ -257,7 +300,7 @@ class Scheduler:
         columns = zip(jobs, plan.rows.start, result.kept, result.tokens, strict=True)
         for row, (job, start, kept, tokens) in enumerate(columns):
             job.in_flight -= 1
-            if not job.ended:
+            if not job.ended and not job.lost:
                 if row in special:
                     outcome = self._settle_special(job, row, start, kept, result, now)
                 else:
@@ -306,14 +349,15 @@ class Scheduler:
         now: float,
     ) -> Outcome | None:  # fmt: skip
         request = job.request
+        # Drafts that were right belong to the answer before the blocks they fill up are named by their content.
+        taken, finish = job.accept(tokens) if tokens else (0, None)
         if computed >= job.next_kv_check:
-            job.next_kv_check = self._kv.settle(job.table, computed)
+            job.next_kv_check = self._kv.settle(job.table, min(computed, len(request)))
         if not tokens:
             assert computed < job.known or request.sampling is None, "a row was not sampled"
             return Outcome(request, prompt_logprobs=scores) if scores is not None else None
         if request.first_token is None:
             request.first_token = now
-        taken, finish = job.accept(tokens)
         self._totals.generation_tokens += taken
         if finish is None:
             return Outcome(request, tokens, logprobs, scores)

@@ -46,7 +46,6 @@ def _rows(instead: str, *, tolerant: bool = False, **rows: _Row) -> tuple[Settin
 
 
 _LOADING = (
-    *_rows("what no plugin has a model for runs by the generic adapter", model_impl=_Row(("auto", "vllm"))),
     *_rows("config.json is read in the layout of transformers", config_format=_Row(("auto", "hf"))),
     *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),
     *_rows("set the variable HF_TOKEN, which the Hub's library reads", hf_token=_none()),
@@ -68,9 +67,9 @@ _LOADING = (
 _STEPS = (
     *_rows("a request that loses its blocks is computed again, never swapped", preemption_mode=_Row(("recompute",)),
            swap_space=_any("float")),
-    *_rows("weights are never offloaded to the host; --quantization shrinks them", cpu_offload_gb=_Row((0.0,))),
-    *_rows("the KV cache stays on the device", kv_offloading_size=_none("float"), kv_transfer_config=_none("json"),
-           kv_events_config=_none("json"), ec_transfer_config=_none("json")),
+    *_rows("host memory behind the KV cache is --kv-offload-gib, and a folder that replicas share --kv-offload-path",
+           kv_transfer_config=_none("json")),
+    *_rows("nobody else is told what is cached", kv_events_config=_none("json"), ec_transfer_config=_none("json")),
     *_rows("a step is one pass; --async-scheduling plans one while another runs", tolerant=True,
            num_scheduler_steps=_Row((1,)), multi_step_stream_outputs=_SWITCH),
     *_rows("--max-itl-ms bounds what new prompts cost running answers", tolerant=True,
@@ -96,7 +95,6 @@ _STEPS = (
            disable_chunked_mm_input=_SWITCH),
     *_rows("media are read by the model's own processor: --mm-processor-kwargs", media_io_kwargs=_Row(({},)),
            interleave_mm_strings=_OFF, enable_mm_embeds=_OFF, video_pruning_rate=_Row((0.0,))),
-    *_rows("a server keeps its weights loaded: stop it instead", enable_sleep_mode=_OFF),
 )  # fmt: skip
 
 _RANKS = (
@@ -104,45 +102,41 @@ _RANKS = (
            disable_nccl_for_dp_synchronization=_SWITCH),
     *_rows("ranks are processes on this machine: --tensor-parallel-size",
            worker_use_ray=_OFF, engine_use_ray=_OFF,
-           ray_workers_use_nsight=_OFF, nnodes=_Row((1,)),
-           node_rank=_Row((0,)), master_addr=_any("str"), master_port=_any("int"), headless=_OFF),
+           ray_workers_use_nsight=_OFF),
     *_rows("a worker is the platform's: write a plugin", worker_cls=_Row(("auto",)), worker_extension_cls=_Row(("",))),
-    *_rows("experts are cut like all other layers, by --tensor-parallel-size", tolerant=True,
-           enable_expert_parallel=_OFF, all2all_backend=_any("str"), enable_eplb=_OFF, eplb_config=_any("json"),
-           enable_dbo=_OFF),
-    *_rows("start a server for each copy of the model, and a load balancer before them",
-           data_parallel_size_local=_Row((1,)), data_parallel_rank=_Row((0,)), data_parallel_start_rank=_Row((0,)),
-           data_parallel_address=_any("str"), data_parallel_rpc_port=_any("int"), data_parallel_backend=_any("str"),
+    *_rows("tokens are on all ranks that share the experts, and what these add is summed: nothing else is sent",
+           all2all_backend=_any("str")),
+    *_rows("experts stay on the ranks that they were spread over, each on one", enable_eplb=_OFF,
+           eplb_config=_Row(({},)), num_redundant_experts=_Row((0,)), expert_placement_strategy=_Row(("linear",))),
+    *_rows("a step's tokens are computed together", tolerant=True, enable_dbo=_OFF),
+    *_rows("replicas are processes on this machine that meet over private sockets: --data-parallel-size",
+           data_parallel_address=_any("str"), data_parallel_rpc_port=_any("int"),
+           data_parallel_backend=_Row(("mp",))),
+    *_rows("replicas are on one machine, behind one server: start a server on each machine, and a load balancer before "
+           "them", data_parallel_rank=_Row((0,)), data_parallel_start_rank=_Row((0,)),
            data_parallel_hybrid_lb=_OFF, data_parallel_external_lb=_OFF),
-    neutral("data_parallel_size", 1, aliases=("dp",), short=("-dp",),
-            instead="start a server for each copy of the model, and a load balancer before them"),
     *_rows("a request's cache is never cut", decode_context_parallel_size=_Row((1,)),
            prefill_context_parallel_size=_Row((1,)), dcp_size=_Row((1,))),
 )  # fmt: skip
 
 _ADAPTERS = (
-    *_rows("adapters are not served: merge one into its model's weights, and serve those", enable_lora=_OFF,
-           lora_modules=_Row(((),)), enable_prompt_adapter=_OFF, prompt_adapters=_Row(((),)),
-           qlora_adapter_name_or_path=_none(), default_mm_loras=_none("json")),
-    neutral("enable_prompt_adapters", False, instead="adapters are not served"),
-    *_rows("there are no adapters it could be for", max_loras=_any("int"), max_lora_rank=_any("int"),
-           lora_extra_vocab_size=_any("int"), lora_dtype=_any("str"), long_lora_scaling_factors=_any("str"),
-           max_cpu_loras=_any("int"), fully_sharded_loras=_SWITCH, enable_lora_bias=_SWITCH,
-           max_prompt_adapters=_any("int"), max_prompt_adapter_token=_any("int")),
+    *_rows("of adapters only LoRA is served: --enable-lora", enable_prompt_adapter=_OFF, prompt_adapters=_Row(((),))),
+    *_rows("an adapter is named by --lora-modules, on a base of any format", qlora_adapter_name_or_path=_none()),
+    *_rows("a request names its adapter itself", default_mm_loras=_none("json")),
+    neutral("enable_prompt_adapters", False, instead="of adapters only LoRA is served: --enable-lora"),
+    *_rows("adapters that add tokens are refused when they are loaded", lora_extra_vocab_size=_any("int")),
+    *_rows("the rope's scaling is the base model's for all adapters", long_lora_scaling_factors=_none()),
+    *_rows("adapters are cut as their layers are, and answers are the same", fully_sharded_loras=_SWITCH),
+    *_rows("adapters with biases are refused when they are loaded", enable_lora_bias=_SWITCH),
+    *_rows("there are no adapters it could be for", max_prompt_adapters=_any("int"),
+           max_prompt_adapter_token=_any("int")),
 )  # fmt: skip
 
 _DRAFTS = (
-    *_rows("no tokens are drafted: answers are the same, and take longer", tolerant=True, speculative_model=_none(),
-           speculative_config=_none("json")),
-    *_rows("the other methods of accepting drafts change answers",
-           spec_decoding_acceptance_method=_Row(("rejection_sampler",))),
-    *_rows("no tokens are drafted", num_speculative_tokens=_any("int"), speculative_model_quantization=_any("str"),
-           speculative_max_model_len=_any("int"), speculative_disable_by_batch_size=_any("int"),
-           speculative_disable_mqa_scorer=_SWITCH, ngram_prompt_lookup_max=_any("int"),
-           ngram_prompt_lookup_min=_any("int"), typical_acceptance_sampler_posterior_threshold=_any("float"),
-           typical_acceptance_sampler_posterior_alpha=_any("float"), disable_logprobs_during_spec_decoding=_SWITCH),
+    *_rows("drafts are verified in the step of the next token", speculative_disable_mqa_scorer=_SWITCH),
+    *_rows("log probabilities are given wherever they are asked for", disable_logprobs_during_spec_decoding=_SWITCH),
     neutral("speculative_draft_tensor_parallel_size", ANYTHING, type="int", short=("-spec-draft-tp",),
-            instead="no tokens are drafted"),
+            instead="what drafts runs whole on every rank"),
 )  # fmt: skip
 
 _ANSWERS = (
@@ -162,9 +156,9 @@ _WATCHING = (
     *_rows("prompts and answers are never logged; a proxy in front can", tolerant=True, enable_log_outputs=_OFF),
     *_rows("requests are logged in one line each: --disable-log-requests", disable_uvicorn_access_log=_SWITCH,
            disable_access_log_for_endpoints=_any("str")),
-    *_rows("there is no tracing; /metrics has the times of requests", tolerant=True, otlp_traces_endpoint=_none(),
-           collect_detailed_traces=_none("list"), show_hidden_metrics_for_version=_none()),
-    *_rows("there is no profiler", tolerant=True, profiler_config=_none("json")),
+    *_rows("spans tell of queue, prefill and decode; a profile of steps tells more", tolerant=True,
+           collect_detailed_traces=_none("list")),
+    *_rows("no metric is hidden", tolerant=True, show_hidden_metrics_for_version=_none()),
     *_rows("/metrics has it", tolerant=True, enable_server_load_tracking=_OFF),
     *_rows("every usage says how many tokens of the prompt were found in the cache",
            enable_prompt_tokens_details=_SWITCH),

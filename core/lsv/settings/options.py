@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lsv.settings import Setting
 from lsv.settings.elsewhere import ELSEWHERE, NEUTRAL
+from lsv.settings.hardware import HARDWARE
 from lsv.settings.serving import SERVE
 from lsv.settings.setting import grouped
 
@@ -73,6 +74,11 @@ _MODEL = grouped(
     Setting(
         name="model_loader_extra_config", type="json", default={},
         help='JSON for the format: {"pattern": "…"}, the names of the files of sharded_state',
+    ),
+    Setting(
+        name="model_impl", default="auto", choices=("auto", "native", "transformers"), spellings={"vllm": "native"},
+        help="what runs an architecture: a native model, transformers' own code through the adapter, or auto, what "
+        "there is",
     ),
     Setting(
         name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
@@ -144,6 +150,11 @@ _MEMORY = grouped(
         help="bytes of the KV cache on each device, such as 8G, instead of measuring",
     ),
     Setting(
+        name="cpu_offload_gb", type="float", default=0.0, low=0.0, high=100_000.0,
+        help="GiB of decoder layers' weights on each device that are kept in the host's memory and streamed in "
+        "every step; the KV cache has the room",
+    ),
+    Setting(
         name="kv_cache_dtype", default="auto",
         help="type of the KV cache: fp8 (that is fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 where the "
         "checkpoint was made for it", main=True
@@ -160,6 +171,15 @@ _MEMORY = grouped(
     Setting(
         name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings",
         main=True,
+    ),
+    Setting(
+        name="kv_offload_gib", type="float", low=0.001, aliases=("kv_offloading_size",),
+        help="GiB of host memory, for all devices of a replica together, that cached beginnings are kept in when the "
+        "device needs their room",
+    ),
+    Setting(
+        name="kv_offloading_backend", choices=("native",),
+        help="what --kv-offloading-size names the memory of: native is the host's",
     ),
 )  # fmt: skip
 
@@ -244,6 +264,52 @@ _SCHEDULING = grouped(
         help='JSON of backend and enable_in_reasoning, as vLLM takes them, e.g. {"backend": "guidance"}',
     ),
     Setting(
+        name="speculative_config", type="json",
+        help='JSON of what drafts tokens, such as {"method": "ngram", "num_speculative_tokens": 5} (default: nothing)',
+    ),
+    Setting(
+        name="speculative_model",
+        help="what drafts: a smaller model with the same tokenizer, heads that were trained for the model, or [ngram] "
+        "(prompt lookup)",
+    ),
+    Setting(
+        name="speculative_model_quantization",
+        help="how the weights of a draft model are quantised (default: as its checkpoint has them)",
+    ),
+    Setting(
+        name="speculative_max_model_len", type="int", low=1,
+        help="draft nothing for sequences longer than so many tokens (default: the draft model's own)",
+    ),
+    Setting(
+        name="num_speculative_tokens", type="int", low=1, help="most tokens that are drafted at a time (default: 5)",
+    ),
+    Setting(
+        name="speculative_disable_by_batch_size", type="int", low=0,
+        help="draft nothing while more requests are under way than these (default: no limit)",
+    ),
+    Setting(
+        name="spec_decoding_acceptance_method", default="rejection_sampler",
+        choices=("rejection_sampler", "typical_acceptance_sampler"),
+        help="which drafts are accepted: those that the model says itself, or, where tokens are drawn, those that are "
+        "likely enough, which changes answers",
+    ),
+    Setting(
+        name="typical_acceptance_sampler_posterior_threshold", type="float", low=0.0, high=1.0,
+        help="likelihood from which a draft is typical at any rate (default: 0.09)",
+    ),
+    Setting(
+        name="typical_acceptance_sampler_posterior_alpha", type="float", low=0.0,
+        help="a draft is typical, too, that is likelier than so much of e to the minus entropy (default: 0.3)",
+    ),
+    Setting(
+        name="ngram_prompt_lookup_max", type="int", low=1,
+        help="most last tokens of a sequence that prompt lookup looks for (default: 5)",
+    ),
+    Setting(
+        name="ngram_prompt_lookup_min", type="int", low=1,
+        help="least last tokens of a sequence that prompt lookup looks for (default: 2)",
+    ),
+    Setting(
         name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
         help="plan a step while the one before runs (default: where the platform gains by it)",
     ),
@@ -255,46 +321,63 @@ _SCHEDULING = grouped(
         name="load_timeout", type="float", default=1800.0, low=0.1,
         help="seconds without progress after which loading or warming up counts as hung",
     ),
+    Setting(
+        name="profiler_config", type="json",
+        help='JSON of profiles on demand: {"profiler": "torch", "torch_profiler_dir": "/profiles"}; see /start_profile',
+    ),
+    Setting(
+        name="torch_profiler_dir", env=("VLLM_TORCH_PROFILER_DIR",),
+        help="folder of profiles on demand, which torch's profiler records",
+    ),
+    Setting(
+        name="otlp_traces_endpoint",
+        help="URL that spans of requests are sent to by OpenTelemetry, such as http://localhost:4317",
+    ),
+    Setting(
+        name="otlp_traces_protocol", choices=("grpc", "http/protobuf"),
+        env=("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        help="how they are sent (default: HTTP to port 4318 or a path that ends in /v1/traces, gRPC otherwise)",
+    ),
+    Setting(
+        name="enable_sleep_mode", type="bool", default=False,
+        help="let the engine be told to give its memory back and to take it again: /sleep and /wake_up, LLM.sleep",
+    ),
 )  # fmt: skip
 
-_HARDWARE = grouped(
-    "Platform and parallelism",
+_ADAPTERS = grouped(
+    "Adapters (LoRA)",
     "engine",
     Setting(
-        name="platform", default="auto", aliases=("device",),
-        help="kind of hardware; auto takes the highest-ranked with a device", main=True
+        name="enable_lora", type="bool", default=False, help="serve adapters by name, beside the model as it is",
+        main=True,
     ),
     Setting(
-        name="emulate", type="bool", default=False,
-        help="run the platform's own code without its device: slow, for tests and for trying settings out", main=True
+        name="lora_modules", type="list", default=(),
+        help='adapters that are served from the start: name=path, or {"name": "…", "path": "…"}; one that ships '
+        "with a model is model:adapter", main=True,
     ),
     Setting(
-        name="executor", aliases=("distributed_executor_backend",), default="auto",
-        spellings={"mp": "processes", "uni": "auto"},
-        help="what runs the workers: inline, processes, or that of a plugin; auto is processes for several devices"
+        name="max_loras", type="int", default=1, low=1,
+        help="adapters that requests running together may use; each takes memory of the device",
+    ),
+    Setting(name="max_lora_rank", type="int", default=16, low=1, high=1024, help="the largest rank of an adapter"),
+    Setting(
+        name="max_cpu_loras", type="int", low=1,
+        help="adapters kept on the host, at least max-loras (default: max-num-seqs)",
     ),
     Setting(
-        name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
-        help="devices that share each layer", main=True
+        name="lora_dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
+        help="type of adapters; auto is the model's",
     ),
     Setting(
-        name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",),
-        help="devices the layers are spread over",
-    ),
-    Setting(
-        name="attention_backend", env=("VLLM_ATTENTION_BACKEND",),
-        help="attention implementation (default: the platform's first)",
-    ),
-    Setting(name="reference_ops", type="bool", default=False, help="run the plain torch form of every op"),
-    Setting(
-        name="enforce_eager", type="bool", default=False,
-        help="never capture or compile steps", main=True
+        name="lora_resolver_cache_dir", env=("VLLM_LORA_RESOLVER_CACHE_DIR",),
+        help="folder of folders with adapters, which are served by name when they are first asked for",
     ),
 )  # fmt: skip
 
 _NEUTRAL = grouped(ELSEWHERE, "engine", *NEUTRAL)
 
-ENGINE = (*_MODEL, *_SCHEDULING, *_MEMORY, *_MEDIA, *_HARDWARE, *_NEUTRAL)
+ENGINE = (*_MODEL, *_SCHEDULING, *_ADAPTERS, *_MEMORY, *_MEDIA, *HARDWARE, *_NEUTRAL)
 
 CORE = (*COMMON, *ENGINE, *SERVE)
 

@@ -18,6 +18,10 @@ SERVE = (
             help="keys of which requests must carry one (default: none asked)", main=True
         ),
         Setting(
+            name="admin_api_key", type="list", default=(),
+            help="keys that open the routes for the operator, too, such as /sleep",
+        ),
+        Setting(
             name="enable_force_include_usage", type="bool", default=False,
             help="end every stream with the usage, asked for or not",
         ),
@@ -94,12 +98,19 @@ SERVE = (
         "serve",
         Setting(name="disable_log_requests", type="bool", default=False, help="do not log requests", main=True),
         Setting(name="enable_log_requests", type="bool", default=True, help="log requests, unless they are disabled"),
+        Setting(
+            name="headless", type="bool", default=False,
+            help="serve nothing, as every machine of --nnodes but the first does anyway",
+        ),
         Setting(name="disable_log_stats", type="bool", default=False, help="do not log throughput"),
         Setting(
             name="drain_timeout", type="float", default=30.0, low=0,
             help="seconds running requests get to end when the server stops",
         ),
-        Setting(name="restart_engine", type="bool", default=False, help="start the engine again when it dies or hangs"),
+        Setting(
+            name="restart_engine", type="bool",
+            help="start the engine again when it dies or hangs (default: only where it is one of several replicas)",
+        ),
         Setting(
             name="restart_limit", type="int", default=5, low=1,
             help="restarts within --restart-window after which a dead engine stays dead",

@@ -72,7 +72,7 @@ def _to_list(value: Any) -> tuple[str, ...]:
     """Items of a list, or of text such as ``a,b`` or ``["a", "b"]``."""
     if not isinstance(value, list | tuple):
         return _items(_to_str(value))
-    return tuple(item for part in value for item in _items(_to_str(part)))
+    return tuple(item for part in value for item in _items(_to_item(part)))
 
 
 def _to_counts(value: Any) -> dict[str, int]:
@@ -86,8 +86,15 @@ def _to_counts(value: Any) -> dict[str, int]:
 
 
 def _items(text: str) -> tuple[str, ...]:
+    """The items of a text, one of which may be a JSON object."""
+    if text.startswith("{"):
+        return (text,)
     parts = _to_json(text) if text.startswith("[") else text.split(",")
-    return tuple(stripped for part in parts if (stripped := _to_str(part).strip()))
+    return tuple(stripped for part in parts if (stripped := _to_item(part).strip()))
+
+
+def _to_item(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else _to_str(value)
 
 
 _CONVERSIONS = {

@@ -42,8 +42,9 @@ def attend_batch(
     """Plan and attend, with q, k and v in the flat layout: row by row [count, heads, dim]."""
     plan, (q, k, v), places = _plan(backend, group, tensors, batch, layout)
     assert q is not None
-    out = backend.attend(q, k, v, layer, cache, plan)
-    assert out.shape == q.shape, f"attend returned {tuple(out.shape)} for queries of {tuple(q.shape)}"
+    out = backend.attend(q, k, v if layer.value_dim is None else None, layer, cache, plan)
+    shape = (*q.shape[:2], layer.value_dim or layer.head_dim)
+    assert out.shape == shape, f"attend returned {tuple(out.shape)}, not {shape}, for queries of {tuple(q.shape)}"
     found = out if places is None else out[places.to(out.device)]
     return list(torch.split(found, batch.query.tolist()))
 
@@ -60,8 +61,7 @@ def write_batch(
     """Plan and write, with k and v in the flat layout."""
     plan, (k, v), _ = _plan(backend, group, tensors, batch, layout)
     assert k is not None
-    assert v is not None
-    backend.write(k, v, layer, cache, plan)
+    backend.write(k, v if layer.value_dim is None else None, layer, cache, plan)
 
 
 def _plan(

@@ -12,16 +12,18 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend, BatchLayout, CacheSpec
+from lsv.attention.chunks import cut_chunks
 from lsv.attention.states import StatePlan, plan_states, view_states
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
-from lsv.nn.model import run, write_item
-from lsv.nn.step import Embeddings, Step
+from lsv.nn.model import Model, run, write_item
+from lsv.nn.step import Embeddings, Step, TokenAdapters
 from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
 from lsv.worker.load.bound import bind_ops
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.loaded import fill, open_source
+from lsv.worker.transfer import send_adapters
 
 Tokens = Sequence[int]
 Rows = Sequence[tuple[int, int]]
@@ -40,9 +42,10 @@ def engine_config(
     return EngineConfig(**{**given, **changes})
 
 
-def load(config: EngineConfig, catalog: Catalog) -> Declared:
-    """Declare, bind nothing, fill."""
+def load(config: EngineConfig, catalog: Catalog, prepare: Callable[[Model], object] = lambda model: None) -> Declared:
+    """Declare, ``prepare``, bind nothing, fill."""
     declared = declare(config, catalog)
+    prepare(declared.model)
     _fill(declared, config, catalog)
     return declared
 
@@ -87,6 +90,8 @@ class Sequences:
         self.computed: dict[int, int] = {}
         self.tables: dict[tuple[int, int], list[int]] = {}
         self.items: dict[int, int] = {}
+        self.adapters: dict[int, int] = {}
+        """The slot of the adapter that a sequence goes through."""
 
     def add(self, sequence: int, ids: Tokens) -> None:
         """Append tokens to a sequence, new or known."""
@@ -131,11 +136,16 @@ class Sequences:
             self.cache,
             torch.arange(len(ids)),
             media=media,
+            adapters=self._adapters(rows),
         )
         model = self.declared.model
         with torch.inference_mode():
             logits: torch.Tensor = model.head(run(model, step), step)
         return list(torch.split(logits.float(), [count for _, count in rows]))
+
+    def _adapters(self, rows: Rows) -> TokenAdapters | None:
+        numbers = [self.adapters.get(sequence, -1) + 1 for sequence, count in rows for _ in range(count)]
+        return send_adapters(np.array(numbers, np.int64), torch.device("cpu")) if any(numbers) else None
 
     def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Where the tokens from ``start`` on stand: int64 [axes, stop - start]."""
@@ -148,11 +158,11 @@ class Sequences:
     def _plans(self, layout: BatchLayout, items: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[Any, ...]:
         """By group; those that attend across see so many embeddings a row."""
         across = replace(layout, context=items)
-        groups = self.declared.groups
+        groups, size = self.declared.groups, self.block_size
         return tuple(
             self._plan_states(layout, group)
             if group.kind == "state"
-            else self.backend.plan(layout if group.cross_len is None else across, group)
+            else self.backend.plan(cut_chunks(layout if group.cross_len is None else across, group, size), group)
             for group in groups
         )
 
@@ -225,6 +235,7 @@ class Comparison:
 
     schedule: str
     error: float
+    """A share of the largest logit where that is over 1: so far float32 rounds."""
     same_tokens: bool
 
 
@@ -287,7 +298,8 @@ def check_kernels(sequences: Sequences, plain: Declared, schedule: str, toleranc
 
 def compare_logits(name: str, logits: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> Comparison:
     """Logits [length, vocab] of sequences beside those expected."""
-    error = max(float((logits[s] - expected[s]).abs().max()) for s in expected)
+    largest = max(1.0, *(float(one.abs().max()) for one in expected.values()))
+    error = max(float((logits[s] - expected[s]).abs().max()) for s in expected) / largest
     same = all(torch.equal(logits[s].argmax(-1), expected[s].argmax(-1)) for s in expected)
     return Comparison(name, error, same)
 

@@ -218,6 +218,8 @@ def _check_attention(offer: AttentionOffer, catalog: Catalog) -> None:
 def _check_alias(alias: ModelAlias) -> None:
     folder = Path(alias.locate())
     assert (folder / "config.json").is_file(), f"{folder} has no config.json"
+    for name, locate in alias.adapters.items():
+        assert (Path(locate()) / "adapter_config.json").is_file(), f"{alias.name}:{name} has no adapter_config.json"
     if alias.held_out is not None:
         questions, text = alias.held_out(1, 0)
         assert len(questions) == 1, f"{alias.name}: held_out gives {len(questions)} questions, one was asked for"

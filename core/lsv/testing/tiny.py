@@ -96,8 +96,10 @@ def tiny(
 
 
 def draw_weights(model: nn.Module, spread: float) -> None:
-    """Norms stay near one, biases and matrices near zero."""
+    """Norms stay near one, biases and matrices near zero; what can't be trained (a table of sines) stays."""
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         mean = 1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0
         parameter.data.normal_(mean, spread)
 

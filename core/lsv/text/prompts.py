@@ -14,6 +14,7 @@ from lsv.media.content_parts import Reference, convert_part, read_part, template
 from lsv.media.options import MediaOptions
 from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
+from lsv.request.encoded import EncodedText
 from lsv.request.prompt import Prompt
 from lsv.text.messages import template_arguments, template_role
 from lsv.text.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class TokensPrompt(_Media):
 
 
 class ExplicitEncoderDecoderPrompt(TypedDict):
-    """The two prompts of an encoder-decoder: what is encoded, such as audio, and how the answer begins."""
+    """The two prompts of an encoder-decoder: what is encoded, text or audio, and how the answer begins."""
 
     encoder_prompt: str | TextPrompt | TokensPrompt
     decoder_prompt: str | TextPrompt | TokensPrompt | None
@@ -80,6 +81,8 @@ class PromptReader:
         if isinstance(prompt, Prompt):
             return prompt
         if isinstance(prompt, Mapping) and "encoder_prompt" in prompt:
+            if self._config.encoded is not None:
+                return self._read_both(self._config.encoded, prompt["encoder_prompt"], prompt.get("decoder_prompt"))
             prompt = _join(prompt["encoder_prompt"], prompt.get("decoder_prompt"))
         data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
         if not data or not isinstance(prompt, Mapping):
@@ -91,6 +94,17 @@ class PromptReader:
         text, ids = self._read(prompt, framed=self._media.in_prompt)
         placed = self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
         return msgspec.structs.replace(placed, text=text)
+
+    def _read_both(self, encoded: EncodedText, encoder: Any, decoder: Any) -> Prompt:
+        """A text to encode, framed as its tokenizer does, and what the answer begins with, as it is."""
+        for prompt in (encoder, decoder):
+            if isinstance(prompt, Mapping) and prompt.get("multi_modal_data"):
+                raise BadRequest("this model encodes text, and takes no media", param="multi_modal_data")
+        text, ids = self._read(encoder, framed=True)
+        if decoder is None:
+            return encoded.place(ids, texts=(text, None))
+        begun, begin = self._read(decoder, framed=False)
+        return encoded.place(ids, begin, texts=(text, begun))
 
     @cached_property
     def _media(self) -> OfflineMedia:
@@ -119,7 +133,7 @@ def _join(encoder: Any, decoder: Any) -> PromptInput:
     media = {name: encoder.get(name) for name in _Media.__annotations__} if isinstance(encoder, Mapping) else {}
     text = encoder.get("prompt") or encoder.get("prompt_token_ids") if isinstance(encoder, Mapping) else encoder
     if text or not media.get("multi_modal_data"):
-        raise BadRequest("encoder_prompt takes media and no text: no model here encodes text", param="encoder_prompt")
+        raise BadRequest("encoder_prompt takes media and no text: this model encodes none", param="encoder_prompt")
     own = decoder if isinstance(decoder, Mapping) else {"prompt": decoder or ""}
     return {**own, **media}
 

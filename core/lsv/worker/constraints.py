@@ -6,7 +6,7 @@ enters its slot, so that no step looks at them one by one. Ids outside the vocab
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -52,10 +52,24 @@ class Constraints:
             parts.append(self._penalties.edits)
         return parts
 
+    def edits_behind(self, output: Int32s, drafts: Sequence[int]) -> list[Edits]:
+        """Those for the token behind ``output`` and ``drafts``, which may turn out to be wrong: nothing is kept."""
+        for token in drafts:
+            self.add(token)
+        longer = np.concatenate((output, np.array(drafts, np.int32)))
+        parts = [part.copy() for part in self.edits(longer)]
+        for token in drafts:
+            self._take_back(token)
+        return parts
+
     def add(self, token: int) -> None:
         """The output has one more token."""
         if self._penalties is not None:
             self._penalties.add(token)
+
+    def _take_back(self, token: int) -> None:
+        if self._penalties is not None:
+            self._penalties.take_back(token)
 
 
 class Penalties:
@@ -85,6 +99,15 @@ class Penalties:
         self._counts[place] += 1
         additive = self._additive(self._counts[place : place + 1])
         self._store[place] = (token, Kind.PENALIZE, self._params.repetition_penalty, additive[0])
+
+    def take_back(self, token: int) -> None:
+        """Count one token of the output less; one that has not come yet changes nothing."""
+        place = self._place(token)
+        self._counts[place] -= 1
+        known = place < len(self._known) or self._counts[place]
+        additive = self._additive(self._counts[place : place + 1])
+        repetition = self._params.repetition_penalty if known else 1.0
+        self._store[place] = (token, Kind.PENALIZE, repetition, additive[0])
 
     def _place(self, token: int) -> int:
         place = int(np.searchsorted(self._known, token))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError, EngineDied
+from lsv.errors import EngineDied
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.worker import Worker
@@ -57,9 +57,9 @@ class InlineExecutor:
         """The worker is this process, which its parent looks after."""
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        """``reset`` finds nothing to forget: cached blocks are the scheduler's. Other orders are unknown."""
-        if order != "reset":
-            raise ConfigError(f"the inline executor does not know the order {order!r}; it knows: reset")
+        """See ``Worker.control``."""
+        assert self._worker is not None, "the executor has not been started"
+        self._worker.control(order, arguments)
 
     def stop(self) -> None:
         if self._worker is not None:

@@ -43,6 +43,8 @@ class Batch:
     """The layout for groups of kind "cross", if the model has any."""
     types: Int64s | None = None
     """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
+    adapters: Int64s | None = None
+    """int64 [T]: one more than the slot of each token's adapter, 0 for none; None where no token has any."""
 
     @property
     def rows(self) -> int:
@@ -62,6 +64,7 @@ def build_batch(
     axes: int = 1,
     pairs: bool = False,
     ahead: bool = False,
+    adapted: bool = False,
 ) -> Batch:
     """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``; for a model
     that reads ``pairs`` of texts with what says where the second one begins.
@@ -77,6 +80,8 @@ def build_batch(
         ids, last = _singles(rows, slots), np.arange(len(slots))
     else:
         ids, last = _spans(rows, slots, count, context, lacking=int(ahead))
+        if rows.drafts:
+            _place_drafts(ids, last + 1, rows, slots)
     if axes > 1:
         spans = zip(slots, rows.start, context.tolist(), strict=True)
         placed = [np.broadcast_to(slot.positions(first, stop), (axes, stop - first)) for slot, first, stop in spans]
@@ -85,7 +90,7 @@ def build_batch(
         positions = (start if single else np.arange(len(ids)) + np.repeat(start - (last + 1 - count), count))[None]
     width = -(-int(context.max()) // block_size)
     numbers = np.array(rows.slot, np.int64)
-    late = _late(slots, context) if ahead else _nowhere()
+    late = _late(slots, context - np.array(rows.drafts or 0, np.int64)) if ahead else _nowhere()
     layout = BatchLayout(
         query=count.astype(np.int32),
         context=context.astype(np.int32),
@@ -101,7 +106,14 @@ def build_batch(
         awaited=numbers[late],
         cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
         types=_types(slots, start, count) if pairs else None,
+        adapters=_adapters(slots, count) if adapted else None,
     )
+
+
+def _adapters(slots: Sequence[Slot], count: Int64s) -> Int64s | None:
+    """One more than the slot of the adapter of each token's row."""
+    numbers = np.array([0 if slot.begin.adapter is None else slot.begin.adapter + 1 for slot in slots], np.int64)
+    return np.repeat(numbers, count) if numbers.any() else None
 
 
 def _types(slots: Sequence[Slot], start: Int64s, count: Int64s) -> Int64s | None:
@@ -114,7 +126,7 @@ def _types(slots: Sequence[Slot], start: Int64s, count: Int64s) -> Int64s | None
 
 
 def _late(slots: Sequence[Slot], context: Int64s) -> Int64s:
-    """The rows whose slots lack their last token."""
+    """The rows whose slots lack their last token; ``context`` counts no drafts."""
     late: Int64s = np.flatnonzero(np.array([len(slot.tokens) for slot in slots], np.int64) < context)
     return late
 
@@ -126,15 +138,23 @@ def _singles(rows: Rows, slots: Sequence[Slot]) -> Int64s:
 
 
 def _spans(rows: Rows, slots: Sequence[Slot], count: Int64s, context: Int64s, *, lacking: int) -> tuple[Int64s, Int64s]:
-    """Ids and ``last`` of any rows; a slot may lack up to ``lacking`` of the row's last tokens."""
+    """Ids and ``last`` of any rows; a slot may lack up to ``lacking`` of the row's last tokens. Drafts are left out."""
     end = np.cumsum(count)
     ids = np.zeros(end[-1], np.int64)
     begin = (end - count).tolist()
-    for slot, first, last, place in zip(slots, rows.start, context.tolist(), begin, strict=True):
+    drafts = rows.drafts or (0,) * len(rows)
+    for slot, first, last, place, more in zip(slots, rows.start, context.tolist(), begin, drafts, strict=True):
         known = slot.ids[first:last]
-        assert len(known) >= last - first - lacking, "a row computes tokens that its slot does not hold"
+        assert len(known) >= last - first - lacking - more, "a row computes tokens that its slot does not hold"
         ids[place : place + len(known)] = known
     return ids, end - 1
+
+
+def _place_drafts(ids: Int64s, end: Int64s, rows: Rows, slots: Sequence[Slot]) -> None:
+    """Write the drafts of rows that end at ``end`` into ``ids``."""
+    for slot, count, stop in zip(slots, rows.drafts, end.tolist(), strict=True):
+        if count:
+            ids[stop - count : stop] = slot.drafts[:count]
 
 
 def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0) -> Batch:
@@ -158,6 +178,7 @@ def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0
         sampled=batch.sampled,
         cross=None if batch.cross is None else _pad_layout(batch.cross, more, more.clip(max=1), span, cross_blocks),
         types=None if batch.types is None else _place(batch.types, moved, tokens),
+        adapters=None if batch.adapters is None else _place(batch.adapters, moved, tokens),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,14 @@ def read_masks(masks: Masks, sampled: Sequence[int]) -> RowMasks:
 def mask_edits(mask: Words, vocabulary: int) -> tuple[Edits, bool]:
     """A mask as edits of its row, and whether that takes forbidding all that no edit allows.
 
-    Where most tokens may come, the few others are forbidden instead.
+    Where most tokens may come, the few others are forbidden instead. The edits are shared, and not to be changed.
     """
+    return _edits_of(mask.tobytes(), vocabulary)
+
+
+@lru_cache(maxsize=32)  # rows often stay within one place of a grammar, such as a string, and others are there as well
+def _edits_of(words: bytes, vocabulary: int) -> tuple[Edits, bool]:
+    mask = np.frombuffer(words, np.uint32)
     assert 32 * len(mask) >= vocabulary, "the mask is narrower than the logits"
     only = 2 * int(np.bitwise_count(mask).sum()) <= vocabulary
     if only:

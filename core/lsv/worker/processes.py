@@ -1,35 +1,56 @@
-"""The processes executor: one worker process per tensor-parallel rank, all on this machine."""
+"""Executors of several ranks: what they have in common, and the one whose ranks are processes of this machine."""
 
 from __future__ import annotations
 
+import abc
 import selectors
 import signal
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError, EngineDied, LsvError
+from lsv.errors import EngineDied, LsvError, from_record
 from lsv.plugins.catalog import Catalog
 from lsv.processes.child import Child
 from lsv.processes.folder import PrivateFolder
+from lsv.processes.peer import Peer
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
-from lsv.worker.channel import Loading, Masked, Order, Ran, Report, Run, Start, Started
+from lsv.worker.channel import (
+    Control,
+    Controlled,
+    Encoded,
+    Loading,
+    Masked,
+    Order,
+    Ran,
+    Report,
+    Run,
+    Sampled,
+    Start,
+    Started,
+)
 
 _STOP_SECONDS = 5.0
 _LAST_SECONDS = 1.0
 """What a worker gets to end by itself once it has closed its channel."""
 
 
-class Rank(Child[Order, Report]):
-    """The worker process of one rank."""
+class RankLink(Peer[Order, Report]):
+    """The worker of one rank, wherever it runs."""
 
-    def __init__(self, start: Start) -> None:
-        super().__init__("lsv.worker.remote", start, Report)
-        self.rank = start.rank
+    def __init__(self, rank: int, end: socket.socket, where: str = "") -> None:
+        """``where`` says for messages on which machine it runs, unless it is this one."""
+        super().__init__(end, Report)
+        self._know(rank, where)
+
+    def _know(self, rank: int, where: str = "") -> None:
+        self.rank, self.where = rank, where
         self.heard = time.monotonic()
         """When it reported last."""
 
@@ -48,47 +69,83 @@ class Rank(Child[Order, Report]):
         try:
             report = super().receive(seconds)
         except EOFError:
-            self.end(_LAST_SECONDS)
-            raise EngineDied(f"the worker of rank {self.rank} is gone (exit code {self.code})") from None
+            raise EngineDied(f"the worker of rank {self.rank}{self.where} is gone{self.how_it_went()}") from None
         self.heard = time.monotonic()
         return report
 
+    def how_it_went(self) -> str:
+        """A clause for messages about a worker that is gone."""
+        return ""
 
-class ProcessesExecutor:
-    """Sends every plan to every rank and answers with rank 0's result. Any rank's end is the end of all."""
+    def dump_stacks(self) -> None:
+        """Have it show in its log where it stands, where that can be had."""
+
+    def abandon(self) -> None:
+        """Have it end at once, without waiting for that."""
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Close the channel, which asks it to end, and give it so many seconds. May be called again."""
+        self.channel.close()
+
+
+class Rank(Child[Order, Report], RankLink):
+    """A worker that is a child of this process."""
+
+    def __init__(self, start: Start) -> None:
+        Child.__init__(self, "lsv.worker.remote", start, Report)
+        self._know(start.rank)
+
+    def how_it_went(self) -> str:
+        self.end(_LAST_SECONDS)
+        return f" (exit code {self.code})"
+
+    def abandon(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class RanksExecutor(abc.ABC):
+    """Sends every plan to every rank, answers with the result of ``Topology.reporter`` and tells the stages before that
+    rank's what was sampled. Any rank's end is the end of all.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self.depth = 1
-        self._limit = 0.0
-        self._folder: PrivateFolder | None = None
-        self._ranks: list[Rank] = []
+        self._limit = self._load_limit = 0.0
+        self._ranks: list[RankLink] = []
+        self._earlier: list[RankLink] = []
+        self._encoding: deque[bool] = deque()
+        self._unencoded: deque[Mapping[bytes, str]] = deque()
         self._step = 0
         self._settled = 0.0
 
+    @abc.abstractmethod
+    def launch(self, config: EngineConfig) -> Iterator[RankLink]:
+        """Start a worker for each rank, in their order; each is told its ``Start``. Raises ``StartError``."""
+
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
-        """Start a process per rank and load the model in all; raises ``StartError``, or ``EngineDied`` where one hangs.
+        """Start the workers and load the model in all; raises ``StartError``, or ``EngineDied`` where one hangs.
 
         The workers die with the calling thread, so it must live as long as the executor.
         """
-        self.depth, self._limit = config.in_flight, config.step_timeout
-        self._folder = PrivateFolder()
-        address = str(self._folder.path / "rendezvous")
+        self.depth = config.in_flight
+        self._limit, self._load_limit = config.step_timeout, config.load_timeout
         with self._one_fate():
-            for rank in range(config.topology.tensor):
-                self._ranks.append(Rank(Start(config, rank, address)))
+            self._ranks.extend(self.launch(config))
+            self._earlier = self._ranks[: config.topology.reporter]
             return self._await_started(progress, config.load_timeout)
 
     def submit(self, plan: StepPlan, masks: AwaitMasks | None = None) -> None:
         """Raises ``EngineDied`` when a rank is gone or has not taken the plan within the step timeout."""
         self._step = plan.step
-        self._send(Run(plan))
+        self._encoding.append(bool(plan.encode and self._earlier))
+        self._send(Run(plan), self._ranks)
         if masks is not None:
-            self._send(Masked(masks()))
+            self._send(Masked(masks()), self._ranks)
 
-    def _send(self, order: Order) -> None:
-        """Tell all ranks of the step."""
+    def _send(self, order: Order, ranks: Sequence[RankLink]) -> None:
+        """Tell ranks of the step."""
         with self._one_fate():
-            for rank in self._ranks:
+            for rank in ranks:
                 try:
                     rank.send(order, self._limit)
                 except TimeoutError:
@@ -97,14 +154,27 @@ class ProcessesExecutor:
                     ) from None
 
     def collect(self, timeout: float) -> StepResult:
-        """Rank 0's result; raises ``EngineDied`` when a rank is gone or ``timeout`` seconds have passed."""
-        deadline = time.monotonic() + timeout
+        """The oldest result; raises ``EngineDied`` when a rank is gone or ``timeout`` seconds have passed."""
+        result = self._await_result(time.monotonic() + timeout, timeout)
+        if self._earlier:
+            self._send(Sampled(result.tokens), self._earlier)
+        return result
+
+    def _await_result(self, deadline: float, timeout: float) -> StepResult:
+        """The last stage's result, with what the first one says of media where the plan has any to encode."""
+        result: StepResult | None = None
+        encoding = self._encoding.popleft()
         with self._one_fate():
             try:
                 for _, report in self._reports(lambda: deadline):
-                    if isinstance(report, Ran):
+                    if isinstance(report, Encoded):
+                        self._unencoded.append(report.unencoded)
+                    elif isinstance(report, Ran):
+                        result = report.result
+                    if result is not None and (self._unencoded or not encoding):
                         self._settled = time.monotonic()
-                        return report.result
+                        unencoded = self._unencoded.popleft() if encoding else {}
+                        return msgspec.structs.replace(result, unencoded=unencoded) if unencoded else result
             except TimeoutError:
                 raise self._hang(f"step {self._step} took more than {timeout:g} s: a worker hangs") from None
         raise AssertionError("reports go on until there is a result or an error")
@@ -119,9 +189,24 @@ class ProcessesExecutor:
                     raise self._hang(f"rank {rank.rank} has said nothing for {self._limit:g} s: its worker hangs")
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        """``reset`` finds nothing to forget: cached blocks are the scheduler's. Other orders are unknown."""
-        if order != "reset":
-            raise ConfigError(f"the processes executor does not know the order {order!r}; it knows: reset")
+        """See ``Worker.control``; raises what the first rank refuses it with, once all have answered."""
+        self._send(Control(order, arguments), self._ranks)
+        answers: dict[int, Controlled] = {}
+        limit = self._load_limit if order == "wake_up" else self._limit
+        deadline = time.monotonic() + limit
+        with self._one_fate():
+            try:
+                for rank, report in self._reports(lambda: deadline):
+                    if isinstance(report, Controlled):
+                        answers[rank] = report
+                    if len(answers) == len(self._ranks):
+                        break
+            except TimeoutError:
+                raise self._hang(f"the order {order} took more than {limit:g} s: a worker hangs") from None
+        errors = [answers[rank].error for rank in sorted(answers)]
+        refused = next((error for error in errors if error is not None), None)
+        if refused is not None:
+            raise from_record(refused)
 
     def stop(self) -> None:
         """Close the channels, which ends the workers; those that do not end are killed."""
@@ -130,9 +215,7 @@ class ProcessesExecutor:
         deadline = time.monotonic() + _STOP_SECONDS
         for rank in self._ranks:
             rank.end(max(0.0, deadline - time.monotonic()))
-        self._ranks = []
-        if self._folder is not None:
-            self._folder.remove()
+        self._ranks, self._earlier = [], []
 
     def _await_started(self, progress: ReportProgress, limit: float) -> Fit:
         """Wait for all ranks, each of which may be silent for ``limit`` seconds."""
@@ -154,7 +237,8 @@ class ProcessesExecutor:
             raise self._hang(
                 f"a worker hangs while loading: no progress of rank {late} for {limit:g} s (load_timeout)"
             ) from None
-        return msgspec.structs.replace(fits[0], cores=frozenset[int]().union(*(fit.cores for fit in fits.values())))
+        cores = frozenset[int]().union(*(fit.cores for fit in fits.values()))
+        return msgspec.structs.replace(fits[len(fits) - 1], cores=cores, encoder_parts=fits[0].encoder_parts)
 
     def _reports(self, deadline: Callable[[], float]) -> Iterator[tuple[int, Report]]:
         """What the ranks report, as it comes; raises ``TimeoutError`` when there is nothing by ``deadline``."""
@@ -162,7 +246,7 @@ class ProcessesExecutor:
             for rank in self._ranks:
                 selector.register(rank, selectors.EVENT_READ, rank)
             while True:
-                heard: list[Rank] = [rank for rank in self._ranks if rank.channel.pending]
+                heard: list[RankLink] = [rank for rank in self._ranks if rank.channel.pending]
                 if not heard:
                     heard = [key.data for key, _ in selector.select(max(0.0, deadline() - time.monotonic()))]
                 if not heard:
@@ -183,6 +267,25 @@ class ProcessesExecutor:
             yield
         except LsvError:
             for rank in self._ranks:
-                rank.send_signal(signal.SIGKILL)
+                rank.abandon()
             self.stop()
             raise
+
+
+class ProcessesExecutor(RanksExecutor):
+    """One worker process per rank, all on this machine; they meet in a folder of this user's alone."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self._folder: PrivateFolder | None = None
+
+    def launch(self, config: EngineConfig) -> Iterator[RankLink]:
+        self._folder = PrivateFolder()
+        address = str(self._folder.path / "rendezvous")
+        for rank in range(config.topology.ranks):
+            yield Rank(Start(config, rank, address))
+
+    def stop(self) -> None:
+        super().stop()
+        if self._folder is not None:
+            self._folder.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import sys
 from functools import cache, partial
 
@@ -12,15 +13,37 @@ from lsv.errors import EngineDied, LsvError
 from lsv.processes.lifeline import connect, dump_stacks_on_request
 from lsv.processes.wire import Channel, Failed
 from lsv.scheduler.plan import Masks
-from lsv.worker.channel import Alive, Loading, Masked, Order, Ran, Report, Run, Start, Started
+from lsv.worker.channel import (
+    Alive,
+    Control,
+    Controlled,
+    Encoded,
+    Loading,
+    Masked,
+    Order,
+    Ran,
+    Report,
+    Run,
+    Sampled,
+    Start,
+    Started,
+)
 from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
 
 
 def main(descriptor: int, parent: int) -> int:
+    """Serve the process that has made this one, and end with it; otherwise as ``answer``."""
+    return _answer(connect(descriptor, parent, Order))
+
+
+def answer(end: socket.socket) -> int:
     """Serve until the executor closes its end; the exit code is 1 after a failure, reported before."""
-    channel: Channel[Report | Failed, Order] = connect(descriptor, parent, Order)
+    return _answer(Channel(end, Order))
+
+
+def _answer(channel: Channel[Report | Failed, Order]) -> int:
     try:
         serve(channel)
     except LsvError as error:
@@ -35,18 +58,22 @@ def main(descriptor: int, parent: int) -> int:
 
 
 def serve(channel: Channel[Report | Failed, Order]) -> None:
-    """Start as told, then run plans. Rank 0 answers each; the others only report failure."""
+    """Start as told, then run plans. One rank answers each (``Topology.reporter``); the others only report failure."""
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")
     catalog = plugins.load(start.config.plugins).catalog
-    worker = Worker(start.config, catalog, rank=start.rank, address=start.address)
+    worker = Worker(
+        start.config, catalog, rank=start.rank, address=start.address, place=start.place, nearby=start.nearby
+    )
     fit = worker.start(lambda stage, done, total: channel.send(Loading(stage, done, total)))
     channel.send(Started(fit))
+    # Between stages the rows of the next step are others: nothing is gained by launching it before this one is told.
+    most = start.config.in_flight if start.config.topology.pipeline == 1 else 1
     while True:
-        if worker.in_flight == start.config.in_flight or (worker.in_flight and not channel.ready):
+        if worker.in_flight == most or (worker.in_flight and not channel.ready):
             result = worker.finish()
-            if start.rank == 0:
+            if start.rank == start.config.topology.reporter:
                 channel.send(Ran(result))
             continue
         try:
@@ -56,6 +83,12 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
             continue
         except EOFError:
             break
+        if isinstance(order, Sampled):
+            worker.learn(order.tokens)
+            continue
+        if isinstance(order, Control):
+            channel.send(_control(worker, order))
+            continue
         assert isinstance(order, Run), "a started worker takes plans only"
         if order.plan.masked:
             masks = cache(partial(_receive_masks, channel))
@@ -63,7 +96,17 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
             masks()  # they come in any case, and what follows them is an order again
         else:
             worker.launch(order.plan)
+        if start.rank == 0 and order.plan.encode and start.config.topology.pipeline > 1:
+            channel.send(Encoded(worker.unencoded))
     worker.close()
+
+
+def _control(worker: Worker, order: Control) -> Controlled:
+    try:
+        worker.control(order.order, order.arguments)
+    except LsvError as error:
+        return Controlled(error.record())
+    return Controlled()
 
 
 def _receive_masks(channel: Channel[Report | Failed, Order]) -> Masks:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lsv.devices.staging import Fetched, fetch, send
+from lsv.drafts.drafter import Draftable, Drafter, Passage, verify
 from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import AwaitMasks, Logprobs, Rows, StepPlan, StepResult
@@ -18,11 +21,15 @@ from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import Described, describe, join
 from lsv.worker.masks import NO_MASKS, read_masks
 from lsv.worker.runner import ForwardResult
-from lsv.worker.sampler import NOT_FINITE, describe_rows, draw_rows, why_failed
+from lsv.worker.sampler import NOT_FINITE, accept_typical, describe_rows, draw_rows, why_failed
 from lsv.worker.slots import Slot
 
-Head = Callable[[Tensor], Tensor]
-"""Hidden states [rows, hidden] -> logits [rows, vocabulary]."""
+
+class Head(Protocol):
+    """Hidden states [rows, hidden], the step's from ``first`` on -> logits [rows, vocabulary]."""
+
+    def __call__(self, states: Tensor, first: int = 0) -> Tensor: ...
+
 
 Agree = Callable[[Tensor], Tensor]
 """Sampled ids of this rank, int64 on the device -> those of rank 0, which all ranks go on with."""
@@ -43,15 +50,26 @@ class Outputs:
     """For rows with prompt log probabilities: how many tokens, from the row's first on, predict a prompt token."""
     faults: dict[int, str]
     """Rows that yield nothing, and why."""
+    drafts: tuple[int, ...] = ()
+    """How many drafts are verified in each of ``sampled``; empty where none are. A token is sampled behind each."""
+
+    @property
+    def size(self) -> int:
+        """How many tokens are sampled."""
+        return len(self.sampled) + sum(self.drafts)
 
     def places(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Flat indices of the tokens whose hidden states are needed: sampled, pooled, then scored ones."""
-        if len(self.sampled) == batch.rows and not self.scored:
+        if len(self.sampled) == batch.rows and not self.scored and not self.drafts:
             return batch.last
         first = batch.last - batch.layout.query[: batch.rows] + 1
         runs = [first[row] + np.arange(start, stop) for row, (start, stop) in self.pooled.items()]
         runs += [first[row] + np.arange(count) for row, count in self.scored.items()]
-        return np.concatenate((batch.last[[*self.sampled]], *runs))
+        last = batch.last[[*self.sampled]]
+        if not self.drafts:
+            return np.concatenate((last, *runs))
+        verified = [np.arange(end - more, end + 1) for end, more in zip(last.tolist(), self.drafts, strict=True)]
+        return np.concatenate((*verified, *runs))
 
 
 def select_outputs(rows: Rows, slots: Sequence[Slot]) -> Outputs:
@@ -78,7 +96,8 @@ def select_outputs(rows: Rows, slots: Sequence[Slot]) -> Outputs:
         count = _positions_to_score(slot, rows.start[row], rows.count[row])
         if count > 0:
             scored[row] = count
-    return Outputs(tuple(sampled), pooled, scored, faults)
+    drafts = tuple(rows.drafts[row] for row in sampled) if any(rows.drafts) else ()
+    return Outputs(tuple(sampled), pooled, scored, faults, drafts)
 
 
 def _positions_to_score(slot: Slot, start: int, count: int) -> int:
@@ -108,35 +127,76 @@ class ResultBuilder:
     """What rows with grammars may sample."""
     suspects: str = ""
     """What is added to the reason of rows whose numbers are not finite."""
+    drafter: Drafter | None = None
+    """What proposes tokens to verify in the next step."""
+    typical: tuple[float, float] | None = None
+    """The terms by which drafts are accepted that are typical; None accepts what is drawn."""
+    lost: tuple[int, ...] = ()
+    """Which of the plan's loads failed."""
     drawn: Tensor | None = None
-    """int64: the tokens of the rows ``outputs.sampled``, on the device."""
+    """int64: the tokens of the rows ``outputs.sampled``, on the device; with drafts one for each of these before."""
+    states: Tensor | None = None
+    """[tokens, hidden]: what ``drawn`` was sampled from, for a drafter that reads states."""
+    tapped: Tensor | None = None
+    """[T, ...]: the states of all tokens that the drafter reads; None where it reads none."""
+    firsts: Sequence[int] = ()
+    """Where each row's first token is in ``tapped``."""
     coming: Fetched | None = None
-    """The same on their way to the host."""
+    """The tokens on their way to the host."""
     described: Described | None = None
-    """Log probabilities on their way, by place in ``outputs.sampled``."""
+    """Log probabilities on their way, by place in ``drawn``."""
     scores: dict[int, list[Described]] = field(default_factory=dict)
     """By row, log probabilities of its prompt on their way."""
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    rejected: dict[int, int] = field(default_factory=dict)
+    """By row, how many of its drafts were wrong or came after a wrong one."""
+    proposed: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By row, what is drafted behind its tokens."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    drafting: float = 0.0
+    """Seconds that the drafter took."""
     broken: bool = False
+
+    def places(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """As ``Outputs.places``, of the batch as it runs; for a drafter that reads all states, notes where rows are."""
+        if self.drafter is not None and self.drafter.reads_all:
+            rows = len(self.slots)
+            self.firsts = (batch.last[:rows] - batch.layout.query[:rows] + 1).tolist()
+        return self.outputs.places(batch)
 
     def read(self, ran: ForwardResult, head: Head, agree: Agree) -> None:
         """Sample from the hidden states of ``outputs.places``, pool them, and score prompts with them."""
         outputs, hidden = self.outputs, ran.hidden
+        self.tapped = ran.tapped
         self.failed |= outputs.faults
         if outputs.pooled or outputs.scored:
             pooled = [stop - start for start, stop in outputs.pooled.values()]
-            sizes = [len(outputs.sampled), *pooled, *outputs.scored.values()]
+            sizes = [outputs.size, *pooled, *outputs.scored.values()]
             hidden, *spans = torch.split(hidden[: ran.wanted], sizes)
+            first = outputs.size + sum(pooled)
             for row, states in zip(outputs.scored, spans[len(pooled) :], strict=True):
-                self._score(row, states, head)
+                self._score(row, states, first, head)
+                first += len(states)
             if outputs.pooled:
                 self._pool(spans[: len(pooled)])
         if outputs.sampled:
             self._sample(head(hidden), agree)
+            if self.drafter is not None and self.drafter.reads_states and self.plan.rows.propose:
+                self.states = hidden[: outputs.size].clone()  # a step launched meanwhile may overwrite them
+
+    @property
+    def latest(self) -> Tensor | None:
+        """int64 [sampled]: the token of each sampled row that the next step goes on from, on the device.
+
+        Where a row has drafts that is only known on the host, and nothing is launched that goes on from it before.
+        """
+        if self.drawn is None or not self.outputs.drafts:
+            return self.drawn
+        last = np.cumsum(np.array(self.outputs.drafts, np.int64) + 1) - 1
+        return self.drawn[send(last, self.drawn.device)]
 
     @property
     def pending(self) -> bool:
@@ -148,8 +208,14 @@ class ResultBuilder:
         for row, parts in self.scores.items():
             self._settle_score(row, parts)
         if self.coming is None:
+            if self.tapped is not None:
+                self._pass_on(self.tapped)
             return
         rows, tokens = self.outputs.sampled, self.coming.read().tolist()
+        if self.outputs.drafts:
+            self._settle_verified(tokens)
+            self._propose()
+            return
         self.failed |= {rows[place]: why for place, why in why_failed(tokens, self._slots_of(rows)).items()}
         for row, slot, token in zip(rows, self._slots_of(rows), tokens, strict=True):
             if row not in self.failed:
@@ -157,6 +223,62 @@ class ResultBuilder:
                 self.tokens[row] = (token,)
         if self.described is not None:
             self.logprobs |= {rows[place]: one for place, one in self.described.read().items()}
+        if self.plan.rows.propose or self.tapped is not None:
+            self._propose()
+
+    def _settle_verified(self, tokens: Sequence[int]) -> None:
+        """Of each row keep the tokens up to the first one that was not drafted.
+
+        Those behind it were sampled from what is not the answer. Where one failed, the row ends before it and meets it
+        again, unless it is the first.
+        """
+        described = {} if self.described is None else self.described.read()
+        first = 0
+        for row, drafts in zip(self.outputs.sampled, self.outputs.drafts, strict=True):
+            slot, found = self.slots[row], tokens[first : first + drafts + 1]
+            kept = verify(slot.drafts[:drafts], found)
+            if kept:
+                for token in kept:
+                    slot.append(token)
+                self.tokens[row], self.rejected[row] = kept, drafts + 1 - len(kept)
+                parts = [described[place] for place in range(first, first + len(kept)) if place in described]
+                if parts:
+                    self.logprobs[row] = join(parts)
+            else:
+                self.failed[row] = why_failed(found[:1], [slot])[0]
+            first += drafts + 1
+
+    def _propose(self) -> None:
+        """Draft what may follow the tokens of the rows for which the plan wants that."""
+        if self.tapped is not None:
+            self._pass_on(self.tapped)
+        rows, propose = self.outputs.sampled, self.plan.rows.propose
+        drafts = self.outputs.drafts or (0,) * len(rows)
+        drafting, asked, first = [], [], 0
+        for row, slot, verified in zip(rows, self._slots_of(rows), drafts, strict=True):
+            slot.drafts = ()
+            if propose and propose[row] and row in self.tokens:
+                state = None if self.states is None else self.states[first + len(self.tokens[row]) - 1]
+                drafting.append((row, slot))
+                asked.append(Draftable(slot.drafting, slot.ids, slot.prompt, propose[row], slot.choice, state))
+            first += verified + 1
+        if self.drafter is None or not drafting:
+            return
+        began = time.perf_counter()
+        for (row, slot), ids in zip(drafting, self.drafter.propose(asked), strict=True):
+            slot.drafts = self.proposed[row] = tuple(ids)[: propose[row]]
+        self.drafting += time.perf_counter() - began
+
+    def _pass_on(self, tapped: Tensor) -> None:
+        """Give the drafter the states of the tokens that are the rows' and have another one behind them."""
+        assert self.drafter is not None
+        began, rows, passages = time.perf_counter(), self.plan.rows, []
+        for row, (slot, first, start) in enumerate(zip(self.slots, self.firsts, rows.start, strict=True)):
+            count = min(rows.count[row] - self.rejected.get(row, 0), len(slot.ids) - 1 - start)
+            if count > 0 and row not in self.failed:
+                passages.append(Passage(slot.drafting, slot.ids, start, tapped[first : first + count]))
+        self.drafter.read(passages)
+        self.drafting += time.perf_counter() - began
 
     def fail(self, why: str) -> None:
         """All rows have failed."""
@@ -176,21 +298,28 @@ class ResultBuilder:
         if self.broken:
             nothing = ((),) * len(rows)
             return StepResult(
-                step=self.plan.step, seconds=seconds, tokens=nothing, kept=rows.count, failed=self.failed, broken=True
+                step=self.plan.step, seconds=seconds, tokens=nothing, kept=rows.count, failed=self.failed, broken=True,
+                lost=self.lost,
             )  # fmt: skip
         return StepResult(
             step=self.plan.step,
             seconds=seconds,
             tokens=tuple(self.tokens.get(row, ()) for row in range(len(rows))),
-            kept=rows.count,
+            kept=self._kept() if self.rejected else rows.count,
+            drafts=tuple(self.proposed.get(row, ()) for row in range(len(rows))) if rows.propose else (),
+            drafting=self.drafting,
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             vectors=self.vectors,
             failed=self._told() if self.failed else {},
             unencoded=self.unencoded,
+            lost=self.lost,
             nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
             unwarmed=unwarmed,
         )
+
+    def _kept(self) -> tuple[int, ...]:
+        return tuple(count - self.rejected.get(row, 0) for row, count in enumerate(self.plan.rows.count))
 
     def _told(self) -> dict[int, str]:
         """By row, why it failed, as clients hear it."""
@@ -203,8 +332,18 @@ class ResultBuilder:
         rows, plan = self.outputs.sampled, self.plan.rows
         slots = self._slots_of(rows)
         lengths = [plan.start[row] + plan.count[row] for row in rows]
+        behind: Sequence[int] = ()
+        if drafts := self.outputs.drafts:
+            rows = tuple(row for row, more in zip(rows, drafts, strict=True) for _ in range(more + 1))
+            slots = self._slots_of(rows)
+            behind = [place for more in drafts for place in range(more + 1)]
+            first = [length - more for length, more in zip(lengths, drafts, strict=True) for _ in range(more + 1)]
+            lengths = [length + place for length, place in zip(first, behind, strict=True)]
         allowed = NO_MASKS if self.masks is None else read_masks(self.masks(), rows)
-        self.drawn = agree(draw_rows(logits, slots, lengths, self.ops, allowed))
+        drawn = draw_rows(logits, slots, lengths, self.ops, allowed, behind)
+        if behind and self.typical is not None:
+            drawn = accept_typical(logits, drawn, slots, lengths, behind, self.typical)
+        self.drawn = agree(drawn)
         self.coming = fetch(self.drawn)
         self.described = describe_rows(logits, self.drawn, slots, self.ops)
 
@@ -222,15 +361,20 @@ class ResultBuilder:
             else:
                 self.vectors[row] = vector
 
-    def _score(self, row: int, hidden: Tensor, head: Head) -> None:
-        """Log probabilities of the prompt tokens that follow the row's first ``len(hidden)`` tokens."""
+    def _score(self, row: int, hidden: Tensor, first: int, head: Head) -> None:
+        """Log probabilities of the prompt tokens that follow the row's first ``len(hidden)`` tokens.
+
+        Their states ``hidden`` are the step's from ``first`` on.
+        """
         (slot,) = self._slots_of([row])
         start = self.plan.rows.start[row]
         following = slot.ids[start + 1 : start + 1 + len(hidden)].astype(np.int64)
         tokens, most = send(following, hidden.device), slot.params.prompt_logprobs or 0
-        parts = zip(torch.split(hidden, _SCORED_AT_ONCE), torch.split(tokens, _SCORED_AT_ONCE), strict=True)
+        starts = range(first, first + len(hidden), _SCORED_AT_ONCE)
+        parts = zip(torch.split(hidden, _SCORED_AT_ONCE), starts, torch.split(tokens, _SCORED_AT_ONCE), strict=True)
         self.scores[row] = [
-            describe(head(states), chosen, [most] * len(chosen), op=self.ops.describe) for states, chosen in parts
+            describe(head(states, start), chosen, [most] * len(chosen), op=self.ops.describe)
+            for states, start, chosen in parts
         ]
 
     def _settle_score(self, row: int, parts: Sequence[Described]) -> None:

@@ -14,18 +14,20 @@ import torch
 from torch import Tensor
 
 from lsv.attention import AttentionBackend, BatchLayout
+from lsv.attention.chunks import cut_chunks
 from lsv.attention.states import plan_states, view_states
 from lsv.attention.tables import TableRows
 from lsv.devices.staging import send
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
-from lsv.nn.step import Embeddings, Step
+from lsv.nn.step import Embeddings, Step, Taps
 from lsv.ops import find_uncapturable
+from lsv.pipeline.link import Links
 from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv.worker.rehearsal import Rehearsal
-from lsv.worker.transfer import awaited, overwrite_batch, sampled, send_batch
+from lsv.worker.transfer import awaited, overwrite_batch, sampled, send_adapters, send_batch
 from lsv.worker.variants import steps_of_all_sizes
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class Buffers:
         """Where a captured step leaves its logits."""
         self.compiled = False
         self.run: StepFn = lambda: nn_model.run(model, self.step)
-        if single:
+        if single and model.ends:
             self.run = lambda: nn_model.run_to_logits(model, self.step, self.logits)
 
 
@@ -67,7 +69,8 @@ class ForwardResult:
     """What a pass through the layers leaves behind."""
 
     hidden: Tensor
-    """Normed hidden states [rows, hidden]; rows after the first ``wanted`` fill the shape up."""
+    """Normed hidden states [rows, hidden]; rows after the first ``wanted`` fill the shape up. Of a model without its
+    last layers, what these are given [T, hidden]."""
     logits: Tensor | None
     """Those of ``hidden``, where the head is part of the compiled step. The next step overwrites them."""
     wanted: int
@@ -76,6 +79,8 @@ class ForwardResult:
     """The step as it ran."""
     unwarmed: bool
     """Whether the step should have been compiled during warm-up and was not."""
+    tapped: Tensor | None = None
+    """[T, taps * hidden]: states between layers, of all tokens; None where nobody reads them."""
 
 
 class ModelRunner:
@@ -92,7 +97,10 @@ class ModelRunner:
         *,
         padded: bool = False,
         slots: int = 0,
+        links: Links | None = None,
+        taps: tuple[int, ...] = (),
     ) -> None:
+        """``taps`` are the states that are read of every step, see ``lsv.nn.step.Taps``."""
         self.model, self.backend, self.groups = model, backend, groups
         self.cache = cache if groups else None
         self.device, self.policy, self._padded = device, policy, padded
@@ -100,6 +108,8 @@ class ModelRunner:
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes, self.pairs = model.axes, model.pairs
         self._states = view_states(model.state_layers(), backend, cache)
+        self._links, self._taps = links, taps
+        self._tapped: Tensor | None = None
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
         self._warm_kinds: set[str] = set()
@@ -109,9 +119,10 @@ class ModelRunner:
     def run(
         self, kind: str, batch: Batch, places: Callable[[Batch], Int64s], media: Gather = no_media
     ) -> ForwardResult:
-        """Compute the batch, and the states of the tokens that ``places`` names in its padded form.
+        """Compute the batch, and the states of the tokens that ``places`` names in its padded form; between stages,
+        take its states from the one before or hand them on.
 
-        ``media`` gives the embeddings in it; a step that has any does not run compiled.
+        ``media`` gives the embeddings in it; a step that has any does not run compiled, nor does one with adapters.
         """
         if not self._ready and not self._padded:
             return self._run_uncompiled(batch, places(batch), media(batch), None)
@@ -122,22 +133,34 @@ class ModelRunner:
         wanted, embeddings = places(batch), media(batch)
         if buffers is None:
             return self._run_uncompiled(batch, wanted, embeddings, shape)
-        if len(wanted) > shape.rows or embeddings is not None:
+        if len(wanted) > shape.rows or embeddings is not None or batch.adapters is not None:
             return self._run_uncompiled(batch, wanted, embeddings, None)
         self._fill(buffers, batch if self._padded else self._pad(batch, shape), wanted)
-        return self._run_compiled(buffers, shape, len(wanted))
+        if self._links is not None:
+            self._links.receive(buffers.step.received, len(batch.ids))
+        ran = self._run_compiled(buffers, shape, len(wanted))
+        if self._links is not None:
+            self._links.send(ran.hidden, len(batch.ids))
+        return ran
 
     def _run_compiled(self, buffers: Buffers, shape: Shape, wanted: int) -> ForwardResult:
         """The step in the buffers. Padding rows of prompts are left out of what the head and the sampler are given."""
+        if not self.model.ends:
+            return ForwardResult(buffers.run(), None, wanted, buffers.step, unwarmed=False)
         hidden, logits = buffers.run() if _is_single(shape) else (buffers.run(), None)
         kept = hidden[:wanted] if shape.tokens else hidden
-        return ForwardResult(kept, logits, wanted, buffers.step, unwarmed=False)
+        tapped = _tapped(buffers.step)
+        tapped = None if tapped is None else tapped.clone()  # the next step overwrites them
+        return ForwardResult(kept, logits, wanted, buffers.step, unwarmed=False, tapped=tapped)
 
-    def head(self, ran: ForwardResult, states: Tensor) -> Tensor:
-        """The logits [rows, vocabulary] of the step's hidden ``states`` [rows, hidden], or of some of them."""
+    def head(self, ran: ForwardResult, states: Tensor, first: int = 0) -> Tensor:
+        """The logits [rows, vocabulary] of the step's ``states`` [rows, hidden], or of some from ``first`` on."""
         if ran.logits is not None and states is ran.hidden:
             return ran.logits
-        return self.model.head(states, ran.step)
+        step = ran.step
+        if step.adapters is not None:
+            step = replace(step, logits_rows=step.logits_rows[first : first + len(states)])
+        return self.model.head(states, step)
 
     def _run_uncompiled(
         self, batch: Batch, wanted: Int64s, embeddings: Embeddings | None, shape: Shape | None
@@ -147,12 +170,19 @@ class ModelRunner:
         if embeddings is not None:
             step = replace(step, media=embeddings)
         unwarmed = shape is not None and self._note_miss(shape)
-        return ForwardResult(nn_model.run(self.model, step), None, len(wanted), step, unwarmed=unwarmed)
+        if self._links is not None:
+            self._links.receive(step.received, len(batch.ids))
+        hidden = nn_model.run(self.model, step)
+        ran = ForwardResult(hidden, None, len(wanted), step, unwarmed=unwarmed, tapped=_tapped(step))
+        if self._links is not None:
+            self._links.send(ran.hidden, len(batch.ids))
+        return ran
 
     def compute(self, batch: Batch, wanted: Int64s) -> Tensor:
-        """The batch without padding, through to the logits of the tokens ``wanted``."""
+        """The batch without padding, through to the logits of the tokens ``wanted`` if the model has a head."""
         step = self._make_step(batch, wanted)
-        return self.model.head(nn_model.run(self.model, step), step)
+        hidden = nn_model.run(self.model, step)
+        return self.model.head(hidden, step) if self.model.ends else hidden
 
     def warm_up(
         self,
@@ -171,13 +201,13 @@ class ModelRunner:
         if left and expected and not eager:
             log.warning("steps are not captured: %s runs by its reference, which can't be", ", ".join(sorted(left)))
             eager = True
-        if not eager:
+        if not eager and self.model.adapters is None:  # which slots are in use changes what layers do
             self.device.compile_parts(self.model)
         for done, shape in enumerate(self.policy.warmup(), start=1):
             buffers = self.prepare(shape, eager=eager)
             ran = self._run_compiled(buffers, shape, shape.rows)
-            logits = self.head(ran, ran.hidden)
-            if self._padded and self.device.compiles_late and _is_single(shape):
+            logits = self.head(ran, ran.hidden) if self.model.ends else None
+            if logits is not None and self._padded and self.device.compiles_late and _is_single(shape):
                 sample(logits)
             if buffers.compiled or not shape.tokens:  # op by op, tokens that fill a step up only take time
                 self._ready[shape] = buffers
@@ -192,7 +222,7 @@ class ModelRunner:
         limits = self.policy.limits
         for batch in steps_of_all_sizes(self.groups, limits, self.axes):
             logits = self.compute(batch, batch.last)
-            if batch.rows == 1 or 2 * batch.rows > limits.max_rows:
+            if self.model.ends and (batch.rows == 1 or 2 * batch.rows > limits.max_rows):
                 sample(logits)
 
     def prepare(self, shape: Shape, *, eager: bool) -> Buffers:
@@ -201,7 +231,9 @@ class ModelRunner:
         step, fillings = self._make_step(batch, wanted), tuple[Fill, ...]()
         buffers = Buffers(self.model, step, single=_is_single(shape))
         if self.device.captures and not eager:
-            buffers.logits = self._room(step) if _is_single(shape) else None
+            buffers.logits = self._room(step) if _is_single(shape) and self.model.ends else None
+            if step.taps is not None:
+                step.taps.states = self._room_for_taps(step, step.taps)
             fillings = self._fillings(buffers, batch, shape)
         run = self.device.compile(buffers.run, shape, eager=eager, fillings=fillings)
         buffers.run, buffers.compiled = run, run is not buffers.run
@@ -213,6 +245,14 @@ class ModelRunner:
         if self._logits is None or len(self._logits) < rows:
             self._logits = self.model.head(nn_model.run(self.model, step), step)
         return self._logits[:rows]
+
+    def _room_for_taps(self, step: Step, taps: Taps) -> Tensor:
+        """For what a captured step leaves of its states; all share it, as they do that for logits."""
+        if self._tapped is None or len(self._tapped) < len(step.ids):
+            nn_model.run(self.model, step)
+            self._tapped = taps.states
+        assert self._tapped is not None, "the step has taps"
+        return self._tapped[: len(step.ids)]
 
     def _fillings(self, buffers: Buffers, dummy: Batch, shape: Shape) -> tuple[Fill, ...]:
         """Steps of other lengths, tokens and blocks to compare a graph's replay by: a rehearsed one, then the dummy."""
@@ -268,17 +308,26 @@ class ModelRunner:
             attention=tuple(self._plan(batch, group) for group in self.groups or _UNCACHED),
             cache=self.cache,
             logits_rows=logits_rows,
+            received=None if self.model.receives is None else self._room_for_states(len(ids)),
             types=None if batch.types is None else send(batch.types, self.device.torch_device),
+            adapters=None if batch.adapters is None else send_adapters(batch.adapters, self.device.torch_device),
+            taps=Taps(self._taps) if self._taps else None,
         )
         self._await(step, batch)
         return step
 
+    def _room_for_states(self, tokens: int) -> Tensor:
+        """Where the states of a step's tokens are received."""
+        assert self.model.receives is not None, "the model embeds tokens"
+        width, dtype = self.model.receives
+        return torch.zeros(tokens, width, dtype=dtype, device=self.device.torch_device)
+
     def _plan(self, batch: Batch, group: KVGroup, into: Any | None = None) -> Any:
         """What the layers of a group share in a step; an earlier plan of attention is overwritten."""
-        layout = batch.layout_of(group)
+        layout, size = batch.layout_of(group), self.policy.limits.block_size
         if group.kind != "state":
-            return self.backend.plan(layout, group, into)
-        size, device = self.policy.limits.block_size, self.device.torch_device
+            return self.backend.plan(cut_chunks(layout, group, size), group, into)
+        device = self.device.torch_device
         return plan_states(layout, layout.tables[group.index], size, device, self._states)
 
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
@@ -300,6 +349,10 @@ class ModelRunner:
         """Keep the tokens int64 [rows] that a step has sampled for ``Batch.sampled``: the next goes on from them."""
         # a row that failed goes on from token 0; its results are discarded
         self.latest[sampled(step, len(tokens))] = tokens.clamp(min=0)
+
+
+def _tapped(step: Step) -> Tensor | None:
+    return None if step.taps is None else step.taps.states
 
 
 def _is_single(shape: Shape) -> bool:

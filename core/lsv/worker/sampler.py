@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lsv.drafts.typical import is_typical
 from lsv.nn import sampling
 from lsv.nn.sampling import CHOICE, Choices, Edits, Sampling
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
@@ -73,19 +74,50 @@ def draw_rows(
     lengths: Sequence[int],
     ops: Sampling = _PLAIN,
     masks: RowMasks = NO_MASKS,
+    drafts: Sequence[int] = (),
 ) -> Tensor:
     """The next token of each slot, which then has ``lengths`` tokens: int64 [rows] on the logits' device.
 
     ``logits`` [rows, vocabulary]; rows behind those of the slots only fill a step up. ``masks`` say what rows with
-    grammars may draw. A negative number says that there is no token, and why.
+    grammars may draw, ``drafts`` behind how many of the slot's drafts a row is. A negative number says that there is no
+    token, and why.
     """
-    choices, edits = choices_of(slots, lengths, len(logits), logits.shape[-1], masks)
+    choices, edits = choices_of(slots, lengths, len(logits), logits.shape[-1], masks, drafts)
     processed = [row for row, slot in enumerate(slots) if slot.processing]
     if processed:
         tokens = _choose_processed(logits, choices, edits, processed, slots, masks, ops)
     else:
         tokens = ops.choose(logits, choices, edits)
     return tokens[: len(slots)]
+
+
+def accept_typical(
+    logits: Tensor,
+    tokens: Tensor,
+    slots: Sequence[Slot],
+    lengths: Sequence[int],
+    behind: Sequence[int],
+    terms: tuple[float, float],
+) -> Tensor:
+    """``tokens`` as ``draw_rows`` gave them, with a row's next draft in the place of a token that was drawn, where it
+    is typical by ``terms`` (``lsv.drafts.typical``). Each row is ``behind`` so many drafts of its slot.
+    """
+    rows = [
+        row
+        for row, (slot, drafts) in enumerate(zip(slots, behind, strict=True))
+        if not slot.params.greedy and row + 1 < len(behind) and behind[row + 1] == drafts + 1
+    ]
+    if not rows:
+        return tokens
+    own = [slots[row] for row in rows]
+    choices, edits = choices_of(
+        own, [lengths[row] for row in rows], len(rows), logits.shape[-1], NO_MASKS, [behind[row] for row in rows]
+    )
+    which = torch.tensor(rows, device=logits.device)
+    found = sampling.likelihoods(logits[which], choices, edits)
+    drafts = torch.tensor([slots[row].drafts[behind[row]] for row in rows], device=logits.device)
+    accepted = is_typical(found, drafts, *terms) & (tokens[which] >= 0)
+    return tokens.index_copy(0, which, torch.where(accepted, drafts, tokens[which]))
 
 
 def _choose_processed(
@@ -159,26 +191,31 @@ def describe_rows(logits: Tensor, tokens: Tensor, slots: Sequence[Slot], ops: Sa
 
 
 def choices_of(
-    slots: Sequence[Slot], lengths: Sequence[int], rows: int, vocabulary: int, masks: RowMasks = NO_MASKS
+    slots: Sequence[Slot],
+    lengths: Sequence[int],
+    rows: int,
+    vocabulary: int,
+    masks: RowMasks = NO_MASKS,
+    drafts: Sequence[int] = (),
 ) -> tuple[Choices, Edits]:
     """What the slots' requests ask for, row by row, of logits [rows, vocabulary]; rows without a slot are greedy.
 
-    The token of a row is drawn for the place behind ``lengths`` others.
+    The token of a row is drawn for the place behind ``lengths`` others, ``drafts`` of which are the slot's drafts.
     """
     choices = join_choices([*(slot.choice for slot in slots), *(_GREEDY,) * (rows - len(slots))])
     choices["position"][: len(slots)] = lengths
     edits: list[Edits] = []
     for row, slot in enumerate(slots):
         if slot.constraints is not None or row in masks:
-            mine, choices["only"][row] = _edits_of(slot, masks.get(row), vocabulary)
+            mine, choices["only"][row] = _edits_of(slot, masks.get(row), vocabulary, drafts[row] if drafts else 0)
             choices["edits"][row] = sum(map(len, mine))
             edits += mine
     return choices, join_edits(edits)
 
 
-def _edits_of(slot: Slot, mask: Words | None, vocabulary: int) -> tuple[list[Edits], bool]:
-    """The edits of a row, and whether all tokens are forbidden that none of them allows."""
-    own = [] if slot.constraints is None else slot.constraints.edits(slot.output)
+def _edits_of(slot: Slot, mask: Words | None, vocabulary: int, drafts: int) -> tuple[list[Edits], bool]:
+    """The edits of a row behind some of its drafts, and whether all tokens are forbidden that none of them allows."""
+    own = slot.edits(drafts)
     only = slot.constraints is not None and slot.constraints.only
     if mask is None:
         return own, only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from lsv.attention.tables import BlockTables
 from lsv.errors import LsvError
 from lsv.kv.spec import KVGroup
 from lsv.nn.pooling.states import Gathered
+from lsv.nn.sampling import Edits
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
@@ -65,6 +67,10 @@ class Slot:
     """Whether its rows yield nothing but sampled tokens: no fault, no pooling, no prompt log probabilities."""
     tokens: GrowingInts
     """Ids of the prompt and of the output so far."""
+    drafts: tuple[int, ...]
+    """Ids that were proposed to follow its tokens, to be verified."""
+    drafting: dict[str, Any]
+    """What drafters remember of it."""
     constraints: Constraints | None
     """What its parameters change about its logits, if anything."""
     processing: tuple[Processing, ...]
@@ -91,6 +97,7 @@ class Slot:
         self.constraints = Constraints(begin, self.params, self.ids, vocab_size) if constrained else None
         self.processing = ()
         self.choice = b"" if params is None else make_choice(params, begin.seed)
+        self.drafts, self.drafting = (), {}
         self.constrained = constrained or (params is not None and bool(params.logits_processors))
         self.gathered = None if begin.pooling is None else Gathered(begin.pooling.kind or "last")
 
@@ -125,6 +132,14 @@ class Slot:
         self.tokens.append(token)
         if self.constraints is not None:
             self.constraints.add(token)
+
+    def edits(self, drafts: int) -> list[Edits]:
+        """What it changes about the logits behind its output and so many of its drafts, in the order of applying."""
+        if self.constraints is None:
+            return []
+        if not drafts:
+            return self.constraints.edits(self.output)
+        return self.constraints.edits_behind(self.output, self.drafts[:drafts])
 
 
 def _find_fault(begin: Begin, vocab_size: int) -> str | None:
@@ -175,13 +190,16 @@ class Slots:
         """Every slot that is taken, by its number."""
         return self._slots
 
-    def apply(self, plan: StepPlan) -> None:
-        """End slots, begin new ones and append blocks, in this order."""
+    def apply(self, plan: StepPlan, faults: Mapping[int, str] = {}) -> None:
+        """End slots, begin new ones and append blocks, in this order. ``faults`` are those of adapters, by slot."""
         for number in plan.end:
             slot = self._slots.pop(number)
             self.with_media -= bool(slot.begin.media)
             end_processing(slot.processing)
         self._begin(plan.begin)
+        for begin in plan.begin if faults else ():
+            if begin.adapter is not None and begin.adapter in faults:
+                self._slots[begin.slot].fail(faults[begin.adapter])
         self._extend(plan.blocks)
 
     def _begin(self, entering: Iterable[Begin]) -> None:

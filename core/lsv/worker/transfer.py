@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from lsv.devices.staging import overwrite, send
-from lsv.nn.step import Step
+from lsv.nn.step import Step, TokenAdapters
 from lsv.worker.inputs import Batch
 
 Int64s = npt.NDArray[np.int64]
 
+TILE = 16
+"""Tokens that go through an adapter together."""
 _LISTS = 3
 _ALIGNED = 8
 """Each part begins at a multiple of so many numbers: kernels are compiled for pointers that are aligned."""
@@ -32,6 +34,19 @@ def send_batch(batch: Batch, wanted: Int64s, place: torch.device) -> tuple[Tenso
     positions = memory[first : first + batch.positions.size].view(batch.positions.shape)
     first += _aligned(batch.positions.size)
     return ids, positions, memory[first : first + len(wanted)]
+
+
+def send_adapters(adapters: Int64s, place: torch.device) -> TokenAdapters:
+    """The adapters of a step's tokens, given one more than each slot, and the tokens in tiles of one adapter each."""
+    tiles: list[Int64s] = []
+    slots: list[int] = []
+    for number in np.unique(adapters[adapters > 0]).tolist():
+        tokens = np.flatnonzero(adapters == number)
+        padding = np.full(-len(tokens) % TILE, len(adapters), np.int64)
+        tiles.append(np.concatenate((tokens, padding)).reshape(-1, TILE))
+        slots += [number - 1] * len(tiles[-1])
+    own = (adapters - 1).astype(np.int32)
+    return TokenAdapters(send(own, place), send(np.concatenate(tiles), place), send(np.array(slots, np.int64), place))
 
 
 def overwrite_batch(step: Step, batch: Batch, wanted: Int64s) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,31 +16,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.config import EngineConfig, Fit
+from lsv.adapters.store import AdapterStore
+from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.drafts.drafter import Drafter, Site
+from lsv.drafts.making import make_drafter
 from lsv.engine.executor import ReportProgress
+from lsv.errors import BadRequest, ConfigError
 from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
-from lsv.platform import Communicator, Device, Event, Group
+from lsv.pipeline.link import Links
+from lsv.pipeline.meeting import Meeting
+from lsv.pipeline.stage import Stage, stage_groups
+from lsv.platform import BatchLimits, Communicator, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.encoder import MediaEncoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.dense import make_pool
-from lsv.worker.load.device import batch_limits, connect, open_device
+from lsv.worker.load.device import batch_limits, connect, connect_stages, open_device
 from lsv.worker.load.graphs import report_graphs
-from lsv.worker.load.loaded import load
+from lsv.worker.load.loaded import Loaded
+from lsv.worker.load.resident import ResidentModel
 from lsv.worker.processing import Processors
+from lsv.worker.profiling.profiler import Profiler
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
 from lsv.worker.slots import Slot, Slots
+from lsv.worker.tiers.mover import BlockMover, make_mover
 from lsv.worker.variants import sample_in_all_ways
 
 _log = logging.getLogger(__name__)
 
 _WITHOUT_MEMORY = (
     "; memory ran out: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs, or spread the model "
-    "over more devices by --tensor-parallel-size"
+    "over more devices by --tensor-parallel-size or --pipeline-parallel-size"
 )
 
 Fail = Callable[[ResultBuilder, Exception], None]
@@ -76,21 +86,42 @@ class InFlight:
 class Worker:
     """One device's share of an engine. ``start`` once, then ``step`` in the order of the plans.
 
-    With tensor parallelism every rank gets every plan; ``address`` (host:port) is where the ranks meet.
+    Of several ranks each gets every plan; ``address``, ``place`` and ``nearby`` are as in ``Start``. Only those of
+    the last stage sample: the others are told by ``learn``, and have nothing to ``finish``.
     """
 
-    def __init__(self, config: EngineConfig, catalog: Catalog, *, rank: int = 0, address: str = "") -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        catalog: Catalog,
+        *,
+        rank: int = 0,
+        address: str = "",
+        place: tuple[int, int] | None = None,
+        nearby: str = "",
+    ) -> None:
         self._config = config
         self._catalog = catalog
-        self._group = Group("tp", tuple(range(config.topology.tensor)), rank, address)
+        self._rank, self._place = rank, place
+        self._meeting = Meeting.of_rank(rank, address, place, nearby)
+        self._stage = Stage.of_rank(rank, config.topology)
+        self._begins, self._ends = self._stage.begins, self._stage.ends
         self._communicator: Communicator | None = None
+        self._links: Links | None = None
+        self._world: Communicator | None = None
+        self._handed_on: deque[ResultBuilder] = deque()
         self._device: Device | None = None
+        self._resident: ResidentModel | None = None
+        self._profiler: Profiler | None = None
         self._runner: ModelRunner | None = None
         self._slots: Slots | None = None
         self._sampling = Sampling()
         self._pool = Pool()
+        self._drafter: Drafter | None = None
         self._suspects = ""
         self._media = MediaEncoder(None, torch.device("cpu"))
+        self._adapters: AdapterStore | None = None
+        self._mover: BlockMover | None = None
         self._in_flight: deque[InFlight] = deque()
         self._finished = 0.0
 
@@ -98,13 +129,15 @@ class Worker:
     def start(self, report: ReportProgress) -> Fit:
         """Open the device, load the model, allocate the cache, warm up; raises ``StartError``."""
         config = self._config
-        device = self._device = open_device(config, self._catalog, self._group.rank)
-        self._communicator = connect(device, self._group)
-        loaded = load(config, self._catalog, device, self._communicator, report)
-        declared, captures_prompts = loaded.declared, loaded.backend.captures_prompts
-        limits = batch_limits(config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
-        self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
-        self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
+        device = self._device = open_device(config, self._catalog, self._rank, self._place)
+        group, world = stage_groups(self._rank, config.topology, self._meeting)
+        self._links = connect_stages(device, self._rank, config, self._meeting)
+        self._world = None if self._links is None else connect(device, world)
+        self._communicator = connect(device, group)
+        self._resident = ResidentModel(config, self._catalog, device, self._communicator, self._stage, self._world)
+        loaded = self._resident.load(report)
+        self._mover = make_mover(config, self._catalog, device, self._rank, self._world or self._communicator)
+        declared, limits = loaded.declared, self._limits(loaded)
         self._slots = Slots(
             capacity=limits.max_rows,
             groups=declared.groups,
@@ -113,26 +146,100 @@ class Worker:
             vocab_size=declared.vocab_size,
             processors=Processors(self._catalog, config, declared.vocab_size, device.torch_device),
         )
-        policy = device.shapes(limits)
-        self._runner = ModelRunner(
+        runner = self._make_runner(device, self._resident, report)
+        parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
+        return msgspec.structs.replace(loaded.fit, padding=runner.policy.padding, encoder_parts=parts, cores=cores)
+
+    def _limits(self, loaded: Loaded) -> BatchLimits:
+        captures_prompts = loaded.backend.captures_prompts
+        return batch_limits(self._config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
+
+    def _make_runner(self, device: Device, resident: ResidentModel, report: ReportProgress) -> ModelRunner:
+        """What runs the model over its cache, warmed up, and what else belongs to the model."""
+        config, loaded = self._config, resident.loaded
+        declared, limits = loaded.declared, self._limits(loaded)
+        self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
+        self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
+        self._adapters = loaded.adapters
+        self._drafter = make_drafter(config, self._catalog, declared.groups)
+        runner = self._runner = ModelRunner(
             declared.model,
             loaded.backend,
             declared.groups,
-            loaded.cache,
+            resident.cache,
             device,
-            policy,
+            device.shapes(limits),
             padded=config.layout == "padded",
             slots=limits.max_rows,
+            links=self._links,
+            taps=() if self._drafter is None else self._drafter.taps(declared.model),
         )
         with report_graphs(device, loaded.fit):
-            self._runner.warm_up(
+            runner.warm_up(
                 lambda done, total: report("warm-up", done, total),
                 eager=config.enforce_eager,
                 sample=partial(sample_in_all_ways, ops=self._sampling),
             )
+        if self._drafter is not None:
+            self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
         self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
-        parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
-        return msgspec.structs.replace(loaded.fit, padding=policy.padding, encoder_parts=parts, cores=cores)
+        return runner
+
+    @property
+    def adapters(self) -> AdapterStore:
+        assert self._adapters is not None, "adapters are not enabled"
+        return self._adapters
+
+    @torch.inference_mode()
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+        """Carry out an order: ``load_adapter`` with its ``id`` and ``path``, ``drop_adapter`` with its ``id``,
+        ``sleep`` with its ``level``, ``wake_up`` with its ``tags``.
+
+        Raises ``NotYet`` for an adapter that is still being read, ``CheckpointError`` for one that does not fit or a
+        checkpoint that has changed; ``Unavailable`` where there is too little memory to wake up; ``ConfigError`` for an
+        unknown order.
+        """
+        if order == "load_adapter":
+            self.adapters.load(int(arguments["id"] or 0), str(arguments["path"]))
+        elif order == "drop_adapter":
+            self.adapters.drop(int(arguments["id"] or 0))
+        elif order == "sleep":
+            self._sleep(int(arguments["level"] or 0))
+        elif order == "wake_up":
+            self._wake_up(str(arguments["tags"]).split(","))
+        elif order in ("start_profile", "stop_profile"):
+            self._profile(order)
+        elif order != "reset":  # cached blocks are the scheduler's: there is nothing to forget
+            known = "reset, load_adapter, drop_adapter, sleep, wake_up, start_profile and stop_profile"
+            raise ConfigError(f"unknown order {order!r}: workers know {known}")
+
+    def _profile(self, order: str) -> None:
+        assert self._config.profiling is not None, "profiles are not enabled"
+        assert self._resident is not None
+        assert self._device is not None
+        self._profiler = self._profiler or Profiler(self._config.profiling, self._device, self._rank)
+        if order == "start_profile":
+            self._profiler.start(self._resident.loaded.declared.model)
+        else:
+            self._profiler.stop()
+
+    def _sleep(self, level: int) -> None:
+        """Give back what the model, its cache and captured steps take of the device's memory, see ``ResidentModel``."""
+        assert self._device is not None
+        assert self._resident is not None
+        if self._profiler is not None and self._profiler.running:
+            raise BadRequest("a profile is being recorded: stop that first")
+        self._device.synchronize()
+        self._media, self._runner, self._adapters = MediaEncoder(None, self._device.torch_device), None, None
+        self._sampling, self._pool, self._drafter = Sampling(), Pool(), None
+        self._resident.sleep(level)
+
+    def _wake_up(self, parts: Collection[str]) -> None:
+        assert self._device is not None
+        assert self._resident is not None
+        self._resident.wake_up(parts)
+        if self._resident.awake and self._runner is None:
+            self._make_runner(self._device, self._resident, lambda *_: None)
 
     @property
     def in_flight(self) -> int:
@@ -154,19 +261,36 @@ class Worker:
         assert self._runner is not None, "the worker has not been started"
         assert self._slots is not None
         assert self._device is not None
+        lost: tuple[int, ...] = ()
+        if self._mover is not None and self._resident is not None and (plan.saves or plan.loads):
+            lost = self._mover.carry_out(plan, self._resident.memory)
         began = time.perf_counter()
-        self._slots.apply(plan)
+        if self._drafter is not None:
+            self._end_drafting(self._drafter, plan)
+        for entering in plan.adapters:
+            self.adapters.enter(entering.slot, entering.adapter)
+        self._slots.apply(plan, {} if self._adapters is None else self._adapters.faults)
         slots = self._slots.of(plan.rows)
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
-        unencoded = media.apply(plan, self._slots.all) if plan.encode or plan.forget or media.faults else {}
-        if self._in_flight and any(map(_must_know, slots, plan.rows.start, plan.rows.count)):
+        encodes = self._begins and (plan.encode or plan.forget or media.faults)
+        unencoded = media.apply(plan, self._slots.all) if encodes else {}
+        if self._in_flight and (any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
+            # the engine has heard of the drafts from one rank; others may still have to read what they have sampled
             for earlier in self._in_flight:
                 earlier.settle()
         outputs = select_outputs(plan.rows, slots)
-        results = ResultBuilder(plan, slots, outputs, self._sampling, self._pool, unencoded, masks, self._suspects)
+        results = ResultBuilder(
+            plan, slots, outputs, self._sampling, self._pool, unencoded, masks, self._suspects, self._drafter,
+            None if self._config.drafts is None else self._config.drafts.typical, lost,
+        )  # fmt: skip
+        gather = (lambda laid: media.gather(laid, slots)) if with_media and self._begins else no_media
+        if not self._ends:
+            if plan.rows:
+                self._run(results, gather)
+            self._handed_on.append(results)
+            return
         unwarmed, done = False, None
         if plan.rows:
-            gather = (lambda laid: media.gather(laid, slots)) if with_media else no_media
             try:
                 unwarmed = self._run(results, gather)
                 done = self._mark(results)
@@ -175,6 +299,15 @@ class Worker:
             if results.broken:  # and the error's frames have let go of their tensors
                 self._device.release_cache()
         self._in_flight.append(InFlight(results, began, unwarmed=unwarmed, done=done, fail=self._fail))
+
+    def _end_drafting(self, drafter: Drafter, plan: StepPlan) -> None:
+        """Slots are free again. What came before is settled first: drafters see the same order on every rank."""
+        assert self._slots is not None
+        if plan.end:
+            for earlier in self._in_flight:
+                earlier.settle()
+        for number in plan.end:
+            drafter.end(self._slots.all[number].drafting)
 
     def _run(self, results: ResultBuilder, gather: Gather) -> bool:
         """Give the rows of a step to the device; whether they had a shape that was not warmed up."""
@@ -189,14 +322,17 @@ class Worker:
             axes=runner.axes,
             pairs=runner.pairs,
             ahead=ahead,
+            adapted=self._adapters is not None,
         )
         if self._config.in_flight > 1:
             numbers = [plan.rows.slot[row] for row in results.outputs.sampled]
             batch = replace(batch, sampled=np.array(numbers, np.int64))
-        ran = runner.run(plan.kind, batch, results.outputs.places, gather)
+        ran = runner.run(plan.kind, batch, results.places, gather)
+        if not self._ends:
+            return False
         results.read(ran, partial(runner.head, ran), self._agree)
-        if results.drawn is not None and self._config.in_flight > 1:
-            runner.remember(ran.step, results.drawn)
+        if self._config.in_flight > 1 and (latest := results.latest) is not None:
+            runner.remember(ran.step, latest)
         return ran.unwarmed
 
     def _fail(self, results: ResultBuilder, cause: Exception) -> None:
@@ -205,7 +341,7 @@ class Worker:
         With several ranks it is raised again: the others wait for this one in the middle of their step.
         """
         assert self._device is not None
-        if self._communicator is not None or self._device.is_fatal(cause):
+        if self._communicator is not None or self._links is not None or self._device.is_fatal(cause):
             raise cause
         plan = results.plan
         advice = _WITHOUT_MEMORY if isinstance(cause, torch.OutOfMemoryError | MemoryError) else ""
@@ -226,17 +362,29 @@ class Worker:
         began, self._finished = max(step.began, self._finished), now
         return step.result(now - began)
 
+    def learn(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Take in what the last stage has sampled for the rows of the oldest plan that this stage has handed on."""
+        for slot, sampled in zip(self._handed_on.popleft().slots, tokens, strict=True):
+            for token in sampled:
+                slot.append(token)
+
+    @property
+    def unencoded(self) -> Mapping[bytes, str]:
+        """By hash, why media could not be encoded in the plan that this stage has handed on last."""
+        return self._handed_on[-1].unencoded
+
     def close(self) -> None:
         """Release the model, the cache, the connection to the other ranks and the device."""
-        self._runner = self._slots = None
+        self._runner = self._slots = self._adapters = self._resident = None
         self._media, self._sampling = MediaEncoder(None, torch.device("cpu")), Sampling()
-        self._pool = Pool()
+        self._pool, self._drafter = Pool(), None
         self._in_flight.clear()
+        self._handed_on.clear()
         gc.collect()  # models are full of cycles, and another engine may want the memory now
-        for held in (self._communicator, self._device):
+        for held in (self._mover, self._links, self._world, self._communicator, self._device):
             if held is not None:
                 held.close()
-        self._communicator = self._device = None
+        self._mover = self._links = self._world = self._communicator = self._device = None
 
     def _agree(self, tokens: Tensor) -> Tensor:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
@@ -247,6 +395,6 @@ class Worker:
         return self._device.event() if results.pending else None
 
 
-def _must_know(slot: Slot, start: int, count: int) -> bool:
-    """Whether the host must know a token that is still being sampled before it can say what may follow."""
-    return len(slot.tokens) < start + count and slot.constrained
+def _must_know(slot: Slot, start: int) -> bool:
+    """Whether the host must know a token that is still being sampled, the row's first, to say what may follow."""
+    return len(slot.tokens) <= start and slot.constrained

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from lsv.errors import BadRequest
+from lsv.request.adapter import LoRARequest
 from lsv.request.params import PoolingParams, SamplingParams
 
 Params = TypeVar("Params", SamplingParams, PoolingParams)
@@ -14,7 +15,18 @@ Params = TypeVar("Params", SamplingParams, PoolingParams)
 def refuse_adapters(*requests: object) -> None:
     """Raises ``BadRequest`` for anything but None."""
     if any(request is not None for request in requests):
-        raise BadRequest("adapters are not served: merge one into its model's weights", param="lora_request")
+        raise BadRequest("such adapters are not served; those of generate, chat and encode are", param="lora_request")
+
+
+def list_adapters(given: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> Sequence[LoRARequest | None]:
+    """The adapter of each of ``count`` prompts. Raises ``BadRequest`` for too few, too many or others."""
+    listed = list(given) if isinstance(given, Sequence) else [given] * count
+    if len(listed) != count:
+        raise BadRequest(f"{count} prompts need as many lora_request, got {len(listed)}", param="lora_request")
+    for one in listed:
+        if one is not None and not isinstance(one, LoRARequest):
+            raise BadRequest(f"lora_request must be LoRARequest, got {one!r:.100}", param="lora_request")
+    return listed
 
 
 def list_params(

@@ -45,12 +45,19 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    data_parallel_size: int = 1
     world_size: int
+    """Ranks of one replica."""
 
     @classmethod
     def of(cls, config: EngineConfig) -> ParallelConfig:
-        tensor = config.topology.tensor
-        return cls(tensor_parallel_size=tensor, pipeline_parallel_size=1, world_size=tensor)
+        ranks = config.topology
+        return cls(
+            tensor_parallel_size=ranks.tensor,
+            pipeline_parallel_size=ranks.pipeline,
+            data_parallel_size=ranks.data,
+            world_size=ranks.ranks,
+        )
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

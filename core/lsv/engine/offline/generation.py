@@ -8,6 +8,7 @@ from lsv.engine.answers import Answers
 from lsv.engine.client_base import read_vector
 from lsv.engine.messages import Update
 from lsv.errors import LsvError
+from lsv.request.encoded import encoded_ids
 from lsv.request.outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, by_token
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
@@ -19,7 +20,7 @@ class Generation:
     def __init__(self, asked: RequestSpec, params: SamplingParams, admitted: RequestSpec) -> None:
         self.answers = Answers(params)
         self._asked = asked
-        self._ids = admitted.prompt.ids
+        self._prompt = admitted.prompt
         self._show_logprobs = params.logprobs is not None  # those that only ranking needs are not shown
 
     def failed(self, error: LsvError) -> RequestOutput:
@@ -29,11 +30,13 @@ class Generation:
 
     def output(self) -> RequestOutput:
         """The answers as they are now."""
-        best, scored = self.answers.best(), self.answers.prompt_logprobs
+        best, scored, read = self.answers.best(), self.answers.prompt_logprobs, encoded_ids(self._prompt)
         return RequestOutput(
             request_id=self._asked.request_id,
-            prompt=self._asked.prompt.text,
-            prompt_token_ids=self._ids,
+            prompt=self._asked.prompt.text if read is None else self._prompt.text,
+            prompt_token_ids=self._prompt.ids,
+            encoder_prompt=self._prompt.encoder_text,
+            encoder_prompt_token_ids=read,
             outputs=[answer.output(index, show_logprobs=self._show_logprobs) for index, answer in enumerate(best)],
             finished=self.answers.finished,
             prompt_logprobs=None if scored is None else [None if one is None else by_token(one) for one in scored],

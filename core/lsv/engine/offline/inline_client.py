@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 import msgspec
 
 from lsv.config import Fit
 from lsv.engine.client_base import ClientBase
 from lsv.engine.engine import Engine
+from lsv.engine.executor import Executor
 from lsv.engine.messages import Stats, Submit, Update
+from lsv.engine.orders.profiles import order_profile
 from lsv.engine.stream import OutputStream
-from lsv.errors import EngineDied, LsvError
+from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
 from lsv.plugins import Plugins
 from lsv.request.outputs import Chunk
 from lsv.request.spec import RequestSpec
@@ -51,6 +54,7 @@ class InlineClient(ClientBase):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(engine.config, tokenizer, fit=fit, plugins=plugins)
+        self.adapters = engine.adapters.listed
         self._engine = engine
         self._now = now
         self._streams: dict[str, OutputStream] = {}
@@ -113,13 +117,51 @@ class InlineClient(ClientBase):
         found = [self._take(update) for update in updates]
         return [output for output in found if output is not None]
 
+    def load_adapter(self, name: str, path: str) -> None:
+        """Serve an adapter by a name, which is taken from another one. Raises ``BadRequest``."""
+        self._engine.adapters.load(name, path, replace=True)
+        self.adapters = self._engine.adapters.listed
+
     def reset_prefix_cache(self) -> None:
         self._engine.reset_prefix_cache()
 
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give memory back; requests that are under way fail with the next step.
+
+        Raises ``BadRequest`` where sleeping is not enabled, and with mode ``"wait"`` while any are under way.
+        """
+        self._engine.sleep.check_allowed(level, mode)
+        if self.unfinished and mode == "wait":
+            raise BadRequest(f"mode: {len(self.unfinished)} requests are under way: step until they end", param="mode")
+        self._engine.refuse_all(Unavailable("the engine was put to sleep while it answered"))
+        self._engine.sleep.sleep(level)
+
+    def wake_up(self, tags: Collection[str] = ()) -> None:
+        """Take memory again, all or for the parts ``tags``."""
+        self._engine.sleep.wake_up(tags)
+
+    def profile(self, *, start: bool) -> None:
+        """Record a profile from now on, or write down what was recorded."""
+        order_profile(self._engine, "start_profile" if start else "stop_profile")
+
+    def watch(self, around: Callable[[Executor], Executor]) -> None:
+        """Put something around the engine's executor, or take it away again."""
+        self._engine.watch(around)
+
+    @property
+    def asleep(self) -> tuple[str, ...]:
+        """The parts of its memory that the engine has given back."""
+        return self._engine.sleep.parts
+
     def close(self) -> None:
-        """End everything and let go of the model."""
+        """End everything and let go of the model, once what was computed last is kept behind the device."""
         self.abort(self.unfinished)
+        with suppress(EngineDied):
+            while self._engine.failure is None and self._engine.has_work and not self._engine.stalled:
+                self._engine.step()
         self._engine.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def _take(self, update: Update) -> StepOutput | None:
         if update.id in self._pooling:
@@ -144,7 +186,7 @@ class InlineClient(ClientBase):
     def _close(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id]
         del self._by_id[stream.submit.id]
-        self._report(*stream.records(self._now()))
+        self._report(stream.request, *stream.records(self._now()))
 
     def _close_pooling(self, id: int, update: Update | None) -> None:
         submit, began = self._pooling.pop(id)

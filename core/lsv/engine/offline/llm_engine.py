@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from lsv.engine.offline.arguments import refuse_adapters
+from lsv.engine.offline.arguments import list_adapters, refuse_adapters
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
+from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
@@ -38,7 +39,7 @@ class LLMEngine:
         prompt: PromptInput | Prompt,
         params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
-        lora_request: object = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         prompt_adapter_request: object = None,
         *,
@@ -46,14 +47,16 @@ class LLMEngine:
     ) -> None:
         """Queue a request. Its times count from ``arrival_time`` of the monotonic clock, or from now.
 
-        There are no adapters: None alone is taken. Raises ``BadRequest``, also for an id that is in use, or
+        Its adapter is loaded unless it was before. Raises ``BadRequest``, also for an id that is in use, or
         ``Overloaded``.
         """
-        refuse_adapters(lora_request, prompt_adapter_request)
+        refuse_adapters(prompt_adapter_request)
         if request_id in self._generating or request_id in self._pooling:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
         read = self._prompts.read(prompt)
         named: dict[str, Any] = {"request_id": request_id, "priority": priority, "trace": trace_headers or {}}
+        if lora_request is not None:
+            named["adapter"] = self._load_adapter(lora_request)
         if isinstance(params, SamplingParams):
             asked = RequestSpec(prompts=(read,), sampling=params, **named)
             self._generating[request_id] = Generation(asked, params, self.client.add(asked, arrival_time))
@@ -62,6 +65,15 @@ class LLMEngine:
             raise BadRequest("there are no vectors for prompts with media: leave them out", param="multi_modal_data")
         asked = RequestSpec(prompts=(read,), pooling=params, **named)
         self._pooling[request_id] = self.client.add(asked, arrival_time)
+
+    def _load_adapter(self, asked: LoRARequest) -> str:
+        """The name of an adapter that is served now; another one of its name gives way."""
+        (checked,) = list_adapters(asked, 1)
+        assert checked is not None
+        held = next((one for one in self.client.adapters if one.name == checked.name), None)
+        if held is None or held.path != checked.path:
+            self.client.load_adapter(checked.name, checked.path)
+        return checked.name
 
     def step(self, *, finished_only: bool = False) -> list[Output]:
         """One step: the answers that have grown, or only those that are complete.

@@ -11,6 +11,7 @@ import msgspec
 from lsv.engine.offline.arguments import list_params, refuse_adapters
 from lsv.engine.offline.llm_engine import LLMEngine, Output
 from lsv.errors import BadRequest
+from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -31,7 +32,14 @@ Prompts: TypeAlias = "PromptInput | Sequence[PromptInput]"
 class PoolingMethods:
     """The methods of ``LLM`` for models that pool. All raise ``BadRequest`` for what the model can't do."""
 
-    def _run(self, prompts: Any, params: Any, show_progress: bool, priority: Sequence[int] | None) -> list[Output]:
+    def _run(
+        self,
+        prompts: Any,
+        params: Any,
+        show_progress: bool,
+        priority: Sequence[int] | None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[Output]:
         raise NotImplementedError
 
     def _open_engine(self) -> LLMEngine:
@@ -44,7 +52,7 @@ class PoolingMethods:
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_adapter_request: object = None,
         pooling_task: PoolingTask | None = None,
     ) -> list[Any]:
@@ -53,12 +61,12 @@ class PoolingMethods:
         A vector is an ``EmbeddingRequestOutput``, anything else a ``PoolingRequestOutput``. One set of parameters
         serves all prompts, a list gives each its own; ``pooling_task`` is the task of those that name none.
         """
-        refuse_adapters(lora_request, prompt_adapter_request)
+        refuse_adapters(prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
         if pooling_task is not None:
             params = [_with_task(one, pooling_task) for one in params]
-        outputs = self._run(listed, params, use_tqdm, None)
+        outputs = self._run(listed, params, use_tqdm, None, lora_request)
         found = [output for output in outputs if isinstance(output, EmbeddingRequestOutput)]
         return [self._shown(output, one.task or self._pooler.own) for output, one in zip(found, params, strict=True)]
 
@@ -68,7 +76,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_name: str | None = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[EmbeddingRequestOutput]:
@@ -86,7 +94,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """The probabilities of the labels of each prompt."""
         outputs = self.encode(
@@ -108,7 +116,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        lora_request: object = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[PoolingRequestOutput]:
         """The rewards of each prompt's tokens, or of those that end a step."""
         return self.encode(prompts, pooling_params, use_tqdm=use_tqdm, lora_request=lora_request, pooling_task="reward")

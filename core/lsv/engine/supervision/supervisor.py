@@ -19,7 +19,8 @@ from lsv.processes.folder import PrivateFolder
 
 log = logging.getLogger(__name__)
 
-_STOP_SECONDS = 5.0
+STOP_SECONDS = 5.0
+"""What a process gets to end by itself."""
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 
 
@@ -56,6 +57,7 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._has_served = False
         self._stopping = threading.Event()
+        self._renewing = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         publish(self._folder.path, self._state)
@@ -74,12 +76,23 @@ class Supervisor:
         """Returns at once."""
         self._thread.start()
 
-    def stop(self, seconds: float = _STOP_SECONDS) -> None:
-        """End the process, by force after ``seconds``, and remove its socket. May be called again."""
-        with self._lock:  # no process is started after this
+    def ask_to_stop(self) -> None:
+        """Have the process end, and start no other; returns at once. ``stop`` waits for it."""
+        with self._lock:
             self._stopping.set()
             if self._process is not None:
                 self._process.ask_to_end()
+
+    def renew(self) -> None:
+        """End the process, which another one takes the place of; returns at once. The policy does not count that."""
+        with self._lock:
+            self._renewing.set()
+            if self._process is not None:
+                self._process.ask_to_end()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End the process, by force after ``seconds``, and remove its socket. May be called again."""
+        self.ask_to_stop()
         if self._thread.ident is not None:
             self._thread.join(seconds)
             if self._thread.is_alive() and self._process is not None:
@@ -115,7 +128,7 @@ class Supervisor:
         try:
             error = process.watch()
             if error is not None or self._stopping.is_set():  # one that is told to stop has no time for signs of life
-                patience = _STOP_SECONDS
+                patience = STOP_SECONDS
                 return error or process.hang
             self._publish("down", process.hang)  # first of all: a driver may keep it from ending
             log.error("%s; it is killed", process.hang.message)
@@ -128,6 +141,10 @@ class Supervisor:
     def _go_on(self, error: LsvError) -> bool:
         """Whether another process is to be started, once the delay is over."""
         stopping = self._stopping.is_set()
+        if self._renewing.is_set() and not stopping:
+            self._renewing.clear()
+            self._publish("down", EngineDied("the engine is being replaced"))
+            return True
         # what has kept the first one from starting will keep others; later ones may find memory that is still held
         hopeless = isinstance(error, StartError) and not self._has_served
         delay = None if stopping or hopeless else self._restarts.delay(time.monotonic())

@@ -10,7 +10,7 @@ from torch import nn
 from lsv.nn.gpt.attention import GptAttention
 from lsv.nn.gpt.config import GptConfig
 from lsv.nn.gpt.form import Form
-from lsv.nn.mlp import FeedForward, GatedMLP
+from lsv.nn.mlp import make_mlp
 from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
@@ -24,7 +24,8 @@ class GptLayer(nn.Module):
         self.before_attn = form.make_norm(w / form.before_attn, c.hidden_size, c.norm_eps)
         self.attn = GptAttention(w / form.attn, c, form, layer, None if layer in c.unrotated else rope)
         self.before_mlp = form.make_norm(w / form.before_mlp, c.hidden_size, c.norm_eps) if form.before_mlp else None
-        self.mlp = _make_mlp(w / form.mlp if form.mlp else w, c, form)
+        place = w / form.mlp if form.mlp else w
+        self.mlp = make_mlp(place, form.mlp_names, c.hidden_size, c.intermediate_size, c.activation, bias=form.mlp_bias)
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         x = x + self.attn(self.before_attn(x), step)
@@ -49,14 +50,3 @@ class NormedLayer(GptLayer):
 
 
 LAYERS: Mapping[str, type[GptLayer]] = {"sequential": GptLayer, "parallel": ParallelLayer, "normed": NormedLayer}
-
-
-def _make_mlp(w: Weights, c: GptConfig, form: Form) -> nn.Module:
-    match form.mlp_names:
-        case gate, up, down:
-            names = (gate, up, down)
-            return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation, bias=form.mlp_bias, names=names)
-        case first, second:
-            sizes = (c.hidden_size, c.intermediate_size, c.hidden_size)
-            return FeedForward(w, (first, second), sizes, c.activation, bias=form.mlp_bias)
-    raise AssertionError(form.mlp_names)

@@ -42,6 +42,7 @@ class Gpt(AttentionModel):
     Raises ``CheckpointError`` for a config.json that it can't follow, and names the class in it.
     """
 
+    staged = True
     form: ClassVar[Form]
     rotation: ClassVar[type[Rope]] = Rope
     ignores: tuple[str, ...] = (_MASKS,)

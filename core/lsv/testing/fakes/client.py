@@ -142,6 +142,7 @@ class FakeClient(ClientBase):
         self.requests: list[RequestSpec] = []
         self.aborted: list[str] = []
         self.finished: list[RequestRecord] = []
+        self.orders: list[str] = []
 
     async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
         request = self.admission.admit(request)
@@ -176,6 +177,17 @@ class FakeClient(ClientBase):
         if admitted.pooling is not None and admitted.pooling.kind == "all":
             return [(*vector,) * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
         return vectors
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        self.orders.append(f"sleep {level} {mode}")
+        self.status = EngineStatus(state="sleeping", stage="weights, kv_cache")
+
+    async def wake_up(self, tags: Sequence[str] = ()) -> None:
+        self.orders.append(" ".join(("wake_up", *tags)))
+        self.status = EngineStatus(state="ready")
+
+    async def profile(self, *, start: bool) -> None:
+        self.orders.append("start_profile" if start else "stop_profile")
 
     async def close(self, *, drain: float = 0.0) -> None:
         self.status = EngineStatus(state="dead", error="closed")
@@ -263,4 +275,4 @@ class FakeClient(ClientBase):
             longest=tokens // params.candidates,
         )
         self.finished.append(record)
-        self._report(record)
+        self._report(request, record)

@@ -1,9 +1,9 @@
 """An engine over a fake worker: in this process, or in one of its own, where it comes from a plugin made for the test.
 
-Options of the configuration make it misbehave: ``fake.delay`` seconds a step, ``fake.load_delay`` seconds a part of the
-weights; ``fake.die`` a step in which the worker dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row
-fails, ``fake.hang`` one that never ends; ``fake.lose`` 1 for a worker that is lost while nothing is in flight;
-``fake.start_error`` a text.
+Options of the configuration make it misbehave: ``fake.delay`` seconds a step, and ``fake.token_delay`` a token of it;
+``fake.load_delay`` seconds a part of the weights; ``fake.die`` a step in which the worker dies, ``fake.crash`` one with
+a bug, ``fake.fail`` one whose first row fails, ``fake.hang`` one that never ends; ``fake.lose`` 1 for a worker that is
+lost while nothing is in flight; ``fake.start_error`` a text.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class FakeExecutor:
         self._inner: Executor | None = None
         self._options: Mapping[str, OptionValue] = {}
         self._step = -1
+        self._tokens = 0
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         self._options = config.options
@@ -123,12 +124,12 @@ class FakeExecutor:
         assert self._inner is not None
         if plan.step == self._options.get("fake.crash"):
             raise RuntimeError("a bug in the executor")
-        self._step = plan.step
+        self._step, self._tokens = plan.step, plan.tokens
         self._inner.submit(plan, masks)
 
     def collect(self, timeout: float) -> StepResult:
         assert self._inner is not None
-        time.sleep(self._number("delay"))
+        time.sleep(self._number("delay") + self._number("token_delay") * self._tokens)
         if self._step == self._options.get("fake.hang"):
             time.sleep(_FOREVER)
         return self._inner.collect(timeout)

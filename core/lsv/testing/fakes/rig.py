@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
+from lsv.kv.tiers.tiers import Tiers
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
@@ -16,7 +17,8 @@ from lsv.scheduler.policy import Fcfs, Policy
 from lsv.scheduler.scheduler import Scheduler
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.requests import GivenGroup, make_request
-from lsv.testing.fakes.worker import FakeWorker
+from lsv.testing.fakes.tiers import FakeKeeper
+from lsv.testing.fakes.worker import Draft, FakeWorker
 
 FULL = (KVGroup(0, "full", (0,), 1),)
 
@@ -33,12 +35,16 @@ class Rig:
         prefix_caching: bool = True,
         policy: Policy | None = None,
         limits: Limits | None = None,
+        draft: Draft = lambda slot, most: (),
+        cells: int | None = None,
+        keeper: FakeKeeper | None = None,
     ) -> None:
         self.limits = limits or Limits(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=128)
         self.clock = FakeClock()
-        self.kv = KVManager(groups, num_blocks, block_size, root=b"test", prefix_caching=prefix_caching)
+        tiers = None if cells is None else Tiers(cells, keeper)
+        self.kv = KVManager(groups, num_blocks, block_size, root=b"test", prefix_caching=prefix_caching, tiers=tiers)
         self.scheduler = Scheduler(self.limits, self.kv, policy or Fcfs())
-        self.worker = FakeWorker(self.limits, groups, num_blocks, block_size)
+        self.worker = FakeWorker(self.limits, groups, num_blocks, block_size, draft, keeper)
         self.plans: list[StepPlan] = []
         self.news: dict[int, list[Outcome]] = {}
         self._in_flight: deque[StepPlan] = deque()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -15,12 +16,16 @@ from lsv.request.media import Media, cross_item
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, Begin, Kind, Logprobs, Masks, StepPlan, StepResult
 from lsv.testing.fakes import tokens as fake_tokens
+from lsv.testing.fakes.tiers import FakeCopies, FakeKeeper
 
 BROKEN = "the picture could not be encoded"
 """Why the rows of a request fail whose media did."""
 
 Row = tuple["FakeSlot", int, int, bool]
-"""Slot, start, count, wants_logits."""
+"""Slot, start, count, wants_logits. The slot knows how many of its tokens are drafts."""
+
+Draft = Callable[["FakeSlot", int], Sequence[int]]
+"""What is drafted behind a slot's tokens, at most so many: the scheduler must cope with anything."""
 
 
 class FakeSlot:
@@ -35,6 +40,26 @@ class FakeSlot:
         self.fault: str | None = None
         self.cross_item = cross_item(begin.media)
         self.computed: int | None = None
+        self.proposed: tuple[int, ...] = ()
+        self.drafts: tuple[int, ...] = ()
+        """What is verified in this step."""
+
+    @property
+    def expected(self) -> list[int]:
+        """The state after each token, drafts among them."""
+        states = list(self.states)
+        for token in self.drafts:
+            states.append(fake_tokens.fold(states[-1], token))
+        return states
+
+    def verify(self, allowed: Container[int] | None = None) -> tuple[int, ...]:
+        """The next tokens: one for each draft that is the one before, and one more."""
+        found = [self.sample(allowed)]
+        for draft in self.drafts:
+            if draft != found[-1]:
+                break
+            found.append(self.sample(allowed))
+        return tuple(found)
 
     def sample(self, allowed: Container[int] | None = None) -> int:
         """The next token; one that is ``allowed``, where a grammar says so."""
@@ -62,8 +87,17 @@ class FakeWorker:
     broken: set[bytes]
     """Hashes of media whose encoding fails the next time; what rows without it compute is never right."""
 
-    def __init__(self, limits: Limits, groups: Sequence[KVGroup], num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        groups: Sequence[KVGroup],
+        num_blocks: int,
+        block_size: int,
+        draft: Draft = lambda slot, most: (),
+        keeper: FakeKeeper | None = None,
+    ) -> None:
         self.depth = limits.depth
+        self._draft = draft
         self.broken = set()
         self.slots: dict[int, FakeSlot] = {}
         self._limits = limits
@@ -72,6 +106,7 @@ class FakeWorker:
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._content: list[dict[int, list[int | None]]] = [{} for _ in groups]
+        self.copies = FakeCopies(self._content, keeper)
         self._items: dict[int, tuple[int, bytes, int]] = {}  # by block: the group, the item's hash and the place in it
         self._results: deque[StepResult] = deque()
         self._named: deque[dict[int, set[int]]] = deque()
@@ -96,19 +131,22 @@ class FakeWorker:
         assert plan.masked == (masks is not None), "masks come with plans that are masked"
         assert len(self._results) < self.depth, "too many plans in flight"
         self._change_slots(plan)
+        named: dict[int, set[int]] = {}
+        lost = self.copies.carry_out(plan, self.slots, partial(self._own, named=named))
         unencoded = self._encode(plan)
         rows = self._rows(plan)
         self._fail_rows(rows)
         self._check_step(plan, rows)
         for row in rows:
             self._check_row(row)
-        named: dict[int, set[int]] = {}
         for row in rows:
             self._write(row, named)
         self._named.append(named)
         self._results.append(
             msgspec.structs.replace(
-                _results(plan, rows, {} if masks is None else _allowed(masks())), unencoded=unencoded
+                _results(plan, rows, {} if masks is None else _allowed(masks()), self._draft),
+                unencoded=unencoded,
+                lost=lost,
             )
         )
 
@@ -196,21 +234,28 @@ class FakeWorker:
 
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows = plan.rows
-        assert not any(rows.drafts), "no drafts are verified here"
+        drafts, propose = rows.drafts or (0,) * len(rows), rows.propose or (0,) * len(rows)
+        assert max(propose, default=0) <= self._limits.drafts, "more is to be drafted than is allowed"
+        for number, count in zip(rows.slot, drafts, strict=True):
+            slot = self.slots[number]
+            assert count <= len(slot.proposed), "a draft that nobody made"
+            slot.drafts = slot.proposed[:count]
         return [
             (self.slots[slot], start, count, wants)
             for slot, start, count, wants in zip(rows.slot, rows.start, rows.count, rows.wants_logits, strict=True)
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
-        assert rows or plan.encode, "an empty step"
+        assert rows or plan.encode or plan.saves, "an empty step"
         if not rows:
-            assert plan.kind == Kind.ENCODE, f"a step that only encodes calls itself {plan.kind}"
+            expected = Kind.ENCODE if plan.encode else Kind.IDLE
+            assert plan.kind == expected, f"a step that only copies or encodes calls itself {plan.kind}"
             return
         assert len({slot.stay for slot, *_ in rows}) == len(rows), "a request has two rows"
         assert plan.tokens <= self._limits.max_num_batched_tokens, "the step is over its budget"
         decoding = [slot.computed is not None and start >= len(slot.begin.ids) for slot, start, *_ in rows]
         kind = Kind.DECODE if all(decoding) else Kind.MIXED if any(decoding) else Kind.PREFILL
+        kind = Kind.PREFILL if kind is Kind.DECODE and any(plan.rows.drafts) else kind
         assert plan.kind == kind, f"a {kind} step calls itself {plan.kind}"
         assert self._limits.mixed_batches or kind is not Kind.MIXED, "prompts and decoding rows are mixed"
 
@@ -221,8 +266,12 @@ class FakeWorker:
         if slot.fault is not None:
             return
         assert slot.computed is None or start == slot.computed, "tokens are skipped or computed twice"
-        assert end <= len(slot.ids), "tokens are computed that nobody knows"
-        assert wants_logits == (end == len(slot.ids)), "only the last known token samples"
+        known = len(slot.ids) + len(slot.drafts)
+        assert end <= known, "tokens are computed that nobody knows"
+        assert wants_logits == (end == known), "only the last known token samples"
+        assert count == 1 + len(slot.drafts) or not slot.drafts, "drafts behind more than one token"
+        most = None if slot.begin.params is None else slot.begin.params.max_tokens
+        assert most is None or not slot.drafts or known - slot.begin.prompt < most, "drafts beyond the answer's end"
         assert end == len(slot.begin.ids) or self._limits.chunked_prefill or start >= len(slot.begin.ids), "a chunk"
         for media in slot.begin.media:
             done, _ = self._encoded.get(media.hash, (0, 0))
@@ -246,7 +295,7 @@ class FakeWorker:
 
     def _write(self, row: Row, named: dict[int, set[int]]) -> None:
         slot, start, count, _ = row
-        size = self._block_size
+        size, states = self._block_size, slot.expected
         if slot.fault is None:
             self._check_item(slot, named)
         for group in self._groups:
@@ -256,7 +305,7 @@ class FakeWorker:
                 continue
             for position in range(start, start + count):
                 content = self._own(group.index, table[position // size], slot.stay, named)
-                content[position % size] = None if slot.fault is not None else slot.states[position]
+                content[position % size] = None if slot.fault is not None else states[position]
             for block in table[_first_seen(group, start) // size : -(-(start + count) // size)]:
                 named.setdefault(block, set()).add(slot.stay)
         slot.computed = start + count
@@ -303,17 +352,27 @@ def _allowed(masks: Masks) -> dict[int, set[int]]:
     return found
 
 
-def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, Container[int]]) -> StepResult:
+def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, Container[int]], draft: Draft) -> StepResult:
     failed = {row: slot.fault for row, (slot, *_) in enumerate(rows) if slot.fault is not None}
     prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
     wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants and row not in failed]
     vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
-    sampled = {row: slot.sample(allowed.get(row)) for row, slot in wanting if slot.begin.pooling is None}
+    sampled = {row: slot.verify(allowed.get(row)) for row, slot in wanting if slot.begin.pooling is None}
+    kept = list(plan.rows.count)
+    for row, tokens in sampled.items():
+        slot = rows[row][0]
+        kept[row] -= len(slot.drafts) + 1 - len(tokens)
+        slot.computed = plan.rows.start[row] + kept[row]
+        slot.drafts = ()
+        slot.proposed = tuple(draft(slot, plan.rows.propose[row])) if plan.rows.propose else ()
     return StepResult(
         step=plan.step,
         seconds=0.0,
-        tokens=tuple((sampled[row],) if row in sampled else () for row in range(len(rows))),
-        kept=plan.rows.count,
+        tokens=tuple(sampled.get(row, ()) for row in range(len(rows))),
+        kept=tuple(kept),
+        drafts=tuple(slot.proposed if row in sampled else () for row, (slot, *_) in enumerate(rows))
+        if plan.rows.propose
+        else (),
         logprobs=dict(_chosen(rows, sampled)),
         prompt_logprobs=prompt_logprobs,
         vectors=vectors,
@@ -321,11 +380,11 @@ def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, Containe
     )
 
 
-def _chosen(rows: Sequence[Row], sampled: Mapping[int, int]) -> Iterator[tuple[int, Logprobs]]:
-    for row, token in sampled.items():
+def _chosen(rows: Sequence[Row], sampled: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, Logprobs]]:
+    for row, tokens in sampled.items():
         params = rows[row][0].begin.params
         if params is not None and params.logprobs is not None:
-            yield row, fake_tokens.logprobs([token], params.logprobs)
+            yield row, fake_tokens.logprobs(tokens, params.logprobs)
 
 
 def _score(row: Row) -> Logprobs | None:

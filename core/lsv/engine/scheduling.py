@@ -1,0 +1,62 @@
+"""The scheduler of an engine, within what its configuration and its workers allow."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lsv.config import EngineConfig, Fit, Offload
+from lsv.kv.manager import KVManager
+from lsv.kv.prefix import root_hash
+from lsv.kv.spec import KVGroup
+from lsv.kv.tiers.tiers import Tiers
+from lsv.plugins import load
+from lsv.scheduler.limits import Limits
+from lsv.scheduler.policy import Policy
+from lsv.scheduler.scheduler import Scheduler
+from lsv.transports.making import make_transport
+
+
+def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -> Scheduler:
+    """The scheduler and cache of an engine whose model is loaded."""
+    root = root_hash(
+        weights=f"{config.model} {config.load_format}",
+        quantizer=config.quantization,
+        kv_dtype=config.kv_dtype,
+        block_size=fit.block_size,
+    )
+    groups = tuple(msgspec.convert(group, KVGroup) for group in fit.groups)
+    kv = KVManager(
+        groups,
+        fit.num_blocks,
+        fit.block_size,
+        root=root,
+        prefix_caching=config.prefix_caching,
+        tiers=None if config.offload is None else _make_tiers(config, config.offload, fit),
+    )
+    drafts = config.drafts
+    limits = Limits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=min(config.max_model_len, fit.max_model_len),
+        max_queue=config.max_queue,
+        depth=depth,
+        stages=config.topology.pipeline,
+        chunked_prefill=config.chunked_prefill,
+        mixed_batches=config.mixed_batches,
+        max_itl=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
+        padding=fit.padding,
+        adapter_slots=0 if config.adapters is None else config.adapters.slots,
+        encoder_tokens=config.encoder_cache_tokens if fit.encoder_parts else 0,
+        encoder_parts=max(1, fit.encoder_parts),
+        drafts=0 if drafts is None else drafts.most,
+        drafting_rows=None if drafts is None else drafts.rows,
+        adaptive_drafts=drafts is None or drafts.adaptive,
+    )
+    return Scheduler(limits, kv, policy)
+
+
+def _make_tiers(config: EngineConfig, offload: Offload, fit: Fit) -> Tiers:
+    """What is behind the device. Blocks of all ranks are taken to be as large as those of the rank that reports."""
+    block = max(1, fit.kv_bytes // (fit.num_blocks + 1))
+    keeper = None if offload.transport is None else make_transport(config, load(config.plugins).catalog)
+    return Tiers(offload.host_bytes // config.topology.ranks // block, keeper)

@@ -1,0 +1,84 @@
+"""The options of what an engine runs on: platform, ranks and replicas."""
+
+from __future__ import annotations
+
+from lsv.settings.setting import Setting, grouped
+
+CLUSTER_KEY = Setting(
+    name="cluster_key",
+    help="secret that all of --nnodes share; better given as LSV_CLUSTER_KEY, which other users of a machine can't see",
+)
+
+HARDWARE = grouped(
+    "Platform and parallelism",
+    "engine",
+    Setting(
+        name="platform", default="auto", aliases=("device",),
+        help="kind of hardware; auto takes the highest-ranked with a device", main=True
+    ),
+    Setting(
+        name="emulate", type="bool", default=False,
+        help="run the platform's own code without its device: slow, for tests and for trying settings out", main=True
+    ),
+    Setting(
+        name="executor", aliases=("distributed_executor_backend",), default="auto",
+        spellings={"mp": "processes", "uni": "auto"},
+        help="what runs the workers: inline, processes, nodes or that of a plugin; auto is processes for several "
+        "devices, nodes for several machines"
+    ),
+    Setting(
+        name="tensor_parallel_size", type="int", default=1, low=1, short=("-tp",),
+        help="devices that share each layer", main=True
+    ),
+    Setting(
+        name="pipeline_parallel_size", type="int", default=1, low=1, short=("-pp",),
+        help="stages the layers are spread over, of --tensor-parallel-size devices each"
+    ),
+    Setting(
+        name="enable_expert_parallel", type="bool", default=False,
+        help="ranks of --tensor-parallel-size have some experts of a layer whole, instead of a part of each",
+    ),
+    Setting(
+        name="pipeline_layer_partition", env=("VLLM_PP_LAYER_PARTITION",),
+        help="how many layers each stage has, as in 14,10 (default: so that stages cost alike)",
+    ),
+    Setting(
+        name="data_parallel_size", type="int", default=1, low=1, aliases=("dp",), short=("-dp",),
+        help="copies of the model that share the requests, each on devices of its own",
+    ),
+    Setting(
+        name="data_parallel_size_local", type="int", low=1,
+        help="how many of these copies are on this machine (default: all, which is all there is)",
+    ),
+    Setting(
+        name="nnodes", type="int", default=1, low=1,
+        help="machines that the ranks are spread over, on each of which lsv serve is started with the same options",
+    ),
+    Setting(
+        name="node_rank", type="int", low=0,
+        help="which of --nnodes this machine is; 0 serves (default: NODE_RANK, GROUP_RANK or SLURM_NODEID)",
+    ),
+    Setting(
+        name="master_addr",
+        help="address of the first of --nnodes, where the others join it (default: MASTER_ADDR)",
+    ),
+    Setting(
+        name="master_port", type="int", low=1, high=65535,
+        help="port at which the others join the first of --nnodes (default: MASTER_PORT, unless torchrun has set it, "
+        "or 29501)",
+    ),
+    CLUSTER_KEY,
+    Setting(
+        name="node_timeout", type="float", default=600.0, low=1,
+        help="seconds in which all of --nnodes have to be there",
+    ),
+    Setting(
+        name="attention_backend", env=("VLLM_ATTENTION_BACKEND",),
+        help="attention implementation (default: the platform's first)",
+    ),
+    Setting(name="reference_ops", type="bool", default=False, help="run the plain torch form of every op"),
+    Setting(
+        name="enforce_eager", type="bool", default=False,
+        help="never capture or compile steps", main=True
+    ),
+)  # fmt: skip
