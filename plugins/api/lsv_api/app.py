@@ -47,7 +47,7 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
     templates = RequestTemplates(
         seconds=options.template_timeout, memory=options.template_memory, confinement=options.confinement
     )
-    quotas = Quotas(read_accounts(options.api_keys, options.accounts), shared and shared.buckets)
+    quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
     metrics = Metrics(service, shared and shared.metrics)
     parsing = {client.config.served_names[0]: choose_parsing(client, options) for client in service.clients.values()}
     api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, parsing)
@@ -86,6 +86,7 @@ def _add_route(app: Sanic[Any, Any], route: Route, prefix: str, options: ApiOpti
         stream=route.method == "POST",
         error_format="json",
         ctx_open=route.open in options.open_routes,
+        ctx_admin=route.admin,
     )
 
 

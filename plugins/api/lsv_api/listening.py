@@ -20,7 +20,7 @@ BACKLOG = 2048
 def check(settings: Mapping[str, Any]) -> None:
     """Raises ``ConfigError`` for what the frontend would refuse, as far as that can be told without listening."""
     options = ApiOptions.from_settings(settings)
-    read_accounts(options.api_keys, options.accounts)
+    read_accounts(options.api_keys, options.accounts, options.admin_keys)
     check_parsers(options)
     tls_context(options)
 

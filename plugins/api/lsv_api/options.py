@@ -20,16 +20,17 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ``api_keys`` and ``accounts`` (a file of them) empty leave the server open; with them, ``protect_metrics`` asks for
     a key to read metrics and health, too. ``shared_prefix_cache`` lets accounts find each other's prefixes.
-    ``server_count`` is how many processes serve. ``allowed_hosts`` are names the server may
-    be called by, see ``http.visitors``. ``chat_template`` is the template's text, None for the tokenizer's own.
-    ``content_format`` is how it gets contents, ``default_chat_template_kwargs`` what it gets where a request brings
-    none. ``tool_call_parser`` and ``reasoning_parser`` are names of parsers, None for those that fit the template;
-    ``tool_parser_plugin`` is a file that offers more of them; ``exclude_tools`` keeps tools that may not be called from
-    the template, and ``enable_in_reasoning`` answers with a form from thinking first. ``uds`` is the path of a unix
-    socket, instead of host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as
-    ``ssl.CERT_NONE`` … ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in
-    bytes. ``root_path`` is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the
-    server up, answering 503, when its engine is gone.
+    ``admin_keys`` open the routes that are for the operator, as accounts marked so do. ``server_count`` is how many
+    processes serve. ``allowed_hosts`` are names the server may be called by, see ``http.visitors``. ``chat_template``
+    is the template's text, None for the tokenizer's own. ``content_format`` is how it gets contents,
+    ``default_chat_template_kwargs`` what it gets where a request brings none. ``tool_call_parser`` and
+    ``reasoning_parser`` are names of parsers, None for those that fit the template; ``tool_parser_plugin`` is a file
+    that offers more of them; ``exclude_tools`` keeps tools that may not be called from the template, and
+    ``enable_in_reasoning`` answers with a form from thinking first. ``uds`` is the path of a unix socket, instead of
+    host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE`` …
+    ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path`` is
+    the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering 503,
+    when its engine is gone. ``runtime_adapters`` lets clients load and unload adapters.
     """
 
     host: str = "127.0.0.1"
@@ -37,6 +38,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     protect_metrics: bool = False
     accounts: str | None = None
+    admin_keys: tuple[str, ...] = ()
     shared_prefix_cache: bool = False
     server_count: int = 1
     chat_template: str | None = None
@@ -72,6 +74,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 60.0
     log_requests: bool = True
     keep_alive_on_engine_death: bool = False
+    runtime_adapters: bool = False
 
     @property
     def keyless(self) -> bool:
@@ -155,6 +158,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "api_keys": ("api_key", _tuple),
     "protect_metrics": ("protect_metrics", bool),
     "accounts": ("api.accounts", str),
+    "admin_keys": ("admin_api_key", _tuple),
     "shared_prefix_cache": ("api.shared_prefix_cache", bool),
     "server_count": ("api.server_count", int),
     "chat_template": ("chat_template", read_template),
@@ -186,6 +190,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "drain_timeout": ("drain_timeout", float),
     "heartbeat": ("api.heartbeat", float),
     "log_requests": ("disable_log_requests", _negated),
+    "runtime_adapters": ("api.allow_runtime_lora_updating", bool),
     "keep_alive_on_engine_death": ("keep_alive_on_engine_death", bool),
 }
 """Field → (setting, how its value is read)."""

@@ -53,6 +53,15 @@ def lsv_settings() -> Iterable[Setting]:
             scope="serve",
         ),
         Setting(
+            name="api.allow_runtime_lora_updating",
+            aliases=("allow_runtime_lora_updating",),
+            type="bool",
+            default=False,
+            env=("VLLM_ALLOW_RUNTIME_LORA_UPDATING",),
+            help="let clients load and unload adapters from folders of this machine",
+            scope="serve",
+        ),
+        Setting(
             name="api.request_templates",
             aliases=("trust_request_chat_template",),
             type="bool",

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv_api.admin import status
+from lsv_api.admin import adapters, profile, sleep, status
 from lsv_api.http.context import Exchange
 from lsv_api.openai import chat, completions, embeddings, tokens
 from lsv_api.pooling import routes as pooled
@@ -54,6 +54,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     form: bool = False
     """Whether the body is a form; otherwise it is JSON."""
+
+    admin: bool = False
+    """Whether it is for the operator alone, where keys are asked for."""
 
     transcribes: bool = False
     """Whether it is described only where a served model transcribes."""
@@ -161,6 +164,56 @@ ROUTES = (
         handler=status.show_model,
         summary="Show one model",
         response=responses.ModelCard,
+    ),
+    Route(
+        method="POST",
+        path="/v1/load_lora_adapter",
+        handler=adapters.load_adapter,
+        summary="Serve an adapter by a name, where the operator allows that",
+        request=requests.LoadAdapterRequest,
+    ),
+    Route(
+        method="POST",
+        path="/v1/unload_lora_adapter",
+        handler=adapters.unload_adapter,
+        summary="Serve an adapter no more; answers that have begun go on",
+        request=requests.UnloadAdapterRequest,
+    ),
+    Route(
+        method="POST",
+        path="/sleep",
+        handler=sleep.sleep,
+        summary="Give the engines' memory back: level=1 keeps the weights on the host, level=2 forgets them",
+        admin=True,
+    ),
+    Route(
+        method="POST",
+        path="/wake_up",
+        handler=sleep.wake_up,
+        summary="Take the engines' memory again, all or for tags=weights or tags=kv_cache",
+        admin=True,
+    ),
+    Route(
+        method="POST",
+        path="/start_profile",
+        handler=profile.start_profile,
+        summary="Record a profile of the engines from now on",
+        admin=True,
+    ),
+    Route(
+        method="POST",
+        path="/stop_profile",
+        handler=profile.stop_profile,
+        summary="Write the profile",
+        admin=True,
+    ),
+    Route(
+        method="GET",
+        path="/is_sleeping",
+        handler=sleep.show_sleeping,
+        summary="Whether an engine has given memory back",
+        response=responses.Sleeping,
+        probe=True,
     ),
     Route(
         method="POST",

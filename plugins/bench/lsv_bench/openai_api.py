@@ -96,6 +96,13 @@ class ApiClient:
             raise Unavailable(f"the server at {self.url} serves no model")
         return names
 
+    def order(self, path: str) -> None:
+        """Post nothing to a route outside of ``/v1``. Raises what the server answers with."""
+        with self._in_words():
+            response = self._http.post(f"{self.url.removesuffix('/v1')}/{path}")
+        if response.status_code != 200:
+            raise refusal(response.status_code, response.content)
+
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Events of a streamed answer; closing the iterator closes the connection, which aborts the request."""
         with (

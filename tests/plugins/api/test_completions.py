@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from lsv.engine.messages import Stats
+from lsv.request.encoded import EncodedText, encoded_ids
 from lsv.testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
 
 
@@ -220,3 +221,45 @@ async def test_tokenize_and_back(site):
 async def test_long_texts_are_tokenized_beside_the_loop(site):
     body = (await site.post("/tokenize", prompt="x" * 200_000)).json()
     assert body["count"] == 200_001
+
+
+def encoding(**changes) -> FakeClient:
+    return FakeClient(config=fake_config(encoded=EncodedText(start=3, forced=(4,), vocab_size=VOCAB), **changes))
+
+
+@pytest.mark.row("F-350")
+@pytest.mark.parametrize(
+    ("asked", "ids", "text"),
+    [({}, (3, 4), None), ({"decoder_prompt": "so"}, (3, *b"so"), "so"), ({"decoder_prompt": [3, 9]}, (3, 9), None)],
+)
+async def test_a_prompt_is_encoded_and_its_answer_begins_as_asked(start, asked, ids, text):
+    site = await start(encoding())
+    reply = await site.complete(prompt=["Hi", "Hello"], **asked)
+    (request,) = site.engine.requests
+    assert [prompt.ids for prompt in request.prompts] == [ids, ids]
+    assert [encoded_ids(prompt) for prompt in request.prompts] == [(BOS, *b"Hi"), (BOS, *b"Hello")]
+    assert [(prompt.text, prompt.encoder_text) for prompt in request.prompts] == [(text, "Hi"), (text, "Hello")]
+    assert reply.json()["usage"]["prompt_tokens"] == 3 + 6 + 2 * len(ids)
+
+
+async def test_a_decoders_prompt_is_refused_where_there_is_nothing_for_it(site, start):
+    reply = await site.complete(decoder_prompt="so")
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "decoder_prompt")
+    encoder = await start(encoding())
+    for asked, param in (
+        ({"decoder_prompt": [VOCAB]}, "decoder_prompt"),
+        ({"decoder_prompt": "so", "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+    ):
+        reply = await encoder.complete(**asked)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    reply = await encoder.post("/v1/embeddings", input="Hi")
+    assert reply.status_code == 400
+    assert "makes no vectors" in reply.json()["error"]["message"]
+
+
+async def test_a_conversation_is_encoded(start):
+    site = await start(encoding())
+    await site.chat()
+    (request,) = site.engine.requests
+    assert request.prompt.ids == (3, 4)
+    assert request.prompt.encoder_text

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lsv.config import Topology
 from lsv.engine.messages import Stats
 from lsv.errors import RequestFailed
+from lsv.scheduler.outcome import SpeculationCounts
+from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_api.metrics.drafts import collect_drafts
 from lsv_api.metrics.engines import Recent
 from lsv_api.metrics.requests import buckets_1_2_5
 
@@ -55,11 +59,6 @@ MANUAL = {
     "vllm:request_params_best_of": "histogram",
     "vllm:request_params_n": "histogram",
     "vllm:request_success": "counter",
-    "vllm:spec_decode_draft_acceptance_rate": "gauge",
-    "vllm:spec_decode_efficiency": "gauge",
-    "vllm:spec_decode_num_accepted_tokens": "counter",
-    "vllm:spec_decode_num_draft_tokens": "counter",
-    "vllm:spec_decode_num_emitted_tokens": "counter",
     "vllm:avg_prompt_throughput_toks_per_s": "gauge",
     "vllm:avg_generation_throughput_toks_per_s": "gauge",
     "vllm:request_queue_time_seconds": "histogram",
@@ -115,6 +114,37 @@ async def test_dashboard_names_exist_before_the_first_request(site):
     for name, kind in MANUAL.items():
         assert families[name].type == kind, name
         assert all(item.labels["model_name"] == "fake" for item in families[name].samples)
+
+
+@pytest.mark.row("F-1018")
+async def test_each_replica_has_series_of_its_own(start):
+    both = [FakeClient(fake_config(topology=Topology(data=2, replica=number))) for number in range(2)]
+    both[0].stats, both[1].stats = Stats(running=2), Stats(running=1)
+    families = await scrape(await start(type("Front", (FakeClient,), {"replicas": both})()))
+    for engine, running in (("0", 2), ("1", 1)):
+        assert sample(families, "vllm:num_requests_running", model_name="fake", engine=engine) == running
+        assert sample(families, "vllm:cache_config_info", model_name="fake", engine=engine) == 1
+    assert sample(families, "vllm:time_to_first_token_seconds_count", model_name="fake") == 0, (
+        "requests are the model's"
+    )
+
+
+@pytest.mark.row("F-366", "F-764", "F-765", "F-766", "F-767", "F-768")
+def test_drafts_are_counted_where_there_are_any():
+    counts = SpeculationCounts(rows=4, drafts=12, accepted=6, by_place=(3, 2, 1))
+    found = {
+        (item.name, item.labels.get("position")): item.value
+        for family in collect_drafts({("plain", "0"): Stats(), ("drafting", "0"): Stats(speculation=counts)})
+        for item in family.samples
+        if item.labels["model_name"] == "drafting"
+    }
+    prefix = "vllm:spec_decode_"
+    assert {name.removeprefix(prefix): value for (name, place), value in found.items() if place is None} == {
+        "num_drafts_total": 4, "num_draft_tokens_total": 12, "num_accepted_tokens_total": 6,
+        "num_emitted_tokens_total": 10, "draft_acceptance_rate": 0.5, "efficiency": 10 / 16,
+    }  # fmt: skip
+    assert [found[f"{prefix}num_accepted_tokens_per_pos_total", place] for place in "012"] == [3, 2, 1]
+    assert list(collect_drafts({("plain", "0"): Stats()})) == []
 
 
 @pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")

@@ -11,7 +11,9 @@ import pytest
 from sanic.response import text
 
 from lsv import hookimpl, plugins
+from lsv.engine.client import EngineStatus
 from lsv.offers import load_object
+from lsv.testing.fakes.client import FakeClient
 from lsv_api import hookspecs, plugin
 from lsv_api.app import create_app
 from lsv_api.routes import ROUTES
@@ -52,6 +54,18 @@ async def test_version_index_and_probes(site):
     assert (await site.http.get("/health")).json()["status"] == "ready"
     head = await site.http.head("/health")
     assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_health_tells_of_each_replica(start):
+    both = [FakeClient(), FakeClient()]
+    both[1].status = EngineStatus(state="loading", stage="restarting", error="it was killed")
+    site = await start(type("Front", (FakeClient,), {"replicas": both})())
+    (model,) = (await site.http.get("/health")).json()["models"]
+    assert model["state"] == "ready"
+    assert [one["state"] for one in model["replicas"]] == ["ready", "loading"]
+    assert model["replicas"][1]["error"] == "it was killed"
+    (alone,) = (await (await start()).http.get("/health")).json()["models"]
+    assert "replicas" not in alone
 
 
 async def test_openapi(start):

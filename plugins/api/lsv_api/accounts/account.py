@@ -30,6 +30,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     keys_sha256: tuple[str, ...] = ()
     """SHA-256 of each of the owner's keys, in hex."""
 
+    admin: bool = False
+    """Whether the owner may use the routes that are for the operator."""
+
     weight: Share = 1.0
     """The owner's share of the engine beside those of the others."""
 
@@ -61,8 +64,10 @@ class Accounts:
         return found[0] if found else None
 
 
-def read_accounts(keys: Iterable[str], file: str | None) -> Accounts:
-    """The accounts of ``--api-key`` (one for each key) and of a file. Raises ``ConfigError`` for a file that is wrong.
+def read_accounts(keys: Iterable[str], file: str | None, admin_keys: Iterable[str] = ()) -> Accounts:
+    """The accounts of ``--api-key`` and ``--admin-api-key`` (one for each key) and of a file.
+
+    Raises ``ConfigError`` for a file that is wrong.
 
     The file is TOML with a table for each account::
 
@@ -72,9 +77,11 @@ def read_accounts(keys: Iterable[str], file: str | None) -> Accounts:
         requests_per_minute = 60
         tokens_per_minute = 100_000
         tokens_per_day = 5_000_000
+        admin = true                # may put the engine to sleep, and the like
     """
     digests = [_digest(key) for key in keys]
     found = [Account(name=f"key-{digest[:8]}", keys_sha256=(digest,)) for digest in digests]
+    found += [Account(name="admin", keys_sha256=(_digest(key),), admin=True) for key in admin_keys]
     if file is not None:
         found += [_account(name, table, file) for name, table in _read(file).items()]
     _check_distinct(found)

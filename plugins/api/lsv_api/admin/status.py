@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import unquote
 
+from msgspec import UNSET, structs
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sanic.response import HTTPResponse
 
-from lsv.engine.client import Service
+from lsv.engine.client import Client, EngineStatus, Service
 from lsv.version import __version__
 from lsv_api.accounts.account import ANYBODY
 from lsv_api.http.context import Api, Exchange, describe
 from lsv_api.http.reply import json_response
-from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, Version
+from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, ReplicaState, Version
 
 
 async def list_models(exchange: Exchange) -> HTTPResponse:
     api = exchange.api
-    return json_response(ModelList(data=[_card(name, api) for name in api.service.names]))
+    names = (*api.service.names, *api.service.adapters)
+    return json_response(ModelList(data=[_card(name, api) for name in names]))
 
 
 async def show_model(exchange: Exchange) -> HTTPResponse:
     name = unquote(exchange.request.match_info["name"])
-    exchange.api.service.find(name)
+    exchange.api.service.route(name)
     return json_response(_card(name, exchange.api))
 
 
@@ -54,30 +57,31 @@ async def metrics(exchange: Exchange) -> HTTPResponse:
 
 def describe_health(service: Service, *, draining: bool, told: bool = True) -> Health:
     """The state of all engines, and the worst of them as the server's; errors if they may be ``told``."""
-    models = [
-        EngineState(
-            model=name,
-            state=status.state,
-            stage=status.stage,
-            done=status.done,
-            total=status.total,
-            error=status.error if told else None,
-        )
-        for name, client in service.clients.items()
-        for status in (client.status,)
-    ]
+    models = [_describe_engine(name, client, told=told) for name, client in service.clients.items()]
     states = {model.state for model in models} | ({"draining"} if draining else set())
-    worst = next((state for state in ("dead", "draining", "loading") if state in states), "ready")
+    worst = next((state for state in ("dead", "draining", "sleeping", "loading") if state in states), "ready")
     return Health(status=worst, models=models)
 
 
+def _describe_engine(name: str, client: Client, *, told: bool) -> EngineState:
+    replicas = client.replicas
+    each = [ReplicaState(**_describe_status(one.status, told=told)) for one in replicas] if len(replicas) > 1 else UNSET
+    return EngineState(model=name, **_describe_status(client.status, told=told), replicas=each)
+
+
+def _describe_status(status: EngineStatus, *, told: bool) -> dict[str, Any]:
+    return structs.asdict(status if told else structs.replace(status, error=None))
+
+
 def _card(name: str, api: Api) -> ModelCard:
-    served = describe(api.service.find(name))
-    media = served.client.media
+    client, adapter = api.service.route(name)
+    served, media = describe(client), client.media
+    path = next((one.path for one in client.adapters if one.name == adapter), adapter)
     return ModelCard(
         id=name,
         created=api.started,
-        root=served.name,
+        root=path or served.name,
+        parent=served.name if adapter else None,
         max_model_len=served.admission.max_model_len,
         modalities=["text", *(media.allowed if media is not None else ())],
         tasks=list(served.admission.pooler.tasks),

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lsv.engine.client import Client, Service
-from lsv.engine.socket_client import SocketClient
+from lsv.engine.connect import EngineClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import LsvError
 from lsv.processes.child import Child
@@ -117,7 +117,11 @@ class Fleet:
         self._options = options
         self._folder = PrivateFolder()
         clients: Sequence[Client] = list(dict.fromkeys(service.clients.values()))
-        engines = [Engine(client.config, str(client.address)) for client in clients if isinstance(client, SocketClient)]
+        engines = [
+            Engine(client.config, tuple(map(str, client.addresses)))
+            for client in clients
+            if isinstance(client, EngineClient)
+        ]
         join = Join(tuple(engines), dict(settings), str(self._folder.path))
         restarts = RestartPolicy(RESTARTS * options.server_count, WINDOW_SECONDS)
         self._threads = ThreadPoolExecutor(options.server_count, thread_name_prefix="lsv-watch")  # one watches each

@@ -13,8 +13,7 @@ from typing import Any
 
 from lsv import plugins
 from lsv.engine.client import Service
-from lsv.engine.connect import open_client
-from lsv.engine.socket_client import SocketClient
+from lsv.engine.connect import EngineClient, open_client
 from lsv.errors import LsvError
 from lsv.processes import heap, logs
 from lsv.processes.lifeline import connect
@@ -47,9 +46,9 @@ def main(listener: int, buckets: int, channel: int, parent: int) -> int:
 
 async def _serve(join: Join, listener: socket.socket, buckets: int, lifeline: Channel[Alive | Failed, Join]) -> None:
     loaded = plugins.load(join.engines[0].config.plugins)
-    clients: dict[str, SocketClient] = {}
+    clients: dict[str, EngineClient] = {}
     for engine in join.engines:
-        client = open_client(engine.config, Path(engine.address), join.settings, loaded)
+        client = open_client(engine.config, tuple(map(Path, engine.addresses)), join.settings, loaded)
         await client.start()
         if client.media is not None:
             client.media.warm()
@@ -65,7 +64,7 @@ async def _serve(join: Join, listener: socket.socket, buckets: int, lifeline: Ch
             await client.close()
 
 
-async def _serving(server: Server, clients: Iterable[SocketClient]) -> None:
+async def _serving(server: Server, clients: Iterable[EngineClient]) -> None:
     """Return once the server listens and all its engines are ready."""
     await server.is_listening.wait()
     for client in clients:

@@ -10,10 +10,10 @@ from lsv.config import EngineConfig
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """An engine, and where to reach it."""
+    """An engine, and where to reach it: each replica at an address of its own."""
 
     config: EngineConfig
-    address: str
+    addresses: tuple[str, ...]
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):

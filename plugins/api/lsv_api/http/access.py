@@ -8,7 +8,7 @@ from sanic.response import BaseHTTPResponse, HTTPResponse
 from lsv.errors import LsvError, Unauthorized
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
-from lsv_api.http.failures import error_response
+from lsv_api.http.failures import NotAllowed, error_response
 from lsv_api.http.load_report import ASKED, HEADER, report_load
 from lsv_api.http.visitors import Visitors
 
@@ -68,17 +68,23 @@ class Gate:
     def _let_in(self, request: Request, exchange: Exchange) -> None:
         """Find out whose key the request carries, if it has one.
 
-        Raises ``Unauthorized`` where it needs a key, or ``RateLimited`` if that is used up.
+        Raises ``Unauthorized`` where it needs a key, ``NotAllowed`` where that has to be the operator's, or
+        ``RateLimited`` if it is used up.
         """
-        if self._options.keyless:
+        admin = request.route is not None and getattr(request.route.ctx, "admin", False)
+        if self._options.keyless and not (admin and self._options.admin_keys):
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         account = self._api.quotas.accounts.find(given.strip().encode("utf-8", "surrogateescape"))
         if account is None or scheme.lower() != "bearer":
-            if self._is_open(request):
+            if self._is_open(request) and not admin:
                 return
             raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
         exchange.belongs_to(account)
+        if admin and not account.admin:
+            raise NotAllowed(
+                "This is for the operator: use a key of --admin-api-key, or of an account with admin = true"
+            )
         if request.method == "POST":
             self._api.quotas.start(account)
 

@@ -65,7 +65,7 @@ class Served(msgspec.Struct, frozen=True):
     """The model a request is for."""
 
     name: str
-    """The name that answers carry."""
+    """The name that answers carry: the model's, or its adapter's."""
 
     client: Client
     """Its engine."""
@@ -75,6 +75,9 @@ class Served(msgspec.Struct, frozen=True):
 
     parsing: Parsing = PLAIN
     """How its answers are read."""
+
+    adapter: str = ""
+    """The adapter that the request names; empty for the model as it is."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -112,10 +115,11 @@ class Api(msgspec.Struct, frozen=True):
         return any(client.media is not None for client in self.service.clients.values())
 
     def served(self, name: str | None) -> Served:
-        """The model behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
-        client = self.service.find(name)
+        """The model or adapter behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
+        client, adapter = self.service.route(name)
         check_ready(client)
-        return describe(client, self.parsing.get(client.config.served_names[0], PLAIN))
+        found = describe(client, self.parsing.get(client.config.served_names[0], PLAIN))
+        return msgspec.structs.replace(found, name=adapter, adapter=adapter) if adapter else found
 
 
 def describe(client: Client, parsing: Parsing = PLAIN) -> Served:
@@ -128,6 +132,8 @@ def check_ready(client: Client) -> None:
         raise EngineDied(f"The engine is gone: {status.error or 'no reason known'}")
     if status.state == "loading":
         raise Unavailable(f"The model is still loading ({status.stage} {status.done}/{status.total}); try again soon")
+    if status.state == "sleeping":
+        raise Unavailable(f"The engine sleeps ({status.stage}); it answers again after POST /wake_up")
     if status.state == "draining":
         raise Unavailable("The engine is stopping and takes no new requests")
 
@@ -135,9 +141,9 @@ def check_ready(client: Client) -> None:
 class Exchange:
     """One request and what is known about it so far; the access log is written from it.
 
-    ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``size`` are the
-    bytes of its body. ``failure`` is an error that ended a stream after its status line was sent, ``recorded`` whether
-    the log has it.
+    ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``size`` are the bytes of
+    its body, ``preparing`` the seconds that its media took. ``failure`` is an error that ended a stream after its
+    status line was sent, ``recorded`` whether the log has it.
     """
 
     def __init__(self, request: Request, api: Api) -> None:
@@ -149,8 +155,10 @@ class Exchange:
         self.created = int(time.time())
         self.account = ANYBODY
         self.model: str | None = None
+        self.adapter = ""
         self.prompt_tokens = 0
         self.size = 0
+        self.preparing = 0.0
         self.tokens = 0
         self.first_token: float | None = None
         self.failure: BaseException | None = None
@@ -173,6 +181,10 @@ class Exchange:
         content_type = self.request.headers.get("content-type", "")
         return await self.api.pool.run(len(data), decode_form, data, content_type, kind, limits)
 
+    async def no_body(self) -> None:
+        """Read what is sent although nothing is asked for."""
+        await self._read(self.api.options.limits.text_bytes, "--api-max-text-mb")
+
     async def _read(self, limit: int, option: str) -> bytes:
         data = await read_body(self.request, limit, option, self.api.options.body_timeout)
         self.size = len(data)
@@ -180,7 +192,7 @@ class Exchange:
 
     def served(self, name: str | None) -> Served:
         found = self.api.served(name)
-        self.model = found.name
+        self.model, self.adapter = found.client.config.served_names[0], found.adapter
         return found
 
     def belongs_to(self, account: Account) -> None:

@@ -51,6 +51,13 @@ class UnsupportedMediaType(BadRequest):
     status = 415
 
 
+class NotAllowed(LsvError):
+    """The operator has not switched it on."""
+
+    code = "not_allowed"
+    status = 403
+
+
 class HostRefused(LsvError):
     """The request calls the server by a name that is not its own."""
 

@@ -14,7 +14,7 @@ HEADER = "endpoint-load-metrics"
 
 def report_load(form: str, clients: Iterable[Client]) -> str | None:
     """The header's value in the form TEXT or JSON; None for one that is not known."""
-    stats = [client.stats for client in clients]
+    stats = [replica.stats for client in clients for replica in client.replicas]
     told = {
         "kv_cache_usage_perc": max((float(one.kv_usage) for one in stats), default=0.0),
         "num_requests_waiting": float(sum(one.waiting for one in stats)),

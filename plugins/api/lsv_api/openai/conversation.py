@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,9 @@ async def encode_chat(
             raise BadRequest("mm_processor_kwargs: this model takes text only", param="mm_processor_kwargs")
         return Prompt(ids=tuple(ids), text=text)
     # also without media: a placeholder that a text spells out has nothing to stand for
+    began = time.monotonic()
     placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}))
+    exchange.preparing = time.monotonic() - began if shown else 0.0
     return msgspec.structs.replace(placed, text=text)
 
 

@@ -36,6 +36,7 @@ def make_request(
         request_id=request_id,
         priority=body.priority or 0,
         trace=exchange.trace,
+        preparing=exchange.preparing,
         **tenancy(exchange, body.cache_salt),
     )
 
@@ -48,10 +49,13 @@ class UsageCounter:
         self._tokens = 0
         self._cached = 0
         self._thoughts: int | None = None
+        self._drafted: dict[tuple[int, int], tuple[int, int]] = {}
 
     def add(self, chunk: Chunk) -> None:
         self._tokens += len(chunk.ids)
         self._cached += chunk.cached or 0
+        if chunk.drafted is not None:
+            self._drafted[chunk.prompt, chunk.index] = chunk.drafted
 
     def count_thoughts(self, tokens: int) -> None:
         """So many tokens of the answers were thoughts so far."""
@@ -69,8 +73,15 @@ class UsageCounter:
             total_tokens=self._prompt_tokens + self._tokens,
             completion_tokens=self._tokens,
             prompt_tokens_details=PromptDetails(self._cached),
-            completion_tokens_details=UNSET if self._thoughts is None else CompletionDetails(self._thoughts),
+            completion_tokens_details=self._details(),
         )
+
+    def _details(self) -> CompletionDetails | UnsetType:
+        """Absent where there are neither thoughts nor drafts."""
+        if not self._drafted:
+            return UNSET if self._thoughts is None else CompletionDetails(self._thoughts)
+        verified, accepted = (sum(counts) for counts in zip(*self._drafted.values(), strict=True))
+        return CompletionDetails(self._thoughts or 0, accepted, verified - accepted)
 
 
 @asynccontextmanager

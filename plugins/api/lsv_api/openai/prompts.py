@@ -52,6 +52,8 @@ async def encode_prompts(body: PromptsRequest, served: Served, api: Api, before:
     prompts: list[Prompt] = []
     for batch in _batches(parts):
         prompts += await api.pool.run(sum(map(len, batch)), _encode_all, batch, served, api.options.limits, how)
+    if isinstance(body, CompletionRequest) and body.decoder_prompt is not None:
+        return await _begin_answers(prompts, body.decoder_prompt, served, api)
     return prompts
 
 
@@ -69,6 +71,18 @@ def split_prompts(prompt: PromptField, param: str, most: int) -> Sequence[str | 
     if len(prompt) > most:
         raise BadRequest(f"{param} takes at most {most} prompts (--api-max-prompts), got {len(prompt)}", param=param)
     return cast("list[str | list[int]]", prompt)
+
+
+async def _begin_answers(prompts: Sequence[Prompt], decoder: str | list[int], served: Served, api: Api) -> list[Prompt]:
+    """Prompts to encode, each with the beginning of its answer."""
+    encoded, param = served.client.config.encoded, "decoder_prompt"
+    if encoded is None:
+        raise BadRequest("decoder_prompt: this model encodes no text, so its prompt is what answers go on from",
+                         param=param)  # fmt: skip
+    text = decoder if isinstance(decoder, str) else None
+    ids = decoder if text is None else await encode_text(text, served, api, TextRule(param, special=False))
+    served.admission.check_ids(ids, param)
+    return [encoded.place(prompt.ids, ids, texts=(prompt.text, text)) for prompt in prompts]
 
 
 async def encode_text(text: str, served: Served, api: Api, how: TextRule) -> list[int]:

@@ -86,7 +86,7 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
 
 
 def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
-    """The fields of a request that say whose it is.
+    """The fields of a request that say whose it is, and for which of the model's adapters.
 
     Its salt is 32 bytes, because it goes into the hash of every block. It keeps accounts from finding each other's
     prefixes, unless these are to be shared, and requests that bring a salt from all others.
@@ -95,7 +95,8 @@ def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
     owner = "" if exchange.api.options.shared_prefix_cache else account.name
     parts = (owner.encode(), (salt or "").encode())
     salted = hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
-    return {"tenant": account.name, "weight": account.weight, "salt": salted if owner or salt else b""}
+    named = {"tenant": account.name, "weight": account.weight, "adapter": exchange.adapter}
+    return {**named, "salt": salted if owner or salt else b""}
 
 
 def bounded(max_tokens: int | None) -> int | None:

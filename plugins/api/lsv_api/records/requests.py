@@ -112,9 +112,14 @@ class GenerationRequest(SampledRequest, kw_only=True):
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
-    """POST /v1/completions. ``prompt``: a text, texts, token ids, or lists of token ids."""
+    """POST /v1/completions. ``prompt``: a text, texts, token ids, or lists of token ids.
+
+    A model that encodes text reads the prompt in its encoder; ``decoder_prompt``, a text or token ids, is what all
+    answers begin with.
+    """
 
     prompt: PromptField
+    decoder_prompt: str | list[int] | None = None
     logprobs: int | None = None
 
 
@@ -201,6 +206,24 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
+
+
+class LoadAdapterRequest(msgspec.Struct, kw_only=True):
+    """``base_model_name`` is the served model it is for, by default the first; ``load_inplace`` takes the name from an
+    adapter that has it.
+    """
+
+    lora_name: str
+    lora_path: str
+    base_model_name: str | None = None
+    load_inplace: bool | None = None
+
+
+class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
+    """``lora_int_id`` is not looked at: names are enough."""
+
+    lora_name: str
+    lora_int_id: int | None = None
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):

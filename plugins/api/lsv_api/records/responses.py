@@ -27,9 +27,11 @@ class PromptDetails(msgspec.Struct):
 
 
 class CompletionDetails(msgspec.Struct):
-    """``reasoning_tokens`` of the answer were thoughts."""
+    """``reasoning_tokens`` of the answer were thoughts; the other two are of tokens that were drafted and verified."""
 
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -300,10 +302,9 @@ class ModelList(msgspec.Struct, kw_only=True):
     data: list[ModelCard]
 
 
-class EngineState(msgspec.Struct, kw_only=True):
+class ReplicaState(msgspec.Struct, kw_only=True):
     """One engine as /health shows it; ``done`` of ``total`` counts the present loading ``stage``."""
 
-    model: str
     state: str
     stage: str
     done: int
@@ -311,8 +312,21 @@ class EngineState(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
+class EngineState(ReplicaState, kw_only=True):
+    """A model's engine; of several that share its requests what they are together, and each by itself."""
+
+    model: str
+    replicas: list[ReplicaState] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Sleeping(msgspec.Struct, kw_only=True):
+    """Whether any engine has given memory back."""
+
+    is_sleeping: bool
+
+
 class Health(msgspec.Struct, kw_only=True):
-    """``status``: ready, loading, draining or dead."""
+    """``status``: ready, loading, sleeping, draining or dead."""
 
     status: str
     models: list[EngineState]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from lsv.cli.address import server_address
@@ -58,11 +59,12 @@ def measure(settings: Mapping[str, Any], model: str, number: int, point: Mapping
         asyncio.run(run_load(target, warmup, [0.0] * len(warmup), concurrency=concurrency, done=lambda: None))
     samples = _samples(settings, count, number)
     times = _arrivals(settings).times(count, settings["dataset_seed"] + number)
-    load = with_progress(
-        "requests",
-        count,
-        lambda done: asyncio.run(run_load(target, samples, times, concurrency=concurrency, done=done)),
-    )
+    with _profiled(settings):
+        load = with_progress(
+            "requests",
+            count,
+            lambda done: asyncio.run(run_load(target, samples, times, concurrency=concurrency, done=done)),
+        )
     failed = errors(load.outcomes)
     if sum(failed.values()) == count:
         return Run(point=dict(point or {}), errors=failed)
@@ -73,6 +75,20 @@ def measure(settings: Mapping[str, Any], model: str, number: int, point: Mapping
         targets=read_targets(settings["goodput"]),
     )
     return Run(point=dict(point or {}), figures=figures, errors=failed)
+
+
+@contextmanager
+def _profiled(settings: Mapping[str, Any]) -> Iterator[None]:
+    """The server records a profile of what happens inside, where that is asked for."""
+    if not settings["profile"]:
+        yield
+        return
+    client = ApiClient(address(settings), settings["api_key"])
+    client.order("start_profile")
+    try:
+        yield
+    finally:
+        client.order("stop_profile")
 
 
 def address(settings: Mapping[str, Any]) -> str:

@@ -89,7 +89,6 @@ _NOT_NEEDED = tuple(
         neutral("tokenizer_mode", ANYTHING, instead="the server says how many tokens there are"),
         neutral("disable_tqdm", False, True, instead="progress goes to the terminal, results to --output"),
         neutral("save_result", False, True, instead="--output or --result-dir keeps results"),
-        neutral("profile", False, instead="there is no profiler to start", tolerant=True),
     )
 )
 """Options of other programs that put servers under load."""
@@ -97,6 +96,10 @@ SERVE = (
     msgspec.structs.replace(API, default=None),
     Setting(name="host", default="127.0.0.1", help="host of the server", scope="all"),
     Setting(name="port", type="int", default=8000, help="port of the server", scope="all"),
+    Setting(
+        name="profile", type="bool", default=False,
+        help="have the server record a profile meanwhile, where it was started with a folder for them", scope="all",
+    ),
     Setting(
         name="model_name", aliases=("served_model_name",), help="served name (default: the first)", scope="all"
     ),
