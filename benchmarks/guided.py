@@ -2,6 +2,8 @@
 
     python benchmarks/guided.py [MODEL] [--batch 16] [--tokens 128] [--rounds 5] [--vocabulary 152000]
 
+MODEL may be a shape of checkpoints.py: random weights, with a tokenizer of the made-up vocabulary.
+
 Throughput is measured in one run, by turns: a batch of requests whose answers must match ``(.|\\n)*``, which forbids
 next to nothing and never ends, and the same batch without. Masks are filled for a schema and a regular expression
 along answers of random choices, over a made-up vocabulary. Only ratios of one run mean something.
@@ -12,10 +14,15 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import tokenizers
+from checkpoints import SHAPES, make_checkpoint
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from lsv import LLM, SamplingParams, StructuredOutputsParams
 from lsv.grammars.grammar import Vocabulary
@@ -48,7 +55,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=152_000, help="tokens of the made-up vocabulary")
     options = parser.parse_args()
     report_masks(options.vocabulary)
-    report_throughput(options.model, options.batch, options.tokens, options.rounds)
+    model = with_tokenizer(options.model) if options.model in SHAPES else options.model
+    report_throughput(model, options.batch, options.tokens, options.rounds)
 
 
 def report_masks(size: int) -> None:
@@ -69,6 +77,28 @@ def made_up_vocabulary(size: int) -> Vocabulary:
         word = "".join(draw.choices(letters, k=draw.randint(2, 9)))
         tokens[(" " * draw.randint(0, 1) + word).encode()] = None
     return Vocabulary([*tokens, b"</s>"], frozenset({size - 1}), (size - 1,), lambda text: list(text.encode()))
+
+
+def with_tokenizer(shape: str) -> str:
+    """A checkpoint of that shape with a byte-level tokenizer, whose tokens are the made-up ones."""
+    folder = make_checkpoint(shape, Path(tempfile.gettempdir()) / "lsv-benchmarks")
+    if not (folder / "tokenizer.json").exists():
+        size, shown = SHAPES[shape]["vocab_size"], _shown_bytes()
+        pieces = ("".join(shown[byte] for byte in token) for token in made_up_vocabulary(size).tokens[:-1])
+        backend = tokenizers.Tokenizer(
+            models.BPE(vocab={piece: token for token, piece in enumerate(pieces)}, merges=[])
+        )
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        backend.add_special_tokens([AddedToken("</s>", special=True)])
+        backend.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+def _shown_bytes() -> list[str]:
+    """The character byte-level tokenizers show each byte by: itself where it is printable, else one from 256 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def fill_times(backend: GuidanceBackend, form: StructuredOutputsParams, size: int, answers: int = 20) -> list[float]:

@@ -34,12 +34,18 @@ class Shape:
 
 
 def read_shape(model: Path) -> Shape:
-    """Of a dense decoder with gated MLPs. Raises ``KeyError`` for a config that is none."""
+    """Of a decoder with gated MLPs, or with experts, of which those count that a token takes.
+
+    Raises ``KeyError`` for a config that is none.
+    """
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    experts = config.get("num_experts", 0)
+    if experts:
+        inner = config["num_experts_per_tok"] * config["moe_intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     size = config.get("head_dim") or hidden // heads
-    matrices = hidden * size * (2 * heads + 2 * kv_heads) + 3 * hidden * inner
+    matrices = hidden * size * (2 * heads + 2 * kv_heads) + 3 * hidden * inner + hidden * experts
     return Shape(
         layers=layers * matrices,
         head=hidden * config["vocab_size"],
