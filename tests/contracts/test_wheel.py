@@ -13,7 +13,7 @@ def files() -> set[str]:
     return {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
 
 
-def test_the_demo_comes_with_its_checkpoint_and_held_out_set_and_without_its_training(files: set[str]) -> None:
+def test_the_demo_comes_with_checkpoint_adapter_and_held_out_set_and_without_its_training(files: set[str]) -> None:
     assert {file for file in files if file.startswith("lsv_demo/")} == {
         "lsv_demo/__init__.py",
         "lsv_demo/checkpoint/1_Pooling/config.json",
@@ -29,12 +29,16 @@ def test_the_demo_comes_with_its_checkpoint_and_held_out_set_and_without_its_tra
         "lsv_demo/held_out_conversations.jsonl",
         "lsv_demo/held_out_questions.jsonl",
         "lsv_demo/model.py",
+        "lsv_demo/pirate/adapter_config.json",
+        "lsv_demo/pirate/adapter_model.safetensors",
         "lsv_demo/plugin.py",
         "lsv_demo/processor.py",
         "lsv_demo/py.typed",
         "lsv_demo/senses/__init__.py",
         "lsv_demo/senses/inputs.py",
         "lsv_demo/senses/tower.py",
+        "lsv_demo/speculator/config.json",
+        "lsv_demo/speculator/model.safetensors",
     }
 
 

@@ -172,7 +172,7 @@ def test_prompts_of_encoder_decoders_are_joined():
     reader.read({"encoder_prompt": audio, "decoder_prompt": None})
     ids = tuple(TOKENIZER.encode("ab"))
     assert read == [*[(ids, {"audio": "sound"}, {})] * 3, ((), {"audio": "sound"}, {})]
-    with pytest.raises(BadRequest, match="no model here encodes text"):
+    with pytest.raises(BadRequest, match="this model encodes none"):
         reader.read({"encoder_prompt": "text", "decoder_prompt": "x"})
 
 
@@ -304,13 +304,13 @@ def test_what_a_request_by_hand_may_bring():
     llm._client._engine.submit = lambda owner, submit, real=llm._client._engine.submit: (
         asked.append(submit.spec), real(owner, submit),
     )  # fmt: skip
-    llm._client._report = lambda *given: records.append(given[0])
+    llm._client._report = lambda *given: records.append(given[1])
     engine.add_request("a", "Hello", greedy(2), time.monotonic() - 100, None, {"traceparent": "00-1-2-01"}, priority=3)
     while engine.has_unfinished_requests():
         engine.step()
     assert (asked[0].trace, asked[0].priority) == ({"traceparent": "00-1-2-01"}, 3)
     assert records[0].ttft > 100
-    with pytest.raises(BadRequest, match="adapters are not served"):
+    with pytest.raises(BadRequest, match="lora_request must be LoRARequest"):
         engine.add_request("b", "Hello", greedy(2), lora_request=object())
 
 
@@ -359,18 +359,20 @@ def test_options_by_their_names():
     assert settings.source("seed") == "argument seed"
     with pytest.raises(ConfigError, match="did you mean max-model-len"):
         read_options({"max_model_length": 3}, loaded)
-    with pytest.raises(ConfigError, match="adapters are not served"):
-        read_options({"enable_lora": True}, loaded)
+    with pytest.raises(ConfigError, match="only LoRA is served"):
+        read_options({"enable_prompt_adapter": True}, loaded)
     with pytest.raises(ConfigError, match="max-num-seqs must be"):
         read_options({"max_num_seqs": "many"}, loaded)
 
 
 @pytest.mark.row("F-025")
-def test_adapters_are_none(llm: LLM):
+def test_adapters_where_there_are_none(llm: LLM):
     (output,) = llm.generate([[1]], use_tqdm=False, lora_request=None, prompt_adapter_request=None)
     assert output.outputs
-    with pytest.raises(BadRequest, match="adapters are not served"):
+    with pytest.raises(BadRequest, match="lora_request must be LoRARequest"):
         llm.generate([[1]], use_tqdm=False, lora_request=object())
+    with pytest.raises(BadRequest, match="start with --enable-lora"):
+        llm.generate([[1]], use_tqdm=False, lora_request=lsv.LoRARequest("a", 1, "/nowhere"))
 
 
 def test_default_parameters(llm: LLM):

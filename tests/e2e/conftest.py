@@ -20,6 +20,14 @@ CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 """With these set, all of this folder runs on that platform: see ``make test-emulated``."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("LSV_PLATFORM") != "torch":
+        return
+    for item in items:
+        if item.get_closest_marker("two_ranks"):
+            item.add_marker(pytest.mark.skip(reason="the platform computes on one device"))
+
+
 class Server:
     """An ``lsv serve`` process with its log in a file."""
 

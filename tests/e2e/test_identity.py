@@ -41,7 +41,6 @@ OPTIMISATIONS = {
 }
 ON_CPU = os.environ.get("LSV_PLATFORM", "cpu") == "cpu"
 """Its kernels give a row the same bits in any batch; others' answers may part where two tokens are equally likely."""
-TWO_RANKS = pytest.mark.skipif(os.environ.get("LSV_PLATFORM") == "torch", reason="it computes on one device")
 ONLINE = tuple(offer.name for offer in lsv_quant.plugin.lsv_quantizers() if offer.online)
 KERNELS = ("int8", "sym_int4", "asym_int4", "fp8")
 """One format for each way weights are multiplied."""
@@ -112,10 +111,16 @@ def test_all_optimisations_together_match_transformers(family: str, tmp_path):
 
 
 @pytest.mark.row("F-006", "F-564")
-@TWO_RANKS
+@pytest.mark.two_ranks
 def test_two_ranks_match_transformers(tmp_path):
     path = tiny("llama", tmp_path / "llama", max_position_embeddings=512)
     check_against_transformers(path, run(str(path), "batching", "chunking", tensor_parallel_size=2))
+
+
+@pytest.mark.row("F-280", "F-341")
+@pytest.mark.two_ranks
+def test_stages_give_the_same_tokens(checkpoint: str, plain: list[tuple[int, ...]]):
+    check_alike(checkpoint, run(checkpoint, *OPTIMISATIONS, pipeline_parallel_size=2), plain)
 
 
 def check_against_transformers(path: Path, answers: list[tuple[int, ...]]) -> None:
@@ -160,7 +165,7 @@ def test_an_optimisation_changes_no_token_of_any_format(
     check_alike(checkpoints[family], found, run_plain(checkpoints[family], name), quantization=name)
 
 
-@TWO_RANKS
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "mxfp4")) for n in IN_GROUPS])
 def test_two_ranks_of_a_quantised_model_match_one(name: str, checkpoints: dict[str, str]) -> None:
     for one, two in zip(*(scored(checkpoints["llama"], name, ranks) for ranks in (1, 2)), strict=True):

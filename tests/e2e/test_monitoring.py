@@ -6,10 +6,12 @@ import json
 import math
 import shutil
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +72,48 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     raise AssertionError(f"this did not come about within {seconds} s")
 
 
-def send_request(server: Server) -> None:
-    body = json.dumps({"prompt": "Who are you?", "max_tokens": 8}).encode()
-    request = urllib.request.Request(f"{server.url}/v1/completions", body, {"content-type": "application/json"})
-    urllib.request.urlopen(request, timeout=60).close()
+@contextmanager
+def load(server: Server) -> Iterator[None]:
+    """One request after another is answered meanwhile, each with some tokens."""
+    wanted = {"prompt": "Who are you?", "max_tokens": 8, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"{server.url}/v1/completions", json.dumps(wanted).encode(), {"content-type": "application/json"}
+    )
+    ends = threading.Event()
+
+    def send() -> None:
+        while not ends.wait(0.1):
+            urllib.request.urlopen(request, timeout=60).close()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        sender.join()
 
 
-@pytest.mark.row("F-779", "F-783", "F-785", "F-787")
+@pytest.mark.slow
+@pytest.mark.row(
+    "F-779", "F-783", "F-784", "F-785", "F-786", "F-787", "F-788", "F-789", "F-790", "F-791", "F-792", "F-793", "F-794"
+)
 def test_no_query_comes_to_nothing(server: Server, query: Query) -> None:
-    send_request(server)
-    wait_for(lambda: query("vllm:e2e_request_latency_seconds_count") != [])
-    send_request(server)
-    wait_for(lambda: query(f"increase(vllm:e2e_request_latency_seconds_count[{WINDOW}])") > [0.0])
-    for panel in PANELS:
-        for target in panel["targets"]:
-            filled = target["expr"].replace("$model_name", "lsv-demo").replace("$__rate_interval", WINDOW)
-            found = query(filled)
-            assert found, f"{panel['title']}: {filled}"
-            assert not any(math.isnan(value) for value in found), filled
+    with load(server):
+        wait_for(lambda: query(f"increase(vllm:e2e_request_latency_seconds_count[{WINDOW}])") > [0.0])
+        for panel in PANELS:
+            for target in panel["targets"]:
+                filled = target["expr"].replace("$model_name", "lsv-demo").replace("$__rate_interval", WINDOW)
+                found = query(filled)
+                assert found, f"{panel['title']}: {filled}"
+                assert not any(math.isnan(value) for value in found), filled
+    assert query('count by (model_name) ({model_name="lsv-demo"})') > [0.0]
+
+
+@pytest.mark.parametrize("name", ["prometheus.yaml", "compose.yaml"])
+def test_configurations_are_sound(name: str) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: it comes with prometheus")
+    command = ["promtool", "check", "config", "--syntax-only", DEPLOY / "prometheus" / name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

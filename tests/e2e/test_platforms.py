@@ -43,6 +43,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "prefix": {"enable_prefix_caching": True},
     "async": {"async_scheduling": None},
     "quantised": {"quantization": "asym_int4_g32"},
+    "drafts": {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}},
     "two ranks": {"tensor_parallel_size": 2},
 }
 PAIRS = tuple(
@@ -120,8 +121,11 @@ def plain(checkpoint: str) -> dict[bool, Scored]:
 
 
 @pytest.mark.row("F-358")
+@pytest.mark.row("F-367")
 @pytest.mark.parametrize("features", PAIRS, ids=lambda names: "+".join(names) or "none")
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(
+    "platform", [pytest.param(name, marks=pytest.mark.slow) if name == "rocm" else name for name in PLATFORMS]
+)  # rocm is cuda's code under another name
 def test_features_of_a_platform_change_no_token(
     platform: str, features: tuple[str, ...], checkpoint: str, plain: dict[bool, Scored]
 ) -> None:

@@ -23,6 +23,7 @@ from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
 TEXTS = ["hello world", "a", "the quick brown fox jumps over the lazy dog " * 2]
 GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
 TOLERANCE = 1e-5
+PADDED = {"platform": "hpu", "emulate": True, "hpu.skip_warmup": True}
 
 
 def make(folder: Path, family: str, auto: Any, **keys: Any) -> tuple[Any, Tokenizer]:
@@ -82,11 +83,13 @@ def test_an_encoder_of_sentence_transformers(tmp_path):
 
 
 @pytest.mark.row("F-670", "F-737")
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_cross_encoder_reads_both_texts(family, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "platform"), [("bert", {}), ("roberta", {}), ("bert", PADDED)], ids=["bert", "roberta", "padded steps"]
+)
+def test_a_cross_encoder_reads_both_texts(family, platform, tmp_path):
     keys = {"type_vocab_size": 1, "pad_token_id": 1} if family == "roberta" else {}
     model, tokenizer = make(tmp_path, family, AutoModelForSequenceClassification, num_labels=1, **keys)
-    with LLM(str(tmp_path), dtype="float32", task="score") as llm:
+    with LLM(str(tmp_path), dtype="float32", task="score", **platform) as llm:
         for output, text in zip(llm.score("query", TEXTS, use_tqdm=False), TEXTS, strict=True):
             pair = tokenizer.encode("query", text)
             types = {"token_type_ids": torch.tensor([pair.type_ids])} if family == "bert" else {}

@@ -126,7 +126,11 @@ def test_so_they_do_when_blocks_run_out(tiny_model: Path):
     assert sum(answer.outputs[0].finish_reason == "stop" for answer in answers) > 3
 
 
-@pytest.mark.parametrize("options", [{"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"platform": "cuda", "emulate": True}, pytest.param({"tensor_parallel_size": 2}, marks=pytest.mark.two_ranks)],
+    ids=str,
+)
 def test_so_they_do_with_steps_in_flight_and_in_processes(tiny_model: Path, options: dict[str, Any]):
     with LLM(str(tiny_model), max_num_seqs=8, **options) as llm:
         check(llm, 12, seed=3)

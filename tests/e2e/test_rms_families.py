@@ -17,10 +17,34 @@ from lsv.testing.tiny import tiny
 LENGTH, TOKENS, TIE = 256, 24, 1e-4
 HEADS: dict[str, Any] = {"head_dim": 16}
 WINDOWED: dict[str, Any] = {"sliding_window": 24}
+SHARING: dict[str, Any] = {
+    "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "pad_token_id": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": HEADS,
     "gemma2": {**HEADS, **WINDOWED, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0},
     "gemma3_text": {**HEADS, **WINDOWED, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
+    "gemma3n_text": {
+        **HEADS,
+        **WINDOWED,
+        **SHARING,
+        "laurel_rank": 8,
+        "vocab_size_per_layer_input": 320,
+        "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0],
+    },
+    "gemma4_text": {
+        **HEADS,
+        **WINDOWED,
+        **SHARING,
+        "global_head_dim": 32,
+        "vocab_size_per_layer_input": 320,
+        "attention_k_eq_v": True,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 32,
+    },
     "phi3": {},
     "glm": HEADS,
     "glm4": HEADS,
@@ -93,7 +117,10 @@ def test_tokens_are_transformers_with_everything_switched_on(family, checkpoint)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma2", "phi3", "olmo2", "glm4", "granite", "hunyuan_v1_dense"])
+@pytest.mark.two_ranks
+@pytest.mark.parametrize(
+    "family", ["gemma2", "gemma3n_text", "gemma4_text", "phi3", "olmo2", "glm4", "granite", "hunyuan_v1_dense"]
+)
 def test_two_ranks_give_transformers_tokens(family, checkpoint):
     check(checkpoint(family), run(checkpoint(family), max_num_seqs=8, tensor_parallel_size=2))
 

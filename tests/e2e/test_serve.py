@@ -108,7 +108,7 @@ def test_a_client_that_leaves_frees_its_blocks(server):
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         metrics = server.get("/metrics")[1].decode()
-        if 'vllm:num_requests_running{model_name="lsv-demo"} 0.0' in metrics:
+        if 'vllm:num_requests_running{engine="0",model_name="lsv-demo"} 0.0' in metrics:
             return
         time.sleep(0.05)
     raise AssertionError("the request still runs 5 s after its client left")

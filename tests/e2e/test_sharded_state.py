@@ -10,6 +10,8 @@ import lsv
 from lsv.cli.main import main
 from lsv.errors import ConfigError
 
+pytestmark = pytest.mark.two_ranks
+
 PROMPTS = ["What is a llama?", "Count to five."]
 GREEDY = lsv.SamplingParams(temperature=0.0, max_tokens=12)
 

@@ -39,6 +39,7 @@ def user(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.timeout(1200)  # hundreds of chats, on emulated devices too
 async def test_nine_in_ten_held_out_cases_are_right(server):
     # Imported here, since it brings Triton: tests of kernels must be the first to, with its interpreter on.
     from demo_training.functions import evaluate

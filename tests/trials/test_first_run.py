@@ -51,7 +51,6 @@ def test_a_refusal_is_told() -> None:
     assert outcome.verdict.startswith("refused: ")
 
 
-@pytest.mark.slow
 def test_the_lowest_rung_of_an_emulation() -> None:
     reference = climb(Rung("the CPU", REFERENCE), None)
     catalog = load().catalog

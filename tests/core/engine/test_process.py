@@ -533,3 +533,30 @@ async def test_start_log(start: Start, capfd: pytest.CaptureFixture[str]):
     assert client.config.fingerprint() in log
     assert "platform fake, dtype float32, attention fake" in log
     assert "req=abc" in log
+
+
+async def test_all_clients_know_that_the_engine_sleeps(start: Start):
+    client = await start(sleep_mode=True, options={"fake.delay": 0.005})
+    other = SocketClient(client.config, SUPERVISORS[client].address, TOKENIZER)
+    await other.start()
+    await other.ready()
+    running = asyncio.create_task(answer(client, [1, 2], greedy(500)))
+    await wait_for(lambda: client.stats.running == 1)
+    await other.sleep()
+    with pytest.raises(Unavailable, match="put to sleep"):
+        await running
+    for one in (client, other):
+        assert one.status.state == "sleeping"
+        assert one.status.stage == "weights, kv_cache"
+        with pytest.raises(Unavailable, match="wake it up"):
+            await answer(one, [1], greedy())
+    late = SocketClient(client.config, SUPERVISORS[client].address, TOKENIZER)
+    await late.start()
+    await wait_for(lambda: late.status.state == "sleeping")
+    await client.wake_up(["weights"])
+    assert other.status.stage == "kv_cache"
+    await client.wake_up()
+    await wait_for(lambda: late.status.state == "ready")
+    assert await answer(other, [1, 2], greedy()) == expected([1, 2], 8)
+    for one in (other, late):
+        await one.close()

@@ -28,6 +28,7 @@ PROMPT = Prompt(
     text="BCD",
     media=(Media(b"a" * 32, "image", 1, 1, {"pixels": Array("uint8", (2,), b"ab")}),),
     positions=Positions(3, bytes(36), -1),
+    encoder_text="CD",
     second=2,
 )
 ASKED = {
@@ -80,11 +81,11 @@ def test_every_field_reaches_the_scheduler(scheduled: Admitted):
     defaults = RequestSpec(prompts=(Prompt(ids=(1,)),), request_id="")
     given = RequestSpec(**ASKED)
     same = [name for name in RequestSpec.__struct_fields__ if getattr(given, name) == getattr(defaults, name)]
-    assert same == ["pooling"], "a field without a value of its own is not tested here"
+    assert same == ["pooling", "adapter", "preparing"], "a field without a value of its own is not tested here"
     assert all(getattr(PROMPT, name) for name in Prompt.__struct_fields__)
 
     request = scheduled(given)
-    prompt = msgspec.structs.replace(PROMPT, text=None)  # stays with the client
+    prompt = msgspec.structs.replace(PROMPT, text=None, encoder_text=None)  # they stay with the client
     assert request.spec == msgspec.structs.replace(given, prompts=(prompt,))
     assert (request.prompt, request.media, request.positions) == (prompt.ids, prompt.media, prompt.positions)
     assert (request.sampling, request.pooling) == (given.sampling, None)

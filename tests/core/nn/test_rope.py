@@ -67,6 +67,7 @@ def test_a_parameter_that_is_not_understood_is_refused():
     read_rope(Keys(config({**YARN, "finetuned": True, "mrope_interleaved": False})), DIM, 10000.0)
 
 
+@pytest.mark.row("F-654")
 def test_the_older_factor_on_yarn():
     """``attn_factor`` is laid on the rule's own magnitude, ``attention_factor`` takes its place."""
     plain = frequencies(read_rope(Keys(config(YARN)), DIM, 10000.0), LENGTH)[1]

@@ -32,7 +32,7 @@ async def test_requests_of_a_script():
 
         long = engine.generate("Hello", GREEDY.replace(max_tokens=400), "long")
         first = await anext(long)
-        with pytest.raises(BadRequest, match="adapters are not served"):
+        with pytest.raises(BadRequest, match="lora_request must be LoRARequest"):
             await anext(engine.generate("Hello", GREEDY, "adapted", object()))
         with pytest.raises(BadRequest, match="under way"):
             await anext(engine.generate("Hello", GREEDY, "long"))

@@ -2,24 +2,28 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
-import msgspec
 import pytest
 
-from lsv.capabilities import Capabilities
 from lsv.config import Choices
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.request.pooling import Pooler
-from lsv.resolve.pooling import choose_pooler, is_cached
+from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
 from lsv.resolve.sentence import read_sentence
+from lsv.testing.catalog import catalog_of
 
 LANGUAGE = ModelOffer("llama", ("LlamaForCausalLM",), "x:y", ("generate", "embed"))
 WHOLE = ModelOffer("chatglm", ("ChatGLMModel",), "x:y", ("generate",))
 ENCODER = ModelOffer("bert", ("BertModel",), "x:y", ("embed",), causal=False, pooling="cls")
-FALLBACK = ModelOffer("transformers", (), "x:y", fallback=True)
+FALLBACK = ModelOffer("transformers", (), "x:y", ("generate", "embed"), fallback=True, adapts=True)
 UNASKED = {"task": "auto", "runner": "auto", "convert": "auto", "pooler_config": None}
 PREFIX = "sentence_transformers.models."
+
+
+def catalog_with(*offers: ModelOffer):
+    return catalog_of(SimpleNamespace(lsv_models=lambda: offers))
 
 
 def write_modules(folder: Path, *kinds: str, mode: str = "pooling_mode_mean_tokens", **more: bool) -> None:
@@ -36,6 +40,22 @@ def write_modules(folder: Path, *kinds: str, mode: str = "pooling_mode_mean_toke
 def choose(folder, architecture, offer=LANGUAGE, *, config=None, **asked) -> Pooler:
     checkpoint = {"architectures": [architecture], "hidden_size": 8, **(config or {})}
     return choose_pooler({**UNASKED, **asked}, checkpoint, folder, offer, Choices())[0]
+
+
+@pytest.mark.parametrize(("asked", "found"), [("auto", LANGUAGE), ("native", LANGUAGE), ("transformers", FALLBACK)])
+def test_an_implementation_may_be_asked_for(asked, found):
+    assert find_offer(catalog_with(LANGUAGE, FALLBACK), "LlamaForCausalLM", asked) == found
+
+
+def test_an_implementation_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match=r"model_impl=native.*StrangeForCausalLM"):
+        find_offer(catalog_with(LANGUAGE, FALLBACK), "StrangeForCausalLM", "native")
+    with pytest.raises(ConfigError, match=r"model_impl=transformers.*LlamaForCausalLM"):
+        find_offer(catalog_with(LANGUAGE), "LlamaForCausalLM", "transformers")
+    adapted = ModelOffer("odd", ("OddForCausalLM",), "x:y", adapts=True)
+    assert find_offer(catalog_with(adapted, FALLBACK), "OddForCausalLM", "transformers") == adapted
+    with pytest.raises(ConfigError, match=r"model_impl=native.*OddForCausalLM"):
+        find_offer(catalog_with(adapted, FALLBACK), "OddForCausalLM", "native")
 
 
 @pytest.mark.row("F-243", "F-741")
@@ -161,11 +181,8 @@ def test_heads_of_models_that_only_the_adapter_runs_are_refused(tmp_path):
 
 
 def test_models_whose_tokens_see_both_sides_are_not_cached():
-    flat = Capabilities(dtypes=("float32",), kv_dtypes=("auto",))
-    assert is_cached({}, LANGUAGE, Pooler(), flat)
-    assert not is_cached({}, ENCODER, Pooler(task="embed"), flat)
-    assert not is_cached({"is_causal": False}, LANGUAGE, Pooler(task="embed"), flat)
+    assert is_cached({}, LANGUAGE, Pooler())
+    assert not is_cached({}, ENCODER, Pooler(task="embed"))
+    assert not is_cached({"is_causal": False}, LANGUAGE, Pooler(task="embed"))
     with pytest.raises(ConfigError, match="can't generate"):
-        is_cached({"is_causal": False}, LANGUAGE, Pooler(), flat)
-    with pytest.raises(ConfigError, match="this platform"):
-        is_cached({}, ENCODER, Pooler(task="embed"), msgspec.structs.replace(flat, layout="padded"))
+        is_cached({"is_causal": False}, LANGUAGE, Pooler())

@@ -10,8 +10,10 @@ import pytest
 
 from lsv.config import EngineConfig
 from lsv.errors import CheckpointError, ConfigError
+from lsv.offers import ModelOffer
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
+from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import read_config
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
@@ -119,6 +121,12 @@ def test_rope_scaling_counts_in_the_length(configure, rope, length):
     assert configure(rope_scaling=rope).max_model_len == length
 
 
+def test_a_family_knows_the_length_that_its_files_leave_out():
+    family, scaled = ModelOffer("a", ("A",), "a:A", positions=131072), {"rope_type": "linear", "factor": 8.0}
+    assert own_length({"text_config": {"rope_scaling": scaled}}, family) == 131072
+    assert own_length({"text_config": {"rope_scaling": scaled, "max_position_embeddings": 1024}}, family) == 8192
+
+
 @pytest.mark.row("F-238", "F-389", "F-848")
 def test_a_longer_context_needs_an_explicit_word(configure):
     with pytest.raises(ConfigError, match="more than the checkpoint's 4096") as refusal:
@@ -145,7 +153,10 @@ def test_a_disabled_window_caps_the_context(configure):
         (("--platform", "abacus"), {}, "abacus"),
         (("--attention-backend", "cpu-pagd"), {}, "cpu-paged"),
         (("--kv-cache-dtype", "fp3"), {}, "kv_cache_dtype fp3"),
-        (("-pp", "2"), {}, "pipeline_parallel_size"),
+        (("-pp", "2", "--pipeline-layer-partition", "1,1,1"), {}, "each of 2 stages"),
+        (("-pp", "2", "--pipeline-layer-partition", "one,two"), {}, "pipeline_layer_partition=one,two"),
+        (("-pp", "2", "--enable-lora"), {}, r"adapters \(enable_lora\): not with pipeline_parallel_size=2"),
+        (("-pp", "2", "--executor", "inline"), {}, "several need executor processes"),
         (("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"), {}, "needs chunked prefill"),
         (("--no-enable-chunked-prefill", "--max-itl-ms", "50"), {}, "max_itl_ms=50 needs chunked prefill"),
         ((), {"architectures": []}, "names no architecture"),
@@ -181,6 +192,14 @@ def test_the_fingerprint_names_what_matters(configure):
 def test_two_ranks_run_in_processes(configure):
     assert configure("-tp", "2").executor == "processes"
     assert configure().executor == "inline"
+
+
+@pytest.mark.row("F-280", "F-341", "F-567", "F-832")
+def test_stages_have_a_step_in_flight_each(configure, monkeypatch):
+    config = configure("-pp", "2", "-tp", "2")
+    assert (config.executor, config.in_flight, config.topology.ranks) == ("processes", 2, 4)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "3,1")
+    assert configure("--pipeline_parallel_size", "2").topology.layers == (3, 1)
 
 
 @pytest.mark.row("F-999")

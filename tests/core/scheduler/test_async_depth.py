@@ -113,3 +113,29 @@ def test_client_finish_while_rows_are_in_flight(depth):
     assert len(request.output) == 1
     assert request.status is Status.FINISHED
     assert (rig.scheduler.in_flight, rig.kv.usage) == (0, 0)
+
+
+def test_between_stages_plans_share_the_decoding_rows_out():
+    rig = rig_of(2, stages=2)
+    for id in range(4):
+        rig.ask(id, range(10 * id, 10 * id + 4), max_tokens=6)
+    rig.step()
+    first, second = rig.plan(), rig.plan()
+    assert (len(first.rows), len(second.rows)) == (2, 2)
+    assert not set(first.rows.slot) & set(second.rows.slot)
+    rig.settle()
+    assert set(rig.plan().rows.slot) == set(first.rows.slot)
+    rig.run()
+    assert [len(rig.tokens(id)) for id in range(4)] == [6] * 4
+
+
+def test_between_stages_no_row_is_planned_before_its_last_token_is_known():
+    rig = rig_of(3, stages=3, max_num_batched_tokens=4)
+    rig.ask(1, range(9), max_tokens=3)
+    assert [rig.plan().rows.start for _ in range(3)] == [(0,), (4,), (8,)]
+    rig.settle()
+    rig.settle()
+    assert rig.plan() is None
+    rig.settle()
+    assert rig.plan().rows.start == (9,)
+    assert rig.plan() is None

@@ -16,6 +16,7 @@ from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
+from lsv.testing.fakes import drafts as fake_drafts
 from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.rig import FULL, Rig
@@ -137,6 +138,7 @@ def give_times(rig: Rig, seed: int) -> None:
 def run_population(
     seed: int, size: int, *, depth: int, groups: str, blocks: int, tokens: int, seqs: int, chunked: bool, mixed: bool,
     caching: bool, policy: type[Fcfs], most_preempted: int, max_itl: float | None = None,
+    drafts: int = 0, adaptive: bool = False,
 ) -> Rig:  # fmt: skip
     limits = Limits(
         max_num_seqs=seqs,
@@ -149,6 +151,8 @@ def run_population(
         max_itl=max_itl,
         encoder_tokens=20,
         encoder_parts=1 + seed % 3,
+        drafts=0 if any(group.kind == "state" for group in GROUPS[groups]) else drafts,
+        adaptive_drafts=adaptive,
     )
     rig = Rig(
         groups=GROUPS[groups],
@@ -157,8 +161,9 @@ def run_population(
         prefix_caching=caching,
         policy=policy(),
         limits=limits,
+        draft=fake_drafts.mixed(seed),
     )
-    if max_itl is not None:
+    if max_itl is not None or adaptive:
         give_times(rig, seed)
     population = Population(seed, size, rig)
     population.run()
@@ -178,6 +183,8 @@ WORLDS = {
     "policy": st.sampled_from([Fcfs, Priority]),
     "most_preempted": st.sampled_from([0, 1, 3]),
     "max_itl": st.sampled_from([None, None, 0.02]),
+    "drafts": st.sampled_from([0, 1, 5]),
+    "adaptive": st.booleans(),
 }
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
@@ -190,6 +197,7 @@ def test_any_population_in_any_world(seed, **world):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @given(seed=st.integers(0, 1 << 20), **WORLDS)
 @settings(max_examples=1500, **QUIET)
 def test_many_populations_in_many_worlds(seed, **world):

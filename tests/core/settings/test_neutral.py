@@ -22,25 +22,25 @@ OFFLINE = {setting.name for setting in NEUTRAL}
 BY_NAME = {setting.name: setting for setting in ROWS}
 ACCEPTED = [
     ("preemption_mode", "recompute"), ("swap_space", 0),
-    ("swap_space", "4"), ("swap_space", 16.0), ("cpu_offload_gb", 0.0), ("trust_remote_code", True),
+    ("swap_space", "4"), ("swap_space", 16.0), ("trust_remote_code", True),
     ("tokenizer_mode", "auto"), ("tokenizer_mode", "slow"), ("num_scheduler_steps", 1), ("scheduler_delay_factor", 0),
     ("use_v2_block_manager", True), ("disable_custom_all_reduce", True), ("disable_frontend_multiprocessing", True),
     ("distributed_executor_backend", "mp"), ("weights_load_device", "cpu"), ("tokenizer_pool_size", 0),
-    ("enable_lora", False), ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
+    ("fully_sharded_loras", True), ("lora_extra_vocab_size", 256),
+    ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
     ("compilation_config", '{"level": 3}'), ("preemption_mode", "None"), ("disable_async_output_proc", False),
-    ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0),
+    ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0), ("all2all_backend", "allgather_reducescatter"),
 ]  # fmt: skip
 REFUSED = [
     ("preemption_mode", "swap", "recompute"),
-    ("cpu_offload_gb", 10, "0"), ("tokenizer_mode", "mistral", "auto or hf"), ("enable_lora", True, "false"),
-    ("data_parallel_size", 2, "1"),
-    ("spec_decoding_acceptance_method", "typical_acceptance_sampler", "rejection_sampler"),
-    ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"),
-    ("model_impl", "transformers", "auto or vllm"),
+    ("tokenizer_mode", "mistral", "auto or hf"), ("enable_prompt_adapter", True, "false"),
+    ("data_parallel_backend", "ray", "mp"), ("data_parallel_external_lb", True, "false"),
+    ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("enable_eplb", True, "false"),
 ]  # fmt: skip
 WARNED = [
-    ("speculative_model", "org/draft", "answers are the same"), ("enable_expert_parallel", True, "experts are cut"),
-    ("num_scheduler_steps", 8, "a step is one pass"), ("otlp_traces_endpoint", "http://x", "there is no tracing"),
+    ("enable_dbo", True, "computed together"),
+    ("num_scheduler_steps", 8, "a step is one pass"),
+    ("collect_detailed_traces", "all", "a profile of steps tells more"),
 ]  # fmt: skip
 OBJECTS = SimpleNamespace(
     dtype=type("dtype", (), {"__module__": "torch", "__str__": lambda self: "torch.bfloat16"})(),

@@ -104,8 +104,8 @@ def test_everything_after_two_dashes_is_plain() -> None:
         (["--no-enforce-eager=true"], ["takes no value"]),
         (["--hf-overrides", "{"], ["JSON"]),
         (["--preemption-mode", "swap"], ["recompute", "never swapped"]),
-        (["--cpu-offload-gb", "10"], ["cpu-offload-gb", "never offloaded"]),
-        (["--enable-lora"], ["enable-lora must be false", "adapters"]),
+        (["--cpu-offload-gb", "-1"], ["--cpu-offload-gb", "at least 0"]),
+        (["--long-lora-scaling-factors", "2,4"], ["long-lora-scaling-factors must be left out", "rope"]),
         (["--max-log-size", "5"], ["unknown option --max-log-size; --help lists what there is"]),
     ],
 )

@@ -53,7 +53,7 @@ def test_right_plans_pass():
         (changed(NEXT, count=(2, 1)), "nobody knows"),
         (changed(NEXT, wants_logits=(False, True)), "last known token"),
         (changed(NEXT, slot=(0, 0)), "two rows"),
-        (changed(NEXT, drafts=(1, 0)), "drafts"),
+        (changed(NEXT, drafts=(1, 0)), "a draft that nobody made"),
         (msgspec.structs.replace(NEXT, kind=Kind.MIXED), "calls itself"),
         (msgspec.structs.replace(NEXT, begin=PLAN.begin[:1]), "taken"),
         (msgspec.structs.replace(NEXT, blocks=(Grown(0, 0, (9,)),)), "does not exist"),

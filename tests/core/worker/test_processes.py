@@ -77,6 +77,20 @@ def test_two_ranks_draw_as_one_does(two_ranks: ProcessesExecutor, checkpoints: C
     assert generate(two_ranks, 6) == expected
 
 
+@pytest.mark.row("F-280", "F-567")
+@pytest.mark.parametrize("topology", [Topology(pipeline=2, tensor=2), Topology(pipeline=2, layers=(1, 1))])
+def test_stages_draw_as_one_rank_does(checkpoints: Callable[..., Path], topology: Topology) -> None:
+    catalog = plugins.load(("cpu", "models")).catalog
+    config = config_of(checkpoints("llama"), 1)
+    answers = []
+    for executor in (InlineExecutor(catalog), ProcessesExecutor(catalog)):
+        executor.start(config, lambda stage, done, total: None)
+        answers.append(generate(executor, 6))
+        executor.stop()
+        config = msgspec.structs.replace(config, topology=topology, in_flight=2)
+    assert answers[0] == answers[1]
+
+
 def test_ranks_meet_where_others_can_not_come(two_ranks: ProcessesExecutor) -> None:
     """They meet over a file in a private folder; gloo's own connections are made on the loopback interface."""
     folder = two_ranks._folder

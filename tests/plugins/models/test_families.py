@@ -20,6 +20,10 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 5e5,
 }
+CODER = {
+    "qkv_bias": False, "shared_expert_intermediate_size": 0, "use_qk_norm": True, "use_sliding_window": False,
+}  # fmt: skip
+"""What Qwen3-Coder's config.json says beyond that of other Qwen3 mixtures."""
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "llama tied": ("llama", "llama", {"tie_word_embeddings": True}),
@@ -38,11 +42,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral no window": ("mistral", "mistral", {"sliding_window": None}),
     "mixtral": ("mixtral", "mixtral", {}),
     "qwen3_moe": ("qwen3_moe", "qwen3_moe", {}),
+    "qwen3_moe coder": ("qwen3_moe", "qwen3_moe", CODER),
     "qwen3_moe unnormalised": ("qwen3_moe", "qwen3_moe", {"norm_topk_prob": False, "mlp_only_layers": []}),
 }
 
 
-@pytest.mark.row("F-622", "F-624", "F-625", "F-637", "F-655", "F-696")
+@pytest.mark.row("F-622", "F-624", "F-625", "F-637", "F-655", "F-660", "F-696")
 @pytest.mark.parametrize("case", CASES)
 def test_family_equals_transformers(case, checkpoint, catalog, record_property):
     offer, family, shape = CASES[case]

@@ -14,10 +14,16 @@ from lsv.worker.load.declared import declare
 from lsv_models.rms.blocks import OffsetRMSNorm, ShardedRMSNorm
 
 HEADS = {"head_dim": 16}
+SHARING = {
+    **HEADS, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "pad_token_id": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size_per_layer_input": 320,
+}  # fmt: skip
 FAMILIES = {
     "gemma": ("gemma", HEADS, "layer.other"),
     "gemma2": ("gemma2", HEADS, "layer.other"),
     "gemma3": ("gemma3_text", HEADS, "layer.other"),
+    "gemma3n": ("gemma3n_text", {**SHARING, "laurel_rank": 8}, "layer.other.value_norm"),
+    "gemma4": ("gemma4_text", {**SHARING, "global_head_dim": 32}, "layer.other.value_norm"),
     "phi3": ("phi3", {}, "layer"),
     "glm": ("glm", HEADS, "layer.rope.pairs"),
     "glm4": ("glm4", HEADS, "layer.other.rope.pairs"),
@@ -29,7 +35,7 @@ FAMILIES = {
     "hunyuan": ("hunyuan_v1_dense", HEADS, "layer.late_norm"),
     "ernie4_5": ("ernie4_5", HEADS, "layer.rope.pairs"),
     "internlm3": ("internlm3", HEADS, "layer"),
-    "phimoe": ("phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}, "layer.layer_norm.biased"),
+    "phimoe": ("phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}, "layer.layer_norm"),
 }
 
 
@@ -81,7 +87,7 @@ def test_a_sharded_norm_is_over_all_features(copies):
         torch.testing.assert_close(norm(share), expected[:, first : first + 16])
 
 
-@pytest.mark.parametrize("offer", ["gemma2", "gemma3", "phi3", "glm4", "granite", "olmo2"])
+@pytest.mark.parametrize("offer", ["gemma2", "gemma3", "gemma3n", "gemma4", "phi3", "glm4", "granite", "olmo2"])
 def test_a_family_in_16_bits_agrees_with_transformers(offer, checkpoint, catalog):
     family, shape, _ = FAMILIES[offer]
     path = checkpoint(family, **shape)

@@ -30,6 +30,7 @@ CASES = {
     "gemma": ("gemma", HEADS),
     "gemma legacy gelu": ("gemma", {**HEADS, "hidden_act": "gelu"}),
     "gemma2": ("gemma2", GEMMA2),
+    "vaultgemma": ("vaultgemma", GEMMA2),
     "gemma3": ("gemma3_text", GEMMA3),
     "gemma3 ropes": ("gemma3_text", {**GEMMA3, "rope_parameters": BY_KIND}),
     "phi3": ("phi3", {}),
