@@ -78,12 +78,13 @@ test-compilers: install-dev
 	  print(*{os.path.realpath(one): one for one in reversed(found())}.values())"); do \
 	  LSV_CPU_COMPILER=$$compiler $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
 
-# The end-to-end tests on every platform that has an emulation, but those that choose their platforms themselves. Warming up
-# hundreds of shapes has tests of its own.
+# The end-to-end tests on every platform that has an emulation, but those that choose their platforms themselves; their whole
+# matrices run on the CPU alone. Warming up hundreds of shapes has tests of its own.
 EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 END_TO_END := tests/e2e --ignore tests/e2e/test_platforms.py --ignore tests/e2e/test_beams.py
 test-emulated: install-dev
-	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup $(END_TO_END) || exit 1; done
+	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup \
+	  -m "not slow and not gpu" $(END_TO_END) || exit 1; done
 
 # On a machine with an accelerator: what starts, what is right, how fast it is, in build/hardware/report.md. Uses the torch
 # that $(PYTHON) has and replaces none of it; without network it installs from the folder that make wheels has filled.

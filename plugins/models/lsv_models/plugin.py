@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.offers import ModelOffer
+from lsv_models import rereading_offers as rereading
+from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
 from lsv_models.pooling import offers as pooling
 from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
+from lsv_models.seq2seq import offers as seq2seq
 from lsv_models.sparse import offers as sparse
 
 api = 1
@@ -40,8 +43,11 @@ def lsv_models() -> Iterable[ModelOffer]:
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), "lsv_models.qwen2_5_vl:Qwen25VL", modalities=_WATCHING
     )
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
+    yield from gemma.OFFERS
     yield from rms.OFFERS
     yield from gpt.OFFERS
     yield from recurrent.OFFERS
     yield from pooling.OFFERS
-    yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True)
+    yield from rereading.OFFERS
+    yield from seq2seq.OFFERS
+    yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True, adapts=True)

@@ -62,6 +62,7 @@ class Qwen3Moe(Decoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
         c, experts = DecoderConfig.read(keys), Experts.read(keys)
+        keys.agree("use_qk_norm", Qwen3MoeLayer.qk_norm)
         keys.finish("Qwen3Moe")
         rope = Rope(w, c.rope, max_len)
         layers = (Qwen3MoeLayer(w / "model" / "layers" / i, c, i, rope, experts) for i in range(c.layers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from lsv import LLM, SamplingParams
@@ -43,10 +44,10 @@ def _answer(llm: LLM) -> dict[str, Any]:
     }
 
 
-def _margin(entries: Any) -> float:
-    """How much likelier the best token is than the second; the token that was chosen comes first."""
-    _, best, second = entries
-    return float(best.logprob - second.logprob)
+def _margin(entries: Mapping[int, Any]) -> float:
+    """How much likelier the best token is than the second, among them and the chosen one."""
+    best, second, *_ = sorted((entry.logprob for entry in entries.values()), reverse=True)
+    return float(best - second)
 
 
 if __name__ == "__main__":

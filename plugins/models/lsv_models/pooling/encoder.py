@@ -7,7 +7,6 @@ of their own (``layers.0.attn.q``), which a family's ``names`` map its checkpoin
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from lsv.nn.model import Model
 from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import Rope
 from lsv.nn.step import Step
+from lsv.weights.naming import substitute
 from lsv.weights.place import Weights
 
 _BESIDE = (
@@ -219,9 +219,7 @@ class TextEncoder(Model):
         self.head = self._no_logits
 
     def rename(self, name: str) -> str:
-        for theirs, own in self.names:
-            name = re.sub(theirs, own, name)
-        return name
+        return substitute(name, self.names)
 
     def attention_layers(self) -> tuple[AttentionLayer, ...]:
         return tuple(attention.layer for attention in self._attentions())

@@ -14,6 +14,7 @@ from lsv.nn.attention import Attention, Heads, Sizes
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import DenseDecoder
 from lsv.nn.embed import Embed, Head
+from lsv.nn.gpt.alibi import alibi_slopes
 from lsv.nn.rope import Rope
 from lsv.weights.place import Part, Weights
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
@@ -25,13 +26,6 @@ _ROTATED = 4096
 """The hidden size of the models that have a rope."""
 
 
-def slopes(heads: int) -> list[float]:
-    """ALiBi's slope of each head (Press et al. 2022)."""
-    whole = 1 << (heads.bit_length() - 1)
-    found = [2.0 ** (-8.0 * (head + 1) / whole) for head in range(whole)]
-    return found if whole == heads else found + slopes(2 * whole)[: 2 * (heads - whole) : 2]
-
-
 class BaichuanAttention(Attention):
     """Attention with ALiBi where there is no rope."""
 
@@ -39,7 +33,7 @@ class BaichuanAttention(Attention):
         super().__init__(w, c, layer, rope, **given)
         if rope is None:
             first, last = Heads(w, c).queries
-            alibi = torch.tensor(slopes(c.heads)[first:last], dtype=torch.float32, device=w.device)
+            alibi = torch.tensor(alibi_slopes(c.heads)[first:last], dtype=torch.float32, device=w.device)
             self.layer = replace(self.layer, alibi=alibi)
 
 

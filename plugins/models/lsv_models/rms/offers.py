@@ -5,18 +5,13 @@ from __future__ import annotations
 from lsv.offers import ModelOffer
 
 _TASKS = ("generate", "embed")
-# their activations exceed float16's largest number, 65504; they were trained in bfloat16
-_OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
 
 
-def _offer(name: str, load: str, *architectures: str, unstable: dict[str, str] | None = None) -> ModelOffer:
-    return ModelOffer(name, architectures, f"lsv_models.{load}", _TASKS, unstable=unstable or {})
+def _offer(name: str, load: str, *architectures: str) -> ModelOffer:
+    return ModelOffer(name, architectures, f"lsv_models.{load}", _TASKS)
 
 
 OFFERS = (
-    _offer("gemma", "rms.gemma:Gemma", "GemmaForCausalLM", "GemmaModel"),
-    _offer("gemma2", "rms.gemma:Gemma2", "Gemma2ForCausalLM", "Gemma2Model", unstable=_OVERFLOWS),
-    _offer("gemma3", "rms.gemma:Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel", unstable=_OVERFLOWS),
     _offer("phi3", "rms.phi3:Phi3", "Phi3ForCausalLM", "Phi3Model"),
     _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
     _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),
@@ -37,6 +32,7 @@ OFFERS = (
     _offer("internlm2", "rms.internlm:InternLM2", "InternLM2ForCausalLM"),
     _offer("internlm3", "rms.internlm:InternLM3", "InternLM3ForCausalLM", "InternLM3Model"),
     _offer("minicpm", "rms.minicpm:MiniCPM", "MiniCPMForCausalLM"),
+    _offer("minicpm3", "rms.minicpm:MiniCPM3", "MiniCPM3ForCausalLM", "MiniCPM3Model"),
     _offer("baichuan", "rms.baichuan:Baichuan", "BaichuanForCausalLM", "BaiChuanForCausalLM"),
     _offer("decilm", "rms.decilm:DeciLM", "DeciLMForCausalLM"),
     _offer("ministral", "mistral:Mistral", "MinistralForCausalLM", "MinistralModel"),
