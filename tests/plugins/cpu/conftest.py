@@ -12,6 +12,16 @@ from lsv_cpu import native
 from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform
 
+BETWEEN = {*Machine().instruction_sets()[1:], "amx_emulated"}
+"""Kernels that take a build of their own beside the newest ones of this machine and those of any machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if item.path.parent == Path(__file__).parent and hasattr(item, "callspec")]
+    for item in here:
+        if BETWEEN & {value for value in item.callspec.params.values() if isinstance(value, str)}:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(autouse=True)
 def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:

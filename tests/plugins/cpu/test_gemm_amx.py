@@ -20,7 +20,10 @@ FORMATS = [(PLAIN, 0), *WHOLE]
 ROWS = [8, 15, 16, 17, 31, 32, 33, 70]
 BF16 = torch.bfloat16
 
-pytestmark = pytest.mark.skipif(VECTOR not in Machine().instruction_sets(), reason=f"emulated with {VECTOR}")
+pytestmark = [
+    pytest.mark.skipif(VECTOR not in Machine().instruction_sets(), reason=f"emulated with {VECTOR}"),
+    pytest.mark.slow,  # compiles kernels that no other test needs
+]
 
 
 @pytest.fixture(scope="module")

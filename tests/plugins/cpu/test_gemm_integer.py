@@ -161,6 +161,7 @@ def test_a_row_does_not_depend_on_the_others(library: ctypes.CDLL, format: int, 
         assert torch.equal(packed(x[first : first + count]), whole[first : first + count]), (first, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("format", "group"), FORMATS)
 def test_instruction_sets_agree(format: int, group: int) -> None:
     layer = Layer.random(format, group, 64, 512)
