@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -25,3 +26,10 @@ settings.register_profile("fuzz", max_examples=500)
 def same_numbers() -> None:
     """Every test draws the same random numbers whichever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects() -> None:
+    """Engines collect garbage when they close: not again among modules and tests, which stay."""
+    gc.collect()
+    gc.freeze()
