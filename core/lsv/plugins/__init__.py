@@ -47,7 +47,8 @@ class Origin(msgspec.Struct, frozen=True):
         distribution = point.dist
         if distribution is None:
             return cls(point.name, point.value)
-        return cls(point.name, point.value, distribution.name, distribution.version)
+        metadata = distribution.metadata  # which is read and parsed each time
+        return cls(point.name, point.value, metadata["Name"], metadata["Version"])
 
 
 class BrokenPlugin(Origin, frozen=True, kw_only=True):
@@ -220,14 +221,14 @@ def load(
 
     Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
     """
-    installed = sorted(entry_points(group=GROUP), key=lambda point: (point.name, Origin.of(point).distribution))
-    _refuse_unknown([*(names or ()), *without], [point.name for point in installed])
-    own = {Origin.of(point).distribution for point in installed if point.name == CORE}
+    installed = sorted(map(Origin.of, entry_points(group=GROUP)), key=lambda origin: (origin.name, origin.distribution))
+    _refuse_unknown([*(names or ()), *without], [origin.name for origin in installed])
+    own = {origin.distribution for origin in installed if origin.name == CORE}
     chosen = [
-        point
-        for point in installed
-        if _is_chosen(point.name, names, without)
-        and (extra is None or point.name in (*extra, *(names or ())) or Origin.of(point).distribution in own)
+        origin
+        for origin in installed
+        if _is_chosen(origin.name, names, without)
+        and (extra is None or origin.name in (*extra, *(names or ())) or origin.distribution in own)
     ]
     plugins = Plugins(watched=watched)
     _load_into(plugins, chosen)
@@ -250,11 +251,11 @@ def _refuse_unknown(asked: Iterable[str], installed: Sequence[str]) -> None:
             )
 
 
-def _load_into(plugins: Plugins, points: Iterable[EntryPoint]) -> None:
+def _load_into(plugins: Plugins, chosen: Iterable[Origin]) -> None:
     """Three passes, so that a plugin may implement a hook that a later one adds."""
     imported: dict[str, tuple[Origin, ModuleType]] = {}
-    for name, same in groupby(points, key=lambda point: point.name):
-        first, *others = sorted(map(Origin.of, same), key=lambda origin: origin.distribution != _OWN)
+    for name, same in groupby(chosen, key=lambda origin: origin.name):
+        first, *others = sorted(same, key=lambda origin: origin.distribution != _OWN)
         with plugins.blaming(first):
             if others and first.distribution != _OWN:
                 both = ", ".join(origin.distribution for origin in (first, *others))
