@@ -51,6 +51,13 @@ PAIRS = tuple(
     for chosen in cover_pairs([(True, False)] * len(FEATURES))
 )
 """Few sets of features in which every two of them are on together, and each is on without each other one."""
+DAILY = {
+    (platform, features)
+    for at, platform in enumerate(name for name in PLATFORMS if name != "rocm")  # which is cuda's code by another name
+    for place, features in enumerate(PAIRS)
+    if place % 2 == at % 2 or len(features) == len(FEATURES)
+}
+"""What the fast tests run: on each platform every other set, so that all sets are run, and all features together."""
 
 
 def prompts() -> list[list[int]]:
@@ -122,10 +129,13 @@ def plain(checkpoint: str) -> dict[bool, Scored]:
 
 @pytest.mark.row("F-358")
 @pytest.mark.row("F-367")
-@pytest.mark.parametrize("features", PAIRS, ids=lambda names: "+".join(names) or "none")
 @pytest.mark.parametrize(
-    "platform", [pytest.param(name, marks=pytest.mark.slow) if name == "rocm" else name for name in PLATFORMS]
-)  # rocm is cuda's code under another name
+    ("platform", "features"),
+    [
+        pytest.param(*case, marks=() if case in DAILY else pytest.mark.slow, id="-".join((case[0], "+".join(case[1]))))
+        for case in itertools.product(PLATFORMS, PAIRS)
+    ],
+)
 def test_features_of_a_platform_change_no_token(
     platform: str, features: tuple[str, ...], checkpoint: str, plain: dict[bool, Scored]
 ) -> None:

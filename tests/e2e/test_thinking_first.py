@@ -12,6 +12,8 @@ from openai import OpenAI
 
 from .conftest import Server
 
+pytestmark = pytest.mark.xdist_group("thinking first")  # its server is started once
+
 FORM: dict[str, Any] = {
     "type": "object",
     "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}, "sure": {"type": "boolean"}},

@@ -50,7 +50,11 @@ def ngrams(ids: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.row("F-061")
-@pytest.mark.parametrize("platform", [{}, {"platform": "cuda", "emulate": True}, {"tensor_parallel_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    "platform",
+    [{}, pytest.param({"platform": "cuda", "emulate": True}, marks=pytest.mark.slow), {"tensor_parallel_size": 2}],
+    ids=str,
+)
 def test_processors_of_an_engine_with_steps_ahead_candidates_prefixes_and_preemption(write, platform: dict[str, Any]):
     write("made_force", FORCE)
     write("made_no_repeat", NO_REPEAT)

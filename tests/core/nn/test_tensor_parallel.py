@@ -15,6 +15,8 @@ from lsv.testing.tiny import tiny
 from lsv.testing.tiny_hearing import tiny_hearing
 from lsv_models import plugin
 
+pytestmark = pytest.mark.xdist_group("tensor parallel")  # the ranks are started once
+
 SCRIPT = Path(__file__).with_name("tensor_parallel_rank.py")
 RANKS = 2
 SHARING = {

@@ -20,6 +20,8 @@ from lsv.worker.channel import Run, Start
 from lsv.worker.executor import InlineExecutor
 from lsv.worker.processes import ProcessesExecutor, Rank
 
+pytestmark = pytest.mark.xdist_group("processes")  # the ranks are started once
+
 PROMPT = tuple(range(20, 33))
 
 
