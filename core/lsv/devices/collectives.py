@@ -173,10 +173,16 @@ def open_store(group: Group) -> Any:
 
 
 def serve_store(host: str) -> tuple[Any, str]:
-    """A store of this process's, for as long as it is held, and the address at which any ranks may meet in it."""
+    """A store of this process's, for as long as it is held, and the address at which any ranks may meet in it.
+
+    Whoever reaches a store may read and write it, and by itself torch listens at all of a machine's addresses.
+    """
     torch_dist: Any = dist
-    store = torch_dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    return store, f"{SERVED}{host}:{store.port}"
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    port = listener.getsockname()[1]
+    descriptor = listener.detach()  # the store's from now on
+    store = torch_dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    return store, f"{SERVED}{host}:{port}"
 
 
 def gloo(store: Any, rank: int, size: int, timeout: timedelta, *, host: str = "127.0.0.1") -> Any:

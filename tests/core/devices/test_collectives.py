@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.collectives import SERVED, BackendCommunicator, open_store, serve_store
 from lsv.devices.rank_sum import RankSum
 from lsv.ops import Kernel
 from lsv.platform import Group
@@ -176,3 +177,15 @@ def test_operations_of_a_sum(shape: tuple[int, ...], calls: int, tmp_path: Path)
     assert wires.calls == 2 * calls
     assert fused.done == ["sum"]
     assert plain.done == ["aten::_to_copy", *["aten::add_"] * 7, "aten::_to_copy"]
+
+
+def test_a_store_is_reached_at_its_address_alone() -> None:
+    held, address = serve_store("127.0.0.1")
+    theirs = open_store(Group("tp", (0, 1), 1, address))
+    open_store(Group("tp", (0, 1), 0, address)).set("from", "rank 0")
+    assert theirs.get("from") == b"rank 0"
+    port = int(address.rpartition(":")[2])
+    assert address == f"{SERVED}127.0.0.1:{port}"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)
+    del held

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError, EngineDied, StartError
 from lsv.testing.tiny import tiny
+from lsv.worker.nodes.door import Door
 from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
 
 KEY = "a secret of two machines"
@@ -132,7 +134,7 @@ def test_both_sides_show_that_they_have_the_key(keys: tuple[bytes, bytes]) -> No
 
     def listen() -> None:
         try:
-            admitted.append(admit(here, keys[0]))
+            admitted.append(admit(here, keys[0], 10.0))
         except OtherKey as error:
             admitted.append(error)
 
@@ -140,10 +142,10 @@ def test_both_sides_show_that_they_have_the_key(keys: tuple[bytes, bytes]) -> No
     with here, there:
         listener.start()
         if keys[0] == keys[1]:
-            introduce(there, keys[1], 7)
+            introduce(there, keys[1], 7, 10.0)
         else:
             with pytest.raises(OtherKey):
-                introduce(there, keys[1], JOINING)
+                introduce(there, keys[1], JOINING, 10.0)
         listener.join(10)
     assert admitted == [7] if keys[0] == keys[1] else isinstance(admitted[0], OtherKey)
 
@@ -153,7 +155,60 @@ def test_whatever_else_answers_is_not_told_anything() -> None:
     with here, there:
         here.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         with pytest.raises(OtherProtocol):
-            introduce(there, b"key", JOINING)
+            introduce(there, b"key", JOINING, 10.0)
         here.setblocking(False)
         with pytest.raises(BlockingIOError):
             here.recv(1)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    opened = Door("127.0.0.1", 0, b"key")
+    yield opened
+    opened.close()
+
+
+def wait_at(door: Door) -> int | None:
+    for _ in range(50):
+        if (guest := door.wait()) is not None:
+            guest.end.close()
+            return guest.purpose
+    raise AssertionError("nobody has come")
+
+
+def test_the_silent_keep_nobody_waiting(door: Door) -> None:
+    silent = [socket.create_connection((door.host, door.port)) for _ in range(8)]
+    began = time.monotonic()
+    with socket.create_connection((door.host, door.port)) as end:
+        introduce(end, b"key", 7, 10.0)
+    assert wait_at(door) == 7
+    assert time.monotonic() - began < 2.0, "one after the other, the silent would have taken 16 s"
+    for one in silent:
+        one.close()
+
+
+def test_one_byte_at_a_time_is_too_slow() -> None:
+    here, there = socket.socketpair()
+
+    def drip() -> None:
+        try:
+            for _ in range(66):
+                there.sendall(b"x")
+                time.sleep(0.02)
+        except OSError:
+            pass
+
+    with here, there:
+        Thread(target=drip, daemon=True).start()
+        with pytest.raises(TimeoutError):
+            admit(here, b"key", 0.2)
+
+
+def test_a_closed_door_lets_nobody_in(door: Door) -> None:
+    with socket.create_connection((door.host, door.port)) as end:
+        introduce(end, b"key", 7, 10.0)
+        door.close()
+        end.settimeout(5)
+        assert end.recv(1) == b"", "who was not asked for is sent away"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((door.host, door.port))

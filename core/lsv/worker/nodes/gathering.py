@@ -16,15 +16,17 @@ from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.processes.peer import Peer
 from lsv.processes.wire import Failed
 from lsv.version import __version__
-from lsv.worker.nodes.handshake import JOINING, OtherKey, admit
-from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, differences, name_checkpoint, prepare
+from lsv.worker.nodes.door import Door, Guest
+from lsv.worker.nodes.handshake import JOINING
+from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, differences, name_checkpoint
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.5
-_STRANGER_SECONDS = 2.0
-"""What whoever connects gets to show who it is."""
 _WORD_SECONDS = 10.0
+_LAST_SECONDS = 2.0
+"""What a machine gets to take in why it may go."""
+_MOST_TOLD = 16
+"""Strangers that the log and the error tell of."""
 
 
 class Member(Peer[Answer, Join]):
@@ -42,7 +44,7 @@ class Member(Peer[Answer, Join]):
     def dismiss(self, last: Answer | Failed) -> None:
         """Tell it why it may go, and close the connection."""
         with suppress(OSError, TimeoutError):
-            self.channel.send(last, _STRANGER_SECONDS)  # type: ignore[arg-type]
+            self.channel.send(last, _LAST_SECONDS)  # type: ignore[arg-type]
         self.channel.close()
 
 
@@ -53,27 +55,27 @@ class Gathering:
     """
 
     def __init__(self, config: EngineConfig, nodes: Nodes, key: bytes) -> None:
-        self._config, self._nodes, self._key = config, nodes, key
+        self._config, self._nodes = config, nodes
         self._checkpoint = name_checkpoint(Path(config.model))
         self.members: dict[int, Member] = {}
         self._ranks: dict[int, socket.socket] = {}
         self._turned_away: dict[str, str] = {}
-        self._deadline = time.monotonic() + min(nodes.patience, 0.9 * config.load_timeout)
+        limits = (nodes.patience, "node_timeout"), (0.9 * config.load_timeout, "load_timeout")
+        self._patience, self._limit = min(limits)
+        self._deadline = time.monotonic() + self._patience
         try:
-            found = socket.getaddrinfo(nodes.address, nodes.port, type=socket.SOCK_STREAM)[0]
-            self._door = socket.create_server(found[4][:2], family=found[0])
+            self._door = Door(nodes.address, nodes.port, key)
         except OSError as cause:
             raise ConfigError(
                 f"master_addr={nodes.address}, master_port={nodes.port}: the other nodes can't join here: {cause}; "
                 "the address must be one of this machine's, and the port free",
                 param="master_addr",
             ) from cause
-        self._door.settimeout(_LOOK_SECONDS)
 
     @property
     def host(self) -> str:
         """The address that the door is at."""
-        return str(self._door.getsockname()[0])
+        return self._door.host
 
     def await_members(self) -> None:
         """Wait for every machine; raises ``ConfigError`` for one that does not fit, ``StartError`` when it is late."""
@@ -88,7 +90,10 @@ class Gathering:
         """Have the machines start their ranks, and wait for these; by rank, their connections."""
         for number, member in self.members.items():
             ranks = tuple(self._nodes.ranks(self._config.topology, number))
-            member.send(Welcome(ranks), _WORD_SECONDS)
+            try:
+                member.send(Welcome(ranks), _WORD_SECONDS)
+            except OSError:
+                raise _gone(number, member) from None
             log.info("rank %s%s", " and ".join(map(str, ranks)), member)
         self._admit_until(lambda: [number for number in self.members if self._lacks(number)])
         return self._ranks
@@ -104,18 +109,16 @@ class Gathering:
             if time.monotonic() > self._deadline:
                 raise self._late(numbers)
             self._check_members()
-            try:
-                end, address = self._door.accept()
-            except TimeoutError:
-                continue
-            self._receive(end, str(address[0]))
+            guest = self._door.wait()
+            if guest is not None:
+                self._receive(guest)
 
     def _late(self, numbers: list[int]) -> StartError:
         strangers = "".join(f"; {address} {why}" for address, why in self._turned_away.items())
         local = "; 127.0.0.1 is reached from this machine alone" if self.host == "127.0.0.1" else ""
         return StartError(
-            f"no word from {_list_nodes(numbers)} of {self._nodes.count} after {self._nodes.patience:g} s "
-            f"(node_timeout): start there the same command with --node-rank {numbers[0]}, and see that it reaches "
+            f"no word from {_list_nodes(numbers)} of {self._nodes.count} after {self._patience:g} s "
+            f"({self._limit}): start there the same command with --node-rank {numbers[0]}, and see that it reaches "
             f"{self._nodes.address}:{self._nodes.port}{local}{strangers}"
         )
 
@@ -125,31 +128,25 @@ class Gathering:
             if member.channel.ready:
                 try:
                     member.receive(0.0)
-                except EOFError:
-                    raise EngineDied(f"node {number} ({member.address}) is gone before the model was loaded") from None
+                except TimeoutError:
+                    continue  # the rest of what it says is on its way
+                except (EOFError, ValueError):
+                    raise _gone(number, member) from None
 
-    def _receive(self, end: socket.socket, address: str) -> None:
-        end.settimeout(_STRANGER_SECONDS)
-        prepare(end)
-        try:
-            purpose = admit(end, self._key)
-        except OtherKey:
-            self._turn_away(address, "has another LSV_CLUSTER_KEY")
-            end.close()
-        except OSError:
-            end.close()
+    def _receive(self, guest: Guest) -> None:
+        if guest.purpose is None:
+            self._turn_away(guest.address, "has another LSV_CLUSTER_KEY")
+        elif guest.purpose == JOINING:
+            self._join(Member(guest.end, guest.address))
+        elif guest.purpose in self._ranks:
+            guest.end.close()
         else:
-            if purpose == JOINING:
-                self._join(Member(end, address))
-            elif purpose in self._ranks:
-                end.close()
-            else:
-                self._ranks[purpose] = end
+            self._ranks[guest.purpose] = guest.end
 
     def _turn_away(self, address: str, why: str) -> None:
-        if self._turned_away.get(address) != why:
+        if self._turned_away.get(address) != why and len(self._turned_away) < _MOST_TOLD:
             log.warning("%s was turned away: it %s", address, why)
-        self._turned_away[address] = why
+            self._turned_away[address] = why
 
     def _join(self, member: Member) -> None:
         """Raises ``ConfigError`` for a machine with which the engine could not run; it is told, too."""
@@ -180,12 +177,19 @@ class Gathering:
             return f"lsv {joined.version} there, lsv {__version__} here: install the same version on both"
         if joined.count != nodes.count or not 0 < joined.number < nodes.count:
             return f"it is number {joined.number} of {joined.count} machines there, and there are {nodes.count} here"
-        member.config = msgspec.msgpack.decode(joined.config, type=EngineConfig)
+        try:
+            member.config = msgspec.msgpack.decode(joined.config, type=EngineConfig)
+        except ValueError as cause:
+            return f"its configuration is not one of this version ({cause}): install the same build on both"
         if found := differences(self._config, member.config):
             return f"here and there {'; '.join(found)}: start both with the same options"
         if joined.checkpoint != self._checkpoint:
             return f"{self._config.model} here and {member.config.model} there are different checkpoints"
         return ""
+
+
+def _gone(number: int, member: Member) -> EngineDied:
+    return EngineDied(f"node {number} ({member.address}) is gone before the model was loaded")
 
 
 def _list_nodes(numbers: range | list[int]) -> str:
