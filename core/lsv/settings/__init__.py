@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from lsv.config import OptionValue
 from lsv.errors import ConfigError
 from lsv.settings import foreign
+from lsv.settings.secrecy import is_secret as is_secret
 from lsv.settings.setting import Setting as Setting
 from lsv.settings.setting import SettingType as SettingType
 from lsv.settings.setting import convert as convert
@@ -140,6 +141,14 @@ def harmless_environment(more: Mapping[str, str]) -> dict[str, str]:
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:
     """All variables, and ``more``: for a child that is as trusted as this process."""
     return {**os.environ, **more}
+
+
+def own_environment() -> dict[str, str]:
+    """The variables of lsv's own, and of vLLM's, without secrets: for workers that are started by somebody who logs
+    and shows what they are told.
+    """
+    own = ((name, value) for name, value in os.environ.items() if name.startswith(("LSV_", "VLLM_")))
+    return {name: value for name, value in own if not is_secret(name)}
 
 
 def variables(settings: Iterable[Setting]) -> dict[str, str]:

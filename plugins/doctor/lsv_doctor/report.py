@@ -17,10 +17,10 @@ from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
 from lsv.resolve.hardware import explain_absence
-from lsv.settings import Settings, variables
+from lsv.settings import Settings, is_secret, variables
 from lsv.version import __version__
 from lsv_doctor.findings import Line
-from lsv_doctor.secrets import Cleaner, hide, is_secret
+from lsv_doctor.secrets import Cleaner, hide
 
 _TOOL_SECONDS = 20.0
 _MOST_OUTPUT = 20_000

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lsv.settings import is_secret
+
 HIDDEN = "***"
 
-_SECRET_WORDS = frozenset(
-    ("key", "keys", "apikey", "token", "secret", "secrets", "password", "passwd", "passphrase", "credential",
-     "credentials", "auth", "authorization")
-)  # fmt: skip
 _TOKENS = re.compile(
     r"\b(?:hf|sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
     r"|\bAKIA[A-Z0-9]{16}\b"
@@ -28,11 +26,6 @@ _HOMES = re.compile(r"(?<![\w.])((?:/home|/Users|[A-Za-z]:\\Users)[/\\])[^/\\\s:
 _HOME_FOLDERS = ("home", "Users")
 _SHORTEST = 4
 """Shorter secrets and names would be found in ordinary words."""
-
-
-def is_secret(name: str) -> bool:
-    """Whether a setting or variable of this name holds something secret: ``api_key``, ``HF_TOKEN`` …"""
-    return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
 
 
 def hide(name: str, value: Any) -> Any:

@@ -7,6 +7,9 @@ import socket
 
 import ray
 
+from lsv.worker.nodes.handshake import introduce
+from lsv.worker.nodes.messages import prepare
+
 _HELLO_SECONDS = 60.0
 
 
@@ -20,12 +23,14 @@ class RankActor:
         devices = [device for some in context.get_accelerator_ids().values() for device in some]
         return context.get_node_id(), ray.util.get_node_ip_address(), devices
 
-    def serve(self, host: str, port: int, hello: bytes) -> int:
-        """Connect to the executor, say ``hello`` and serve until it closes its end; the exit code as a process's."""
+    def serve(self, host: str, port: int, key: bytes, rank: int) -> int:
+        """Connect to the executor, which has the same ``key``, and serve until it closes its end; the exit code as a
+        process's.
+        """
         from lsv.worker.remote import answer
 
         logging.basicConfig(level=logging.INFO)
         end = socket.create_connection((host, port), _HELLO_SECONDS)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        end.sendall(hello)
+        prepare(end)
+        introduce(end, key, rank, _HELLO_SECONDS)
         return answer(end)

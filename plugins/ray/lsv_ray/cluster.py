@@ -12,13 +12,15 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
-from lsv.settings import environment_with
+from lsv.errors import ConfigError, StartError
+from lsv.settings import own_environment
 from lsv_ray.actor import RankActor
 
 _DEVICES = {"cpu": "", "torch": "", "hpu": "HPU"}
 """What Ray calls a platform's devices, where that is not GPU."""
 _REACH_SECONDS = 10.0
+_SHARE_OF_WAIT = 0.8
+"""Of the load timeout, how much may pass before there is room: who supervises the engine is to hear why it ends."""
 
 
 class Placed(NamedTuple):
@@ -53,14 +55,17 @@ class Cluster:
     def place(self, config: EngineConfig) -> list[Placed]:
         """An actor for each rank, those of a machine one after another and this machine's first.
 
-        Raises ``ConfigError`` where the cluster has no room for them.
+        Raises ``ConfigError`` where the cluster has no room for them, ``StartError`` where one does not start.
         """
         bundle = _needs(config)
         self._group = placement_group([bundle] * config.topology.ranks, strategy="PACK")
-        if not self._group.wait(config.load_timeout):
+        if not self._group.wait(_SHARE_OF_WAIT * config.load_timeout):
             raise ConfigError(_explain_room(bundle, config), param="ray.address")
         self._actors = [self._make_actor(bundle, number) for number in range(config.topology.ranks)]
-        found = ray.get([actor.where.remote() for actor in self._actors])
+        try:
+            found = ray.get([actor.where.remote() for actor in self._actors])
+        except ray.exceptions.RayError as cause:
+            raise StartError(f"a worker could not be started on the Ray cluster: {cause}") from cause
         here = ray.get_runtime_context().get_node_id()
         order = sorted(range(len(found)), key=lambda number: (found[number][0] != here, found[number][0], number))
         sizes, seen, placed = Counter(node for node, _, _ in found), Counter[str](), []
@@ -89,7 +94,7 @@ class Cluster:
             num_gpus=bundle.get("GPU", 0),
             resources=others,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
-            runtime_env={"env_vars": _own_variables()},
+            runtime_env={"env_vars": own_environment()},
         ).remote()
 
 
@@ -107,11 +112,6 @@ def _needs(config: EngineConfig) -> dict[str, float]:
     device = given or ("" if config.emulate else _DEVICES.get(config.platform, "GPU"))
     needs = {"CPU": float(config.options.get("ray.cpus") or 0)}
     return {**needs, device: 1.0} if device else needs
-
-
-def _own_variables() -> dict[str, str]:
-    """What this process was told by variables that its workers are to know, too."""
-    return {name: value for name, value in environment_with({}).items() if name.startswith(("LSV_", "VLLM_"))}
 
 
 def _explain_room(bundle: Mapping[str, float], config: EngineConfig) -> str:

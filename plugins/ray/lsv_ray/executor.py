@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import ray
@@ -17,15 +17,15 @@ from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
 from lsv.plugins.catalog import Catalog
 from lsv.worker.channel import Start
+from lsv.worker.nodes.door import Door
 from lsv.worker.processes import RankLink, RanksExecutor
 from lsv_ray.cluster import Cluster, Placed
 
 log = logging.getLogger(__name__)
 
-_SECRET = 32
-"""Bytes by which the executor knows its workers; a byte pair with the rank follows."""
+_KEY = 32
+"""Bytes by which the executor and its workers know each other."""
 _CONNECT_SECONDS = 120.0
-_LOOK_SECONDS = 0.5
 
 
 class RayRank(RankLink):
@@ -67,12 +67,9 @@ class RayExecutor(RanksExecutor):
 
 def _connect(placed: list[Placed], host: str) -> list[socket.socket]:
     """The sockets of the actors, by rank, once each has connected and shown that it is one."""
-    secret, ends = secrets.token_bytes(_SECRET), dict[int, socket.socket]()
-    with socket.create_server((host, 0)) as listener:
-        listener.settimeout(_LOOK_SECONDS)
-        port = listener.getsockname()[1]
-        hellos = [secret + rank.to_bytes(2, "big") for rank in range(len(placed))]
-        runs = [one.actor.serve.remote(host, port, hello) for one, hello in zip(placed, hellos, strict=True)]
+    key, ends = secrets.token_bytes(_KEY), dict[int, socket.socket]()
+    with closing(Door(host, 0, key)) as door:
+        runs = [one.actor.serve.remote(host, door.port, key, rank) for rank, one in enumerate(placed)]
         deadline = time.monotonic() + _CONNECT_SECONDS
         while len(ends) < len(placed):
             _raise_ended(runs, placed)
@@ -82,29 +79,10 @@ def _connect(placed: list[Placed], host: str) -> list[socket.socket]:
                     f"no word from rank {late} after {_CONNECT_SECONDS:g} s: can it reach {host}, or does a firewall "
                     "keep it from that?"
                 )
-            try:
-                end, _ = listener.accept()
-            except TimeoutError:
-                continue
-            rank = _greeted(end, hellos)
-            if rank is None:
-                end.close()
-            else:
-                ends[rank] = end
+            guest = door.wait()
+            if guest is not None and guest.purpose is not None:
+                ends[guest.purpose] = guest.end
     return [ends[rank] for rank in range(len(placed))]
-
-
-def _greeted(end: socket.socket, hellos: list[bytes]) -> int | None:
-    """The rank of whoever has connected; None for a stranger."""
-    end.settimeout(_LOOK_SECONDS)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    said = b""
-    try:
-        while len(said) < len(hellos[0]) and (more := end.recv(len(hellos[0]) - len(said))):
-            said += more
-    except OSError:
-        return None
-    return next((rank for rank, hello in enumerate(hellos) if hmac.compare_digest(said, hello)), None)
 
 
 def _raise_ended(runs: list[Any], placed: list[Placed]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lsv.errors import ConfigError
-from lsv.settings import Declared, Setting, Settings, gather, options, unknown_variables
+from lsv.settings import Declared, Setting, Settings, gather, options, own_environment, unknown_variables
 from lsv.settings.flags import parse
 
 PLUGIN = Setting(name="cpu.threads", type="int", default=0, env=("OMP_NUM_THREADS",))
@@ -230,6 +230,15 @@ def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     (warning,) = unknown_variables(ALL)
     assert "LSV_CPU_TREADS" in warning
     assert "did you mean LSV_CPU_THREADS" in warning
+
+
+def test_secrets_are_not_handed_to_who_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_CACHE_ROOT", "/cache")
+    for name in ("LSV_API_KEY", "LSV_ADMIN_API_KEY", "VLLM_API_KEY", "LSV_CLUSTER_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    told = own_environment()
+    assert told["LSV_CACHE_ROOT"] == "/cache"
+    assert "secret" not in told.values()
 
 
 @pytest.mark.row("F-272")

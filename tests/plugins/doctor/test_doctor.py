@@ -22,11 +22,12 @@ from lsv.config import OptionValue
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import PlatformOffer
 from lsv.platform import Budget, Device, Memory, Platform
+from lsv.settings import is_secret
 from lsv.testing.plugins import plugins_of
 from lsv_doctor import findings, measure
 from lsv_doctor.evaluate import COLUMNS, Row, evaluate, write_csv
 from lsv_doctor.ranks import measure_collectives
-from lsv_doctor.secrets import Cleaner, hide, is_secret
+from lsv_doctor.secrets import Cleaner, hide
 
 MIB = 1 << 20
 
