@@ -42,10 +42,15 @@ class Renewal:
         log.info("all replicas have been replaced")
 
     async def _renew(self, client: SocketClient, supervisor: Supervisor) -> None:
+        draining = asyncio.create_task(client.drain())  # which is told of it even where there is no time for it
         try:
-            await asyncio.wait_for(client.drain(), self._drain)
-        except TimeoutError:
-            log.warning("some requests have not ended in %g s: they fail", self._drain)
+            done, _ = await asyncio.wait([draining], timeout=self._drain)
+            for one in done:
+                one.result()
+            if not done:
+                log.warning("some requests have not ended in %g s: they fail", self._drain)
+        finally:
+            draining.cancel()
         supervisor.renew()
         while client.status.state == "draining":
             await asyncio.sleep(_POLL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from lsv.request.spec import RequestSpec
 
 _MOST_BLOCKS = 1 << 18
 """Blocks that are remembered of a replica, however large its cache is."""
+_REFUSAL_SECONDS = 1.0
+"""After a refusal, how long others are asked instead."""
 
 
 class Replica:
@@ -20,17 +23,19 @@ class Replica:
 
     def __init__(self, number: int, client: SocketClient) -> None:
         self.number, self.client = number, client
-        self._drains = False
+        self._refuses_until = 0.0
+        self.is_current = False
+        """Whether it has been told of the adapters of the others since its engine began."""
         self._held = HeldBlocks()
         self._owed = self._open = 0
 
     @property
     def is_ready(self) -> bool:
-        return self.client.status.state == "ready" and not self._drains
+        return self.client.status.state == "ready" and time.monotonic() >= self._refuses_until
 
     def serves(self, adapter: str) -> bool:
-        """Whether an adapter of that name is loaded here."""
-        return any(one.name == adapter for one in self.client.adapters)
+        """Whether an adapter of that name is loaded here, and not one that the others have replaced."""
+        return self.is_current and any(one.name == adapter for one in self.client.adapters)
 
     def load(self, chains: Sequence[Chain]) -> Load:
         """How busy it is, and what it holds of the prompts with these ``chains``.
@@ -67,8 +72,11 @@ class Replica:
         self._owed -= tokens
 
     def note_refusal(self, refusal: LsvError) -> None:
-        """An engine that takes no requests although it is ready is about to end: another process drains it."""
-        self._drains = isinstance(refusal, Unavailable)
+        """An engine that takes no requests although it is ready is about to end or to fall asleep: another process has
+        told it to. If nothing comes of that, it is to be asked again.
+        """
+        if isinstance(refusal, Unavailable):
+            self._refuses_until = time.monotonic() + _REFUSAL_SECONDS
 
     def forget(self) -> None:
         """Its cache is empty."""
@@ -76,7 +84,7 @@ class Replica:
 
     def renew(self) -> None:
         """Its client talks to another engine than before, or to none."""
-        self._drains = False
+        self._refuses_until, self.is_current = 0.0, False
         self.forget()
 
 

@@ -202,16 +202,23 @@ class ReplicaSet:
         """Serve an adapter by a name, on all replicas or none. Raises ``BadRequest`` for one that can't be served, and
         for a taken name.
         """
-        loaded: list[SocketClient] = []
+        loaded: list[tuple[SocketClient, str | None]] = []
 
         async def load(client: SocketClient) -> None:
+            before = _paths(client).get(name)
             await client.load_adapter(name, path, replace=replace)
-            loaded.append(client)
+            loaded.append((client, before))
+
+        async def take_back(client: SocketClient, before: str | None) -> None:
+            if before in (None, path):  # what was there before is not to be had any more
+                await client.unload_adapter(name)
+            else:
+                await client.load_adapter(name, before, replace=True)
 
         try:
             await _order(load, self._ready())
         except LsvError:
-            await asyncio.gather(*(client.unload_adapter(name) for client in loaded), return_exceptions=True)
+            await asyncio.gather(*(take_back(*one) for one in loaded), return_exceptions=True)
             raise
 
     async def unload_adapter(self, name: str) -> None:
@@ -270,17 +277,20 @@ class ReplicaSet:
             self._settled.set()
 
     async def _bring_up_to_date(self, replica: Replica) -> None:
-        """Have a replica that is back serve the adapters that the others do."""
+        """Have a replica that is back serve the adapters that the others do, and none of another folder meanwhile."""
         others = [one for one in self._replicas if one is not replica and one.is_ready]
-        served = {adapter.name: adapter.path for one in others for adapter in one.client.adapters}
+        served = {name: path for one in others for name, path in _paths(one.client).items()}
+        mine = _paths(replica.client)
         try:
-            for name, path in served.items():
-                if not replica.serves(name):
-                    await replica.client.load_adapter(name, path)
-            for name in [one.name for one in replica.client.adapters if others and one.name not in served]:
+            for name in [name for name, path in mine.items() if others and served.get(name) != path]:
                 await replica.client.unload_adapter(name)
+            for name, path in served.items():
+                if mine.get(name) != path:
+                    await replica.client.load_adapter(name, path)
         except LsvError as error:  # another process has been quicker, or the files are gone
             log.warning("replica %d does not serve the adapters of the others: %s", replica.number, error.message)
+        finally:
+            replica.is_current = True
 
     async def _await_processor(self, media: MediaService) -> None:
         try:
@@ -294,6 +304,11 @@ class ReplicaSet:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _paths(client: SocketClient) -> dict[str, str]:
+    """Where the adapters that an engine serves were read from, by their names."""
+    return {adapter.name: adapter.path for adapter in client.adapters}
 
 
 async def _order(order: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:

@@ -95,10 +95,17 @@ async def test_replicas_are_replaced_one_by_one_and_no_request_is_lost(
 
 
 async def test_what_takes_too_long_to_drain_is_cut(running: tuple[ReplicaSet, Supervisors]) -> None:
+    """Without any time for it, too, one after the other."""
     found, supervisors = running
+    before = [one.process.pid for one in supervisors.replicas]
     asked = [asyncio.create_task(count(found, LONG, f"r{number}")) for number in range(2)]
     await until(lambda: found.stats.running == 2)
-    await Renewal(found.replicas, supervisors, drain=0.05).run()
+    states: set[tuple[str, ...]] = set()
+    for client in found.replicas:
+        client.watch(lambda: states.add(tuple(client.status.state for client in found.replicas)))
+    await Renewal(found.replicas, supervisors, drain=0.0).run()
+    assert all("ready" in each for each in states), "the others answered"
+    assert not {one.process.pid for one in supervisors.replicas} & set(before)
     assert {type(end) for end in await asyncio.gather(*asked, return_exceptions=True)} <= {EngineDied, int}
     assert await count(found, SHORT, "again") == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,8 @@ class FakeReplica(FakeClient):
         self.orders.append(f"load {name}")
         if self.refuses is not None:
             raise self.refuses
+        if replace:
+            self.adapters = tuple(one for one in self.adapters if one.name != name)
         self.adapters += (Adapter(len(self.adapters) + 1, name, path, b""),)
 
     async def unload_adapter(self, name: str) -> None:
@@ -129,6 +132,23 @@ async def test_without_a_prefix_cache_only_queues_count():
     for _ in range(4):
         await answer(found, request(*range(1, 200)))
     assert [len(fake.requests) for fake in fakes] == [2, 2]
+
+
+async def test_one_that_refuses_for_a_while_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    """It was about to sleep, say, and could not."""
+    now = time.monotonic()
+    monkeypatch.setattr("lsv.engine.replicas.replica.time.monotonic", lambda: now)
+    found, fakes = replicas(2)
+    fakes[0].failure = Unavailable("about to sleep")
+    await answer(found, request())
+    fakes[0].failure = None
+    asked = len(fakes[0].requests)
+    await answer(found, request())
+    assert len(fakes[0].requests) == asked, "not at once"
+    now += 2.0
+    for _ in range(2):
+        await answer(found, request())
+    assert len(fakes[0].requests) == asked + 1
 
 
 async def test_what_an_engine_reports_counts_too():
@@ -323,6 +343,30 @@ async def test_adapters_are_loaded_everywhere_or_nowhere():
     with pytest.raises(BadRequest, match="rank"):
         await found.load_adapter("a", "/a")
     assert found.adapters == ()
+
+
+async def test_what_can_not_be_replaced_everywhere_stays_as_it_was():
+    found, fakes = replicas(2, adapters=AdapterOptions())
+    await found.load_adapter("a", "/old")
+    fakes[1].refuses = BadRequest("there is no such folder")
+    with pytest.raises(BadRequest, match="no such folder"):
+        await found.load_adapter("a", "/new", replace=True)
+    assert [[one.path for one in fake.adapters] for fake in fakes] == [["/old"], ["/old"]]
+
+
+async def test_one_that_is_back_serves_no_adapter_that_was_replaced_meanwhile():
+    """It begins with what the server was started with."""
+    found, fakes = replicas(2, adapters=AdapterOptions())
+    await settle()
+    await found.load_adapter("a", "/old")
+    fakes[1].become(DOWN)
+    await found.load_adapter("a", "/new", replace=True)
+    fakes[1].become(READY)
+    assert [one.path for one in fakes[1].adapters] == ["/old"]
+    for _ in range(3):
+        await answer(found, request(adapter="a"))
+    await settle()
+    assert [one.path for one in fakes[1].adapters] == ["/new"]
 
 
 async def test_one_that_is_back_gets_the_adapters_of_the_others():
