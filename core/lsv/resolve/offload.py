@@ -48,10 +48,12 @@ def choose_offload(settings: Settings, catalog: Catalog, *, cached: bool) -> Off
         raise ConfigError(
             f"{dashed(name)} keeps cached beginnings of prompts: it needs --enable-prefix-caching", param=name
         )
-    wanted = int((size or 0) * _GIB)
+    wanted, replicas = int((size or 0) * _GIB), settings["data_parallel_size"]
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if wanted > machine:
+    if wanted * replicas > machine:
+        each = f" for each of {replicas} replicas" if replicas > 1 else ""
         raise ConfigError(
-            f"{dashed(_SIZE)}={size:g}: this machine has {machine / _GIB:.1f} GiB of memory, ask for less", param=_SIZE
+            f"{dashed(_SIZE)}={size:g}{each}: this machine has {machine / _GIB:.1f} GiB of memory, ask for less",
+            param=_SIZE,
         )
     return Offload(host_bytes=wanted, transport=asked[0].name if asked else None)

@@ -21,13 +21,17 @@ def traces(settings: Settings) -> Traces | None:
     given: str | None = settings[_NAME]
     if not given:
         return None
-    url = urlsplit(given)
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        url = urlsplit(given)
+        valid, port = url.scheme in ("http", "https") and bool(url.hostname), url.port
+    except ValueError:  # a port or an address that is none
+        valid = False
+    if not valid:
         raise ConfigError(f"{_NAME} must be a URL such as http://localhost:4317, got {given!r}", param=_NAME)
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         raise ConfigError(f"{_NAME} needs OpenTelemetry: pip install 'lsv[otel]'", param=_NAME)
     path = url.path.rstrip("/")
-    over_http = url.port == _HTTP_PORT or path.endswith(_HTTP_PATH)
+    over_http = port == _HTTP_PORT or path.endswith(_HTTP_PATH)
     protocol = settings["otlp_traces_protocol"] or ("http/protobuf" if over_http else "grpc")
     if protocol == "http/protobuf" and not path:
         given = given.rstrip("/") + _HTTP_PATH

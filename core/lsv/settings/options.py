@@ -173,7 +173,7 @@ _MEMORY = grouped(
         main=True,
     ),
     Setting(
-        name="kv_offload_gib", type="float", low=0.001, aliases=("kv_offloading_size",),
+        name="kv_offload_gib", type="float", low=0.001, high=1 << 20, aliases=("kv_offloading_size",),
         help="GiB of host memory, for all devices of a replica together, that cached beginnings are kept in when the "
         "device needs their room",
     ),

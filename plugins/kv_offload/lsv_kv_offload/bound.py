@@ -49,8 +49,12 @@ class SizeBound:
         if total <= self._most:
             return
         for file in sorted(files):
-            with suppress(OSError):
+            try:
                 os.unlink(file.path)
+            except FileNotFoundError:
+                pass  # another process has been quicker
+            except OSError:
+                continue
             total -= file.size
             if total <= self._most * _LEFT:
                 return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
 import logging
 import os
+import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from lsv_kv_offload.bound import SizeBound
 _log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -33,7 +34,6 @@ class FileTransport(Transport):
         self._folder = root / site.identity
         self._identity, self._rank = bytes.fromhex(site.identity), site.rank
         self._bound = SizeBound(root, int(float(site.options["kv_offload.path_gib"] or 0) * _GIB))
-        self._numbers = itertools.count()
         self._told: set[str] = set()
         _open_folder(self._folder)
 
@@ -48,15 +48,14 @@ class FileTransport(Transport):
         path = self._path(key)
         if self.has(key):
             return
-        temporary = f"{path}.{os.getpid()}-{next(self._numbers)}.tmp"
+        temporary = f"{path}.{secrets.token_hex(8)}.tmp"  # in containers, processes of one number share a folder
         try:
             with suppress(FileExistsError):
                 os.mkdir(os.path.dirname(path), 0o700)
             self._write(temporary, [memoryview(form.pack(self._identity, key, content)), content])
             os.replace(temporary, path)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(temporary)
+            _remove(temporary)
             self._tell("written", f"{path} could not be written: {error.strerror or error}")
             return
         self._bound.note(form.SIZE + len(content))
@@ -68,11 +67,14 @@ class FileTransport(Transport):
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 self._tell("opened", f"{path} could not be opened: {error.strerror or error}")
+            if error.errno == errno.ELOOP:  # a link, in the place of a file that could be kept
+                _remove(path)
             return False
         try:
             fault = self._read(descriptor, key, into)
             if fault is None:
-                os.utime(descriptor)
+                with suppress(OSError):  # a folder may be mounted to be read only
+                    os.utime(descriptor)
         except OSError as error:
             fault = error.strerror or str(error)
         finally:
@@ -80,8 +82,7 @@ class FileTransport(Transport):
         if fault is None:
             return True
         self._tell("read", f"{path} is passed over and removed: {fault}")
-        with suppress(OSError):
-            os.unlink(path)
+        _remove(path)
         return False
 
     def _path(self, key: bytes) -> str:
@@ -118,6 +119,11 @@ class FileTransport(Transport):
         if what not in self._told:
             self._told.add(what)
             _log.warning("KV cache: %s; others like it are not told of", line)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def _open_folder(folder: Path) -> None:

@@ -23,6 +23,6 @@ def lsv_settings() -> Iterable[Setting]:
         help="folder in which cached beginnings are kept, for restarts and for other replicas of this user",
     )
     yield Setting(
-        name="kv_offload.path_gib", type="float", default=16.0, low=0.001,
+        name="kv_offload.path_gib", type="float", default=16.0, low=0.001, high=1 << 20,
         help="GiB that the files there may take, about; those used least recently go first",
     )  # fmt: skip

@@ -73,3 +73,9 @@ def test_where_traces_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lsv.resolve.tracing.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lsv\[otel\]'"):
         endpoint("http://localhost:4317")
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "http://localhost:99999", "http://[::1", "ftp://localhost"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="must be a URL such as"):
+        traces(read_options({"otlp_traces_endpoint": endpoint}, plugins.load(())))

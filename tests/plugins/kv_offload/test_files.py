@@ -99,6 +99,8 @@ def test_links_and_pipes_are_not_read(tmp_path):
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     assert get(files) is None
+    os.mkfifo(file)
+    assert get(files) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -152,6 +154,35 @@ def test_what_was_not_finished_goes_in_time(tmp_path):
     os.utime(folder / "old.tmp", (long_ago, long_ago))
     put(open_files(tmp_path), KEY[::-1])
     assert [file.name for file in kept(tmp_path) if file.suffix == ".tmp"] == ["new.tmp"]
+
+
+def test_two_that_write_the_same_at_once_keep_it(tmp_path, monkeypatch):
+    """In containers that share a folder, both are process 1 and have written as many files."""
+    here, there = open_files(tmp_path), open_files(tmp_path)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    write = here._write
+
+    def write_while_the_other_does(path, parts):
+        write(path, parts)
+        put(there)
+        assert Path(path).exists(), "the other has let it be"
+
+    monkeypatch.setattr(here, "_write", write_while_the_other_does)
+    put(here)
+    assert get(here) == CONTENT
+    assert len(kept(tmp_path)) == 1
+
+
+def test_a_folder_may_be_read_only(tmp_path, monkeypatch):
+    files = open_files(tmp_path)
+    put(files)
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert get(files) == CONTENT
+    assert get(files) == CONTENT
 
 
 def test_a_full_disk_costs_no_more_than_the_file(tmp_path, monkeypatch, caplog):
