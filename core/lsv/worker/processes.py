@@ -39,6 +39,8 @@ from lsv.worker.channel import (
 _STOP_SECONDS = 5.0
 _LAST_SECONDS = 1.0
 """What a worker gets to end by itself once it has closed its channel."""
+_LONG = ("sleep", "wake_up", "start_profile", "stop_profile")
+"""Orders that may take as long as loading does: all weights are copied, or all that was recorded is written."""
 
 
 class RankLink(Peer[Order, Report]):
@@ -192,7 +194,7 @@ class RanksExecutor(abc.ABC):
         """See ``Worker.control``; raises what the first rank refuses it with, once all have answered."""
         self._send(Control(order, arguments), self._ranks)
         answers: dict[int, Controlled] = {}
-        limit = self._load_limit if order == "wake_up" else self._limit
+        limit = self._load_limit if order in _LONG else self._limit
         deadline = time.monotonic() + limit
         with self._one_fate():
             try:

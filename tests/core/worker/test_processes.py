@@ -1,8 +1,10 @@
 """Tensor parallelism in processes on the cpu platform: tokens as inline, and one fate for all ranks."""
 
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +16,12 @@ import pytest
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
 from lsv.errors import ConfigError, EngineDied
+from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
-from lsv.worker.channel import Run, Start
+from lsv.worker.channel import Controlled, Run, Start
 from lsv.worker.executor import InlineExecutor
-from lsv.worker.processes import ProcessesExecutor, Rank
+from lsv.worker.processes import ProcessesExecutor, Rank, RankLink
 
 pytestmark = pytest.mark.xdist_group("processes")  # the ranks are started once
 
@@ -191,6 +194,19 @@ def test_an_order_to_a_rank_that_has_ended_raises_its_last_words(checkpoints: Ca
     with pytest.raises(ConfigError, match="dtype float12 is unknown"):
         rank.send(Run(StepPlan(step=0, kind=Kind.IDLE)))
     rank.end()
+
+
+@pytest.mark.parametrize("order", ["sleep", "stop_profile"])
+def test_writing_a_profile_or_falling_asleep_may_take_longer_than_a_step(order: str) -> None:
+    executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+    here, there = socket.socketpair()
+    executor._ranks, executor._limit, executor._load_limit = [RankLink(0, here)], 0.02, 30.0
+    answer = threading.Timer(0.2, lambda: there.sendall(encode_frame(Controlled())))
+    answer.start()
+    with there:
+        executor.control(order, {})
+        answer.join()
+    executor.stop()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, RequestFailed
 from lsv.testing.tiny import tiny
 
 PROMPT = [{"prompt_token_ids": list(range(20))}]
@@ -44,6 +44,20 @@ def test_a_profile_names_the_layers(tmp_path: Path, reference: bool) -> None:
     assert ("layers.0.attn.qkv.linear (linear)" in names) == reference
     (table,) = folder.glob("rank0.*.ops.txt")
     assert "layers.0 (layer)" in table.read_text()
+
+
+def test_a_profile_that_can_not_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    model, folder = tiny("llama", tmp_path / "model", tokenizer=True), tmp_path / "profiles"
+    folder.touch()
+    with LLM(
+        str(model), platform="cpu", dtype="float32", max_model_len=64, max_num_seqs=4, torch_profiler_dir=str(folder)
+    ) as llm:
+        llm.start_profile()
+        llm.generate(PROMPT, GREEDY, use_tqdm=False)
+        with pytest.raises(RequestFailed, match="could not be written to"):
+            llm.stop_profile()
+        llm.start_profile()
+        assert llm.generate(PROMPT, GREEDY, use_tqdm=False)
 
 
 def test_profiles_have_to_be_enabled(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lsv.config import Profiling
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, RequestFailed
 from lsv.platform import Device
 from lsv.worker.profiling.named_ops import NamedOps
 
@@ -56,7 +56,9 @@ class Profiler:
         self._named, self._running = NamedOps(model), running
 
     def stop(self) -> None:
-        """Write down what was recorded. Raises ``BadRequest`` where nothing is being recorded."""
+        """Write down what was recorded. Raises ``BadRequest`` where nothing is being recorded, ``RequestFailed`` where
+        it can't be written: then it is lost, and nothing else.
+        """
         if self._by_vendor:
             self._device.record_range(start=False)
             self._by_vendor = False
@@ -67,6 +69,12 @@ class Profiler:
         self._named.restore()
         self._named = None
         running.stop()
+        try:
+            self._write(running)
+        except (OSError, RuntimeError) as cause:
+            raise RequestFailed(f"the profile could not be written to {self._options.folder}: {cause}") from cause
+
+    def _write(self, running: profile) -> None:
         folder = Path(self._options.folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"rank{self._rank}.{time.time_ns()}"
