@@ -34,5 +34,5 @@ worker)
 esac
 
 # shellcheck disable=SC2086
-exec docker run --rm --init --network lsv --shm-size 32g --volume "${CACHE:-lsv-cache}:/cache" \
+exec docker run --rm --init --stop-timeout 60 --network lsv --shm-size 32g --volume "${CACHE:-lsv-cache}:/cache" \
   --env LSV_API_KEY --env HF_TOKEN ${OPTIONS:-} "$@"

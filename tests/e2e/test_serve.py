@@ -173,6 +173,7 @@ def test_sigterm_lets_a_stream_end(own_server):
     )
     events = iter(stream)
     next(events)
+    server.process.send_signal(signal.SIGUSR2)  # there is no replica to replace: it goes on
     server.process.send_signal(signal.SIGTERM)
     tail = list(events)
     assert tail[-1].choices[0].finish_reason == "length"

@@ -33,6 +33,7 @@ RENEW = signal.SIGUSR2
 
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="serve")
+    signal.signal(RENEW, signal.SIG_IGN)  # which otherwise ends who does not take it, as what this process starts
     settings.hand_on("cluster_key")
     config = resolve(settings, context.plugins)
     if config.nodes is not None and config.nodes.number > 0:
@@ -84,10 +85,12 @@ async def _serve(
 
 
 def _renew_when_told(client: EngineClient, supervisors: Supervisors, settings: Settings) -> None:
-    """A signal has the replicas replaced, one after the other; a single engine takes none."""
+    """A signal has the replicas replaced, one after the other; a single engine goes on."""
     if isinstance(client, ReplicaSet):
-        renewal = Renewal(client.replicas, supervisors, drain=settings["drain_timeout"])
-        asyncio.get_running_loop().add_signal_handler(RENEW, renewal.begin)
+        renew = Renewal(client.replicas, supervisors, drain=settings["drain_timeout"]).begin
+    else:
+        renew = partial(log.warning, "the engine is not replaced: there is no other replica to answer meanwhile")
+    asyncio.get_running_loop().add_signal_handler(RENEW, renew)
 
 
 def _restart_limit(config: EngineConfig, settings: Settings) -> int:

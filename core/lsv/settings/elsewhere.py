@@ -113,7 +113,7 @@ _RANKS = (
            data_parallel_address=_any("str"), data_parallel_rpc_port=_any("int"),
            data_parallel_backend=_Row(("mp",))),
     *_rows("replicas are on one machine, behind one server: start a server on each machine, and a load balancer before "
-           "them", data_parallel_rank=_Row((0,)), data_parallel_start_rank=_Row((0,)),
+           "them", data_parallel_rank=_none("int"), data_parallel_start_rank=_Row((0,)),
            data_parallel_hybrid_lb=_OFF, data_parallel_external_lb=_OFF),
     *_rows("a request's cache is never cut", decode_context_parallel_size=_Row((1,)),
            prefill_context_parallel_size=_Row((1,)), dcp_size=_Row((1,))),
