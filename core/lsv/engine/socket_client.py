@@ -63,6 +63,10 @@ _LONGEST_PAUSE = 1.0
 """Seconds at most between attempts to reach an engine that runs."""
 
 
+def _never(_: LsvError) -> bool:
+    return False
+
+
 class SocketClient(OrderingClient):
     """Talks to the engine at ``address``, and to the one that its supervisor starts there in its place.
 
@@ -129,11 +133,14 @@ class SocketClient(OrderingClient):
     def stats(self) -> Stats:
         return self._stats
 
-    async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
+    async def generate(
+        self, request: RequestSpec, *, retried: Callable[[LsvError], bool] = _never
+    ) -> AsyncGenerator[Chunk, None]:
+        """See ``Client``. Where another engine is tried after an error, as ``retried`` says, nothing is reported."""
         self._check_ready()
         check_media_size(request, _MOST_MEDIA)
         stream = self._open(request, time.monotonic())
-        inbox = Inbox()
+        inbox, over = Inbox(), True
         try:
             async with shared_media(stream.submit) as submit:
                 self._submit(submit, inbox)
@@ -145,16 +152,18 @@ class SocketClient(OrderingClient):
                             self._send(finish)
                         if chunk is not None:
                             yield chunk
-        except LsvError:
+        except LsvError as error:
             stream.fail()
+            over = not retried(error)
             raise
         finally:
             self._unsubscribe(stream.submit.id, still_open=not stream.finished)
-            self._report(stream.request, *stream.records(time.monotonic()))
+            if over:
+                self._report(stream.request, *stream.records(time.monotonic()))
 
-    async def encode(self, request: RequestSpec) -> list[Vector]:
+    async def encode(self, request: RequestSpec, *, retried: Callable[[LsvError], bool] = _never) -> list[Vector]:
         self._check_ready()
-        submit = self._open_pooling(request)
+        submit, over = self._open_pooling(request), True
         inbox, began, answers = Inbox(), time.monotonic(), dict[int, Update]()
         vectors: dict[int, Vector] = {}
         try:
@@ -165,9 +174,13 @@ class SocketClient(OrderingClient):
                         answers[update.index] = update
                         vectors[update.index] = read_vector(update)
             return [vectors[index] for index in range(submit.spec.size)]
+        except LsvError as error:
+            over = not retried(error)
+            raise
         finally:
             self._unsubscribe(submit.id, still_open=len(answers) < submit.spec.size)
-            self._report_pooling(submit, answers, time.monotonic() - began)
+            if over:
+                self._report_pooling(submit, answers, time.monotonic() - began)
 
     async def close(self, *, drain: float = 0.0) -> None:
         """Leave the engine, which its supervisor stops; open requests get at most ``drain`` seconds to end."""

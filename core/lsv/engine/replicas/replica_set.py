@@ -17,7 +17,7 @@ from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.messages import Stats
 from lsv.engine.replicas.health import summarise
 from lsv.engine.replicas.prefixes import Chain, name_blocks
-from lsv.engine.replicas.replica import Replica
+from lsv.engine.replicas.replica import Replica, Visit
 from lsv.engine.replicas.router import Router
 from lsv.engine.replicas.totals import add_stats
 from lsv.engine.socket_client import SocketClient
@@ -135,14 +135,15 @@ class ReplicaSet:
         while True:
             replica = self._choose(request, chains, refused)
             with replica.visit(request, chains) as visit:
+                retried = partial(self._is_retried, visit, replica, refused)
                 try:
-                    async with aclosing(replica.client.generate(request)) as chunks:
+                    async with aclosing(replica.client.generate(request, retried=retried)) as chunks:
                         async for chunk in chunks:
                             visit.begin()
                             yield chunk
                     return
                 except LsvError as error:
-                    if visit.has_begun or not self._goes_on(error, replica, refused):
+                    if not retried(error):
                         raise
 
     async def encode(self, request: RequestSpec) -> list[Vector]:
@@ -150,11 +151,12 @@ class ReplicaSet:
         refused: set[Replica] = set()
         while True:
             replica = self._choose(request, chains, refused)
-            with replica.visit(request, chains):
+            with replica.visit(request, chains) as visit:
+                retried = partial(self._is_retried, visit, replica, refused)
                 try:
-                    return await replica.client.encode(request)
+                    return await replica.client.encode(request, retried=retried)
                 except LsvError as error:
-                    if not self._goes_on(error, replica, refused):
+                    if not retried(error):
                         raise
 
     def _read(self, request: RequestSpec) -> tuple[RequestSpec, tuple[Chain, ...]]:
@@ -182,9 +184,12 @@ class ReplicaSet:
         options = self.config.adapters
         return options is not None and resolve(options, adapter) is not None
 
-    def _goes_on(self, error: LsvError, replica: Replica, refused: set[Replica]) -> bool:
-        """Whether a request is to be tried elsewhere: ``replica`` has refused it, and not all others have, too."""
-        if isinstance(error, EngineDied) or not isinstance(error, Unavailable | Overloaded):
+    def _is_retried(self, visit: Visit, replica: Replica, refused: set[Replica], error: LsvError) -> bool:
+        """Whether a request is to be tried elsewhere: ``replica`` has refused it, and not all others have, too. To be
+        asked twice, by the client, which then does not report it as over.
+        """
+        refusal = isinstance(error, Unavailable | Overloaded) and not isinstance(error, EngineDied)
+        if visit.has_begun or not refusal:
             return False
         replica.note_refusal(error)
         refused.add(replica)

@@ -17,7 +17,9 @@ from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import EngineDied
 from lsv.request.adapter import Adapter
+from lsv.request.outputs import RequestRecord
 from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
@@ -108,6 +110,24 @@ async def test_what_takes_too_long_to_drain_is_cut(running: tuple[ReplicaSet, Su
     assert not {one.process.pid for one in supervisors.replicas} & set(before)
     assert {type(end) for end in await asyncio.gather(*asked, return_exceptions=True)} <= {EngineDied, int}
     assert await count(found, SHORT, "again") == 3
+
+
+async def test_a_request_that_is_tried_twice_is_reported_once(running: tuple[ReplicaSet, Supervisors]) -> None:
+    found, _ = running
+    records: list[RequestRecord] = []
+    found.on_finished(records.append)
+    other = SocketClient(found.config, found.addresses[0], found.tokenizer)
+    await other.start()
+    await other.ready()
+    still = asyncio.create_task(count(other, LONG, "others"))
+    await until(lambda: other.stats.running == 1)
+    draining = asyncio.create_task(other.drain())  # which the first hears of when it is refused
+    await asyncio.sleep(0)
+    assert [await count(found, SHORT, f"r{number}") for number in range(3)] == [3] * 3
+    assert [(one.request_id, one.finish) for one in records] == [(f"r{n}", FinishReason.LENGTH) for n in range(3)]
+    assert await still == 150
+    await draining
+    await other.close()
 
 
 async def test_a_client_hears_at_once_what_an_engine_has_done(running: tuple[ReplicaSet, Supervisors]) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 from lsv.config import AdapterOptions, Topology
-from lsv.engine.client import EngineStatus
+from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.messages import Stats
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.totals import add_stats
 from lsv.errors import BadRequest, EngineDied, ModelNotFound, Overloaded, Unavailable
 from lsv.request.adapter import Adapter
+from lsv.request.outputs import Chunk
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
@@ -43,6 +44,12 @@ class FakeReplica(FakeClient):
         self.drained = 0.0
 
     async def start(self) -> None: ...
+
+    def generate(self, request: RequestSpec, **_: Any) -> AsyncGenerator[Chunk, None]:
+        return super().generate(request)
+
+    async def encode(self, request: RequestSpec, **_: Any) -> list[Vector]:
+        return await super().encode(request)
 
     def watch(self, callback: Callable[[], None]) -> None:
         self.watchers.append(callback)
