@@ -8,16 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError, EngineDied, StartError
+from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.testing.tiny import tiny
+from lsv.worker.nodes import member
 from lsv.worker.nodes.door import Door
 from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
 
@@ -159,6 +161,32 @@ def test_whatever_else_answers_is_not_told_anything() -> None:
         here.setblocking(False)
         with pytest.raises(BlockingIOError):
             here.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "runs"),
+    [
+        ([EngineDied("gone"), StartError("no word from node 2"), None], 3),
+        ([StartError("no word from node 2"), None], 1),
+    ],
+)
+def test_a_machine_whose_engine_ran_once_waits_with_it(
+    monkeypatch: pytest.MonkeyPatch, ends: list[LsvError | None], runs: int
+) -> None:
+    """The engine's own supervisor tries again after an error at the start, too, if it ran before."""
+    left = list(ends)
+
+    def serve_once(*_: object) -> None:
+        if (error := left.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(member, "_serve_once", serve_once)
+    monkeypatch.setattr(member, "load_platform", lambda *_, **__: SimpleNamespace(environment=lambda _: {}))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    config: Any = SimpleNamespace(nodes=object(), platform="cpu", emulate=False, options={})
+    with nullcontext() if runs > 1 else pytest.raises(StartError):
+        member.serve_node(config, None, lambda _: 0.0)  # type: ignore[arg-type]
+    assert len(ends) - len(left) == runs
 
 
 @pytest.fixture

@@ -43,17 +43,19 @@ def serve_node(config: EngineConfig, catalog: Catalog, delay: Delay) -> None:
     """Run this machine's ranks until the engine has ended as it was told to.
 
     Raises what the engine has ended with, ``StartError`` where it can't be joined, ``EngineDied`` when it is gone;
-    after the latter it is joined anew while ``delay`` allows.
+    after the latter it is joined anew while ``delay`` allows, though it may then wait in vain for another machine.
     """
     nodes = config.nodes
     assert nodes is not None, "a machine of several"
     export(load_platform(config.platform, catalog, emulate=config.emulate).environment(config.options))
     signal.signal(signal.SIGTERM, _interrupt)
+    has_run = False
     while True:
         try:
             return _serve_once(config, nodes)
-        except EngineDied as cause:
-            wait = delay(time.monotonic())
+        except (EngineDied, StartError) as cause:
+            has_run |= isinstance(cause, EngineDied)
+            wait = delay(time.monotonic()) if has_run else None
             if wait is None:
                 raise
             log.error("%s; joining again", cause.message)
