@@ -32,5 +32,5 @@ class RankActor:
         logging.basicConfig(level=logging.INFO)
         end = socket.create_connection((host, port), _HELLO_SECONDS)
         prepare(end)
-        introduce(end, key, rank, _HELLO_SECONDS)
+        introduce(end, key, rank)
         return answer(end)

@@ -136,7 +136,7 @@ def test_both_sides_show_that_they_have_the_key(keys: tuple[bytes, bytes]) -> No
 
     def listen() -> None:
         try:
-            admitted.append(admit(here, keys[0], 10.0))
+            admitted.append(admit(here, keys[0]))
         except OtherKey as error:
             admitted.append(error)
 
@@ -144,10 +144,10 @@ def test_both_sides_show_that_they_have_the_key(keys: tuple[bytes, bytes]) -> No
     with here, there:
         listener.start()
         if keys[0] == keys[1]:
-            introduce(there, keys[1], 7, 10.0)
+            introduce(there, keys[1], 7)
         else:
             with pytest.raises(OtherKey):
-                introduce(there, keys[1], JOINING, 10.0)
+                introduce(there, keys[1], JOINING)
         listener.join(10)
     assert admitted == [7] if keys[0] == keys[1] else isinstance(admitted[0], OtherKey)
 
@@ -157,7 +157,7 @@ def test_whatever_else_answers_is_not_told_anything() -> None:
     with here, there:
         here.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         with pytest.raises(OtherProtocol):
-            introduce(there, b"key", JOINING, 10.0)
+            introduce(there, b"key", JOINING)
         here.setblocking(False)
         with pytest.raises(BlockingIOError):
             here.recv(1)
@@ -208,7 +208,7 @@ def test_the_silent_keep_nobody_waiting(door: Door) -> None:
     silent = [socket.create_connection((door.host, door.port)) for _ in range(8)]
     began = time.monotonic()
     with socket.create_connection((door.host, door.port)) as end:
-        introduce(end, b"key", 7, 10.0)
+        introduce(end, b"key", 7)
     assert wait_at(door) == 7
     assert time.monotonic() - began < 2.0, "one after the other, the silent would have taken 16 s"
     for one in silent:
@@ -228,13 +228,15 @@ def test_one_byte_at_a_time_is_too_slow() -> None:
 
     with here, there:
         Thread(target=drip, daemon=True).start()
+        here.settimeout(0.2)
         with pytest.raises(TimeoutError):
-            admit(here, b"key", 0.2)
+            admit(here, b"key")
+        assert here.gettimeout() == 0.2
 
 
 def test_a_closed_door_lets_nobody_in(door: Door) -> None:
     with socket.create_connection((door.host, door.port)) as end:
-        introduce(end, b"key", 7, 10.0)
+        introduce(end, b"key", 7)
         door.close()
         end.settimeout(5)
         assert end.recv(1) == b"", "who was not asked for is sent away"

@@ -73,8 +73,9 @@ class Door:
     def _greet(self, end: socket.socket, address: str) -> None:
         purpose: int | None = None
         try:
+            end.settimeout(_STRANGER_SECONDS)
             prepare(end)
-            purpose = admit(end, self._key, _STRANGER_SECONDS)
+            purpose = admit(end, self._key)
         except OtherKey:
             end.close()
         except OSError:

@@ -138,7 +138,7 @@ class Gathering:
             self._turn_away(guest.address, "has another LSV_CLUSTER_KEY")
         elif guest.purpose == JOINING:
             self._join(Member(guest.end, guest.address))
-        elif guest.purpose in self._ranks:
+        elif guest.purpose in self._ranks or guest.purpose >= self._config.topology.ranks:
             guest.end.close()
         else:
             self._ranks[guest.purpose] = guest.end

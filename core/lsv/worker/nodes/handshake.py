@@ -31,12 +31,12 @@ class OtherProtocol(Exception):
     """What is there is something else."""
 
 
-def admit(end: socket.socket, key: bytes, seconds: float) -> int:
-    """What whoever has connected wants, once it has shown within so many seconds that it has the key.
+def admit(end: socket.socket, key: bytes) -> int:
+    """What whoever has connected wants, once it has shown within the socket's timeout that it has the key.
 
     Raises ``OtherKey`` for one that has not, ``OSError`` for one that has gone or is too slow.
     """
-    ends = time.monotonic() + seconds
+    ends = _deadline(end)
     mine = secrets.token_bytes(_NONCE)
     end.sendall(GREETING + mine)
     said = _read(end, _NONCE + _PURPOSE + _PROOF, ends)
@@ -48,9 +48,9 @@ def admit(end: socket.socket, key: bytes, seconds: float) -> int:
     return int.from_bytes(claimed[_NONCE:], "big")
 
 
-def introduce(end: socket.socket, key: bytes, purpose: int, seconds: float) -> None:
+def introduce(end: socket.socket, key: bytes, purpose: int) -> None:
     """The other side of ``admit``. Raises ``OtherKey``, ``OtherProtocol``, and ``OSError`` where nobody answers."""
-    ends = time.monotonic() + seconds
+    ends = _deadline(end)
     if _read(end, len(GREETING), ends) != GREETING:
         raise OtherProtocol
     theirs = _read(end, _NONCE, ends)
@@ -64,15 +64,24 @@ def _prove(key: bytes, side: bytes, nonce: bytes, claimed: bytes) -> bytes:
     return hmac.digest(key, side + nonce + claimed, "sha256")
 
 
-def _read(end: socket.socket, count: int, ends: float) -> bytes:
-    """Raises ``TimeoutError`` at ``ends``, however little by little it comes."""
-    found = b""
-    while len(found) < count:
-        end.settimeout(max(1e-3, ends - time.monotonic()))
-        more = end.recv(count - len(found))
-        if not more:
-            raise ConnectionResetError("the other end has closed the connection")
-        if time.monotonic() > ends:
-            raise TimeoutError("the other end is too slow")
-        found += more
+def _deadline(end: socket.socket) -> float | None:
+    """The timeout is for all that is said: by itself a socket has it anew for each byte that comes."""
+    seconds = end.gettimeout()
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _read(end: socket.socket, count: int, ends: float | None) -> bytes:
+    found, seconds = b"", end.gettimeout()
+    try:
+        while len(found) < count:
+            if ends is not None:
+                end.settimeout(max(1e-3, ends - time.monotonic()))
+            more = end.recv(count - len(found))
+            if not more:
+                raise ConnectionResetError("the other end has closed the connection")
+            if ends is not None and time.monotonic() > ends:
+                raise TimeoutError("the other end is too slow")
+            found += more
+    finally:
+        end.settimeout(seconds)
     return found

@@ -128,7 +128,7 @@ def _reach(nodes: Nodes, key: bytes, purpose: int) -> socket.socket:
             end = socket.create_connection((nodes.address, nodes.port), _GREETING_SECONDS)
             try:
                 prepare(end)
-                introduce(end, key, purpose, _GREETING_SECONDS)
+                introduce(end, key, purpose)
             except BaseException:
                 end.close()
                 raise
