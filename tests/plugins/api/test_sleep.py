@@ -33,7 +33,7 @@ async def test_sleep_and_wake_up(start):
 
 async def test_a_level_is_a_number(start):
     site = await start()
-    for level in ("two", "-1", "1.5"):
+    for level in ("two", "-1", "1.5", "1" * 5000):
         reply = await site.http.post(f"/sleep?level={level}")
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "level")
     assert site.engine.orders == []

@@ -215,7 +215,7 @@ class ReplicaSet:
             loaded.append((client, before))
 
         async def take_back(client: SocketClient, before: str | None) -> None:
-            if before in (None, path):  # what was there before is not to be had any more
+            if before is None or before == path:  # what was there before is not to be had any more
                 await client.unload_adapter(name)
             else:
                 await client.load_adapter(name, before, replace=True)

@@ -16,8 +16,8 @@ async def sleep(exchange: Exchange) -> HTTPResponse:
     await exchange.no_body()
     given = exchange.request.args
     level = given.get("level", "1")
-    if not level.isdecimal():
-        raise BadRequest(f"level must be a number, got {level!r}", param="level")
+    if not level.isdecimal() or len(level) > 1:
+        raise BadRequest(f"level must be 1 or 2, got {level[:20]!r}", param="level")
     for client in clients(exchange):
         await client.sleep(int(level), given.get("mode", "abort"))
     return empty(200)
