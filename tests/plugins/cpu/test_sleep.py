@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,5 +158,22 @@ def test_a_checkpoint_that_is_gone_does_not_wake_up(base: Path, open_llm: Callab
         llm.wake_up()
     assert llm.is_sleeping
     kept.rename(weights)
+    llm.wake_up()
+    assert tokens(llm) == expected
+
+
+def test_kept_blocks_are_not_of_other_weights(base: Path, open_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    """What files hold of the KV cache was computed with the weights that were there at the start."""
+    copy = Path(shutil.copytree(base, tmp_path / "copy"))
+    llm = open_llm(copy, kv_offload_path=str(tmp_path / "kv"))
+    expected = tokens(llm)
+    llm.sleep(2)
+    weights = copy / "model.safetensors"
+    content, about = weights.read_bytes(), weights.stat()
+    weights.write_bytes(content[:-4096] + bytes(4096))
+    with pytest.raises(CheckpointError, match="has changed since the engine was started"):
+        llm.wake_up()
+    weights.write_bytes(content)
+    os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
     llm.wake_up()
     assert tokens(llm) == expected

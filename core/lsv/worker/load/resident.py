@@ -12,10 +12,11 @@ import torch
 from lsv.adapters.store import Served
 from lsv.config import EngineConfig
 from lsv.engine.executor import ReportProgress
-from lsv.errors import Unavailable
+from lsv.errors import CheckpointError, Unavailable
 from lsv.pipeline.stage import Stage
 from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
+from lsv.transports.making import identify
 from lsv.worker.load.loaded import Loaded, load
 from lsv.worker.load.parked import ParkedWeights
 
@@ -40,6 +41,7 @@ class ResidentModel:
         self._has_cache = False
         self._parked: ParkedWeights | None = None
         self._adapters: Served | None = None
+        self._kept_for = ""
         self._frozen = False
 
     @property
@@ -64,6 +66,7 @@ class ResidentModel:
 
     def load(self, report: ReportProgress) -> Loaded:
         """Read the weights and allocate the cache. Raises ``StartError``."""
+        self._kept_for = self._identify()
         self._loaded = self._load(report)
         self._config = msgspec.structs.replace(self._config, num_blocks=self._loaded.fit.num_blocks)
         self._allocate()
@@ -115,11 +118,21 @@ class ResidentModel:
             self._parked.restore()
             self._parked = None
         elif self._loaded is None:
+            if self._identify() != self._kept_for:
+                raise CheckpointError(
+                    f"{self._config.model} has changed since the engine was started, and what is kept outside of it of "
+                    "the KV cache is of the weights before: start the engine again"
+                )
             self._loaded = self._load(lambda *_: None)
             if self._loaded.adapters is not None and self._adapters is not None:
                 self._loaded.adapters.serve(self._adapters)
             if self._frozen:
                 gc.freeze()
+
+    def _identify(self) -> str:
+        """What the weights are called by a transport, if there is one: what it keeps outlives them."""
+        offload = self._config.offload
+        return "" if offload is None or offload.transport is None else identify(self._config)
 
     def _allocate(self) -> None:
         """The cache's size is known from the first time on, also while the weights sleep."""
