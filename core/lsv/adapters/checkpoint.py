@@ -72,15 +72,22 @@ def _read(path: Path, source: CheckpointSource) -> dict[str, dict[str, torch.Ten
     """
     found: dict[str, dict[str, torch.Tensor]] = {}
     others: list[str] = []
+
+    def keep(module: str, kind: str, tensor: torch.Tensor) -> None:
+        tensors = found.setdefault(module, {})
+        if kind in tensors:
+            raise CheckpointError(f"{path} has the {kind} of {module} twice, under different names")
+        tensors[kind] = tensor
+
     for name, info in source.tensors().items():
         low, copy = _LOW.fullmatch(name), _COPY.fullmatch(name)
         if low is not None:
             axes = 1 if low["kind"] == "lora_magnitude_vector" else 2
-            found.setdefault(low["module"], {})[low["kind"]] = _take(path, source, name, info, axes)
+            keep(low["module"], low["kind"], _take(path, source, name, info, axes))
         elif copy is not None and copy["kind"]:
-            found.setdefault(copy["module"], {})["base"] = torch.empty(info.shape, device="meta")
+            keep(copy["module"], "base", torch.empty(info.shape, device="meta"))
         elif copy is not None and len(info.shape) == 2:
-            found.setdefault(copy["module"], {})["copy"] = _take(path, source, name, info, 2)
+            keep(copy["module"], "copy", _take(path, source, name, info, 2))
         else:
             others.append(name)
     if others:

@@ -39,26 +39,30 @@ class _Sums(NamedTuple):
     bias: torch.Tensor
 
 
-def find_rescaling(held: Held | None, communicator: Communicator | None, device: torch.device) -> Rescaling | None:
-    """What brings the layers' outputs to an adapter's magnitudes.
+def agree(fine: bool, communicator: Communicator | None, device: torch.device) -> bool:
+    """Whether all ranks of a group, which must ask together, say that they are ``fine``."""
+    if communicator is None:
+        return fine
+    return int(communicator.all_reduce(torch.full((1,), float(fine), device=device))) == communicator.group.size
 
-    All ranks of a group must ask together. ``held`` None says that this rank has nothing to ask for; then none gets
-    anything. Raises ``CheckpointError`` for a layer whose format does not tell its weights.
+
+def find_rescaling(held: Held, communicator: Communicator | None, device: torch.device) -> Rescaling | None:
+    """What brings the layers' outputs to an adapter's magnitudes; None where another rank can't tell its own.
+
+    All ranks of a group must ask together. Raises ``CheckpointError`` for a layer whose format does not tell its
+    weights.
     """
     sums: dict[AdapterSlots, _Sums] = {}
     error: CheckpointError | None = None
-    shares = list(_with_magnitudes(held or {}))
+    shares = list(_with_magnitudes(held))
     try:
         sums = {slots: _measure(slots, share) for slots, share in shares}
     except CheckpointError as found:
         error = found
-    fine = held is not None and error is None
-    if communicator is not None:
-        ready = communicator.all_reduce(torch.full((1,), float(fine), device=device))
-        fine = int(ready) == communicator.group.size
+    fine = agree(error is None, communicator, device)
     if error is not None:
         raise error
-    if not fine or held is None:
+    if not fine:
         return None
     if communicator is not None:
         sums = _add_up(sums, communicator)

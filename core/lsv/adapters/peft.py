@@ -9,19 +9,22 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv.errors import BadRequest, CheckpointError, LsvError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """The files that hold an adapter's weights; the first that is there counts."""
 _NAME = re.compile(r"[\w.\-:/@]{1,200}")
 _PIECE = 1 << 20
+_LARGEST = 1 << 31
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 _HARMLESS = frozenset(
     ("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "r",
@@ -44,7 +47,7 @@ _REFUSED: Mapping[str, str] = {
     "arrow_config": "routed adapters are not served",
 }
 """Keys that change what an adapter computes and are not honoured, with the reason."""
-_ALTERS_BASE = ("pissa", "olora", "loftq", "corda")
+_ALTERS_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 """Values of ``init_lora_weights`` that begin so have taken something out of the base model's weights."""
 
 
@@ -86,7 +89,7 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _pattern(self, module: str) -> str:
         """The key of ``ranks`` and ``alphas`` that means a module; PEFT takes the first of both that does."""
         keys = (*self.ranks, *self.alphas)
-        return next((key for key in keys if re.match(rf"(.*\.)?({key})$", module)), module)
+        return next((key for key in keys if re.match(_ending(key), module)), module)
 
 
 def read_config(folder: Path) -> PeftConfig:
@@ -130,9 +133,26 @@ def digest(folder: Path) -> bytes:
     return found.digest()
 
 
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Raises ``CheckpointError`` in the place of whatever else goes wrong: files may hold anything, and a server that
+    reads them must not end.
+    """
+    try:
+        yield
+    except LsvError:
+        raise
+    except Exception as cause:
+        raise CheckpointError(f"{folder}: the adapter can't be read: {type(cause).__name__}: {cause}") from cause
+
+
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Raises ``BadRequest`` for what is no name of a model."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise BadRequest(
             f"an adapter's name is up to 200 letters, digits and ._-:/@, got {name!r:.100}", param="lora_name"
         )
@@ -167,7 +187,7 @@ def _refuse(path: Path, found: Mapping[str, Any]) -> None:
 
 def _names(path: Path, found: Mapping[str, Any], key: str) -> tuple[str, ...]:
     names = found.get(key) or ()
-    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         raise CheckpointError(f"{path}: {key} must be a list of names, got {names!r:.100}")
     return tuple(names)
 
@@ -187,14 +207,16 @@ def _targets(path: Path, config: Mapping[str, Any]) -> str | tuple[str, ...]:
 def _take(path: Path, found: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     value = found.get(key, default)
     if not _is(kind, value):
-        raise CheckpointError(f"{path}: {key} must be a number, got {value!r:.100}")
+        raise CheckpointError(f"{path}: {key} must be {_KINDS[kind]}, got {value!r:.100}")
     return kind(value)
 
 
 def _is(kind: type, value: Any) -> bool:
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
-    return isinstance(value, int) or (kind is float and isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST
+    return kind is float and isinstance(value, float) and math.isfinite(value)
 
 
 def _pattern(path: Path, found: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
@@ -202,12 +224,17 @@ def _pattern(path: Path, found: Mapping[str, Any], key: str, kind: type) -> dict
     if not isinstance(patterns, dict) or not all(_is(kind, value) for value in patterns.values()):
         raise CheckpointError(f"{path}: {key} must map names to numbers, got {patterns!r:.100}")
     for pattern in patterns:
-        _check_pattern(path, key, pattern)
+        _check_pattern(path, key, _ending(pattern))
     return {name: kind(value) for name, value in patterns.items()}
+
+
+def _ending(pattern: str) -> str:
+    """What matches the names of modules that end with a match of ``pattern``, at a dot."""
+    return rf"(.*\.)?({pattern})$"
 
 
 def _check_pattern(path: Path, key: str, pattern: str) -> None:
     try:
         re.compile(pattern)
-    except re.error as cause:
+    except (re.error, OverflowError, RecursionError) as cause:
         raise CheckpointError(f"{path}: {key} {pattern!r:.100} is not a regular expression: {cause}") from cause

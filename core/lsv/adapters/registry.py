@@ -52,6 +52,8 @@ class AdapterRegistry:
         self._control, self._in_use = control, in_use
         self._adapters: dict[str, Adapter] = {}
         self._loading: deque[_Loading] = deque()
+        self._retired: list[Adapter] = []
+        """Those without a name, which workers hold for the requests that have begun."""
         self._reader = ThreadPoolExecutor(1, "adapters")
         self._count = 0
 
@@ -98,17 +100,23 @@ class AdapterRegistry:
         if self._options is None:
             raise BadRequest("adapters are not enabled: start with --enable-lora", param="lora_name")
         peft.check_name(name)
-        names = (*self._served, *(one.name for one in self._loading), *(() if replace else self._adapters))
-        if name in names:
+        if name in self._served:
+            raise BadRequest(f"the name {name} is taken: it is the model's; choose another", param="lora_name")
+        if any(one.name == name for one in self._loading):
+            raise BadRequest(f"the name {name} is taken: its adapter is being read; try again later", param="lora_name")
+        if name in self._adapters and not replace:
             raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")
         self._loading.append(_Loading(name, path, [then], self._reader.submit(_look_at, Path(path))))
 
     @property
-    def loading(self) -> bool:
-        return bool(self._loading)
+    def busy(self) -> bool:
+        """Whether there is something for ``advance`` to do, now or soon."""
+        return bool(self._loading or self._retired)
 
     def advance(self) -> None:
-        """Go on with the adapter that is being read, if it is time to ask for it."""
+        """Go on with the adapter that is being read, if it is time to ask for it; have workers forget old ones."""
+        if self._retired:
+            self._drop_unused()
         if not self._loading:
             return
         head, now = self._loading[0], time.monotonic()
@@ -118,7 +126,9 @@ class AdapterRegistry:
             if head.adapter is None:
                 self._count += 1
                 head.adapter = Adapter(self._count, head.name, head.path, head.digest.result())
-            self._control("load_adapter", {"id": head.adapter.id, "path": head.path})
+            self._control(
+                "load_adapter", {"id": head.adapter.id, "path": head.path, "digest": head.adapter.digest.hex()}
+            )
         except NotYet:
             head.again = now + max(_AGAIN, (now - head.began) / 4)
         except CheckpointError as error:
@@ -128,11 +138,19 @@ class AdapterRegistry:
         except LsvError as error:
             self._end(error)
         else:
-            if self._adapters.pop(head.name, None) is not None:
-                log.info("adapter %s is replaced", head.name)
+            replaced = self._adapters.pop(head.name, None)
             self._adapters[head.name] = head.adapter
             log.info("adapter %s loaded from %s", head.name, head.path)
             self._end(None)
+            if replaced is not None:
+                log.info("adapter %s is replaced", head.name)
+                self._retire(replaced)
+
+    def interrupt(self, error: LsvError) -> None:
+        """The workers are about to sleep: what is being read is not loaded, because of ``error``."""
+        while self._loading:
+            self._end(error)
+        self._drop_unused()
 
     def carry_out(self, order: str, arguments: Mapping[str, str], then: Callable[[ErrorRecord | None], None]) -> None:
         """``load_adapter`` or ``unload_adapter``; ``then`` is told once that is done, with why if it was refused."""
@@ -155,9 +173,21 @@ class AdapterRegistry:
         adapter = self._adapters.pop(name, None)
         if adapter is None:
             raise ModelNotFound(f"there is no adapter {name}", param="lora_name")
-        if adapter not in self._in_use():
-            self._control("drop_adapter", {"id": adapter.id})
+        self._retire(adapter)
         log.info("adapter %s unloaded", name)
+
+    def _retire(self, adapter: Adapter) -> None:
+        """Nobody can ask for an adapter any more."""
+        self._retired.append(adapter)
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Have workers forget what no request uses any more that has begun."""
+        used = self._in_use()
+        unused = [adapter for adapter in self._retired if adapter not in used]
+        self._retired = [adapter for adapter in self._retired if adapter in used]
+        for adapter in unused:
+            self._control("drop_adapter", {"id": adapter.id})
 
     def _start(self, begin: Callable[[Then], None], then: Then | None) -> Adapter | None:
         """Begin something that tells of an adapter. Without ``then``, wait for that and raise what refuses it."""
@@ -183,7 +213,7 @@ class AdapterRegistry:
 
 def resolve(options: AdapterOptions, name: str) -> str | None:
     """The folder of an adapter that is served by its name without being listed, if there is one of that name."""
-    if options.folder is None or name != Path(name).name or name.startswith("."):
+    if options.folder is None or not peft.is_name(name) or name != Path(name).name or name.startswith("."):
         return None
     path = Path(options.folder) / name
     return str(path) if (path / peft.CONFIG).is_file() else None
@@ -191,5 +221,6 @@ def resolve(options: AdapterOptions, name: str) -> str | None:
 
 def _look_at(folder: Path) -> bytes:
     """The hash of an adapter's files. Raises ``CheckpointError`` for what is not served, by its configuration alone."""
-    peft.read_config(folder)
-    return peft.digest(folder)
+    with peft.reading(folder):
+        peft.read_config(folder)
+        return peft.digest(folder)

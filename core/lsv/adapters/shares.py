@@ -9,6 +9,7 @@ import torch
 
 from lsv.adapters.checkpoint import Pair
 from lsv.errors import CheckpointError
+from lsv.weights.finite import check_finite
 from lsv.weights.quantizer import LinearLayer
 
 
@@ -31,6 +32,12 @@ def parts_of(layer: LinearLayer) -> Iterator[tuple[int, int, int]]:
     for name, width in zip(layer.part_names, layer.outputs, strict=True):
         yield sources.index(name), start, start + width
         start += width
+
+
+def check_scaled(name: str, pair: Pair, dtype: torch.dtype) -> None:
+    """Raises ``CheckpointError`` for matrices that ``dtype`` can't hold, once they are scaled."""
+    check_finite(f"the lora_A of {name}", pair.a, dtype)
+    check_finite(f"the lora_B of {name}, scaled,", pair.b, dtype)
 
 
 def cut_share(layer: LinearLayer, pairs: Mapping[str, Pair], dtype: torch.dtype) -> Share:
@@ -56,6 +63,7 @@ def cut_share(layer: LinearLayer, pairs: Mapping[str, Pair], dtype: torch.dtype)
                 f"{name} takes {inputs} features and gives {outputs}, and the adapter's lora_A is "
                 f"{list(pair.a.shape)}, its lora_B {list(pair.b.shape)}: it is for another model"
             )
+        check_scaled(name, pair, dtype)
         a[source, : len(pair.a)] = pair.a[:, start:stop]
         b[: len(pair.a), first:last] = torch.cat([pair.b[low:high] for low, high in spans]).T
         if pair.magnitude is not None:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+from lsv.adapters import peft
 from lsv.adapters.checkpoint import Pair, read_adapter
-from lsv.adapters.magnitudes import Held, Rescaling, find_rescaling, has_magnitudes
+from lsv.adapters.magnitudes import Held, Rescaling, agree, find_rescaling, has_magnitudes
 from lsv.adapters.slots import AdapterSlots, Slots
 from lsv.config import AdapterOptions
 from lsv.errors import CheckpointError, LsvError, NotYet
@@ -27,13 +28,22 @@ _SOON = 0.005
 
 
 _HOST = torch.device("cpu")
+_ELSEWHERE = "another rank can't serve the adapter: its log says why"
+
+
+class Source(NamedTuple):
+    """Where an adapter is read from."""
+
+    folder: Path
+    digest: str
+    """The hash of its files, in hexadecimal digits: answers and cached prefixes are those of these files alone."""
 
 
 class Served(NamedTuple):
     """What a store serves, without the matrices: these are in the files."""
 
-    paths: Mapping[int, Path]
-    """The folders of adapters by their numbers."""
+    sources: Mapping[int, Source]
+    """Those of adapters by their numbers."""
     slots: Mapping[int, int]
     """Which of them is in which slot."""
     rescaling: frozenset[int] = frozenset()
@@ -58,7 +68,7 @@ class AdapterStore:
         self._model, self._places, self._options = model, places, options
         self._communicator, self._device = communicator, device
         self._layers = tuple(dict.fromkeys(places.values()))
-        self._paths: dict[int, Path] = {}
+        self._sources: dict[int, Source] = {}
         self._held: OrderedDict[int, Held] = OrderedDict()  # the least recently used first
         self._reader = ThreadPoolExecutor(1, "adapters")
         self._reading: dict[int, Future[Held]] = {}
@@ -67,14 +77,17 @@ class AdapterStore:
         self.faults: dict[int, str] = {}
         """By slot, why the adapter that was to enter it could not be read."""
 
-    def load(self, id: int, path: str) -> None:
-        """Read an adapter, which has a number of its own, beside whatever else is done.
+    def load(self, id: int, path: str, digest: str) -> None:
+        """Read an adapter, which has a number of its own, beside whatever else is done; ``digest`` as in ``Source``.
 
-        Raises ``NotYet`` until it is there: to be called again then. Raises ``CheckpointError`` for one that does not
-        fit.
+        Raises ``NotYet`` until it is there: to be called again then, as long as any rank says so. Raises
+        ``CheckpointError`` for one that does not fit, or is another one than it was.
         """
+        if id in self._sources:  # another rank takes longer
+            return
+        source = Source(Path(path), digest)
         if id not in self._reading:
-            self._reading[id] = self._reader.submit(self._read, Path(path))
+            self._reading[id] = self._reader.submit(self._read, source)
         try:
             held = self._reading[id].result(_SOON)
         except TimeoutError:
@@ -83,32 +96,35 @@ class AdapterStore:
             del self._reading[id]
             raise
         del self._reading[id]
-        self._paths[id] = Path(path)
+        self._sources[id] = source
         if has_magnitudes(held):
             self._rescaling[id] = None
         self._hold(id, held)
 
     def drop(self, id: int) -> None:
         """Forget an adapter; what is in a slot stays there until another one enters it."""
-        self._paths.pop(id, None)
-        self._held.pop(id, None)
-        self._reading.pop(id, None)
-        self._rescaling.pop(id, None)
+        for kept in (self._sources, self._held, self._reading, self._rescaling):
+            kept.pop(id, None)
+        self._entered = {slot: entered for slot, entered in self._entered.items() if entered != id}
 
     def enter(self, slot: int, id: int) -> None:
-        """Fill a slot with an adapter that was loaded. What is wrong with it is kept in ``faults``."""
+        """Fill a slot with an adapter that was loaded. What is wrong with it is kept in ``faults``, on every rank."""
         self.faults.pop(slot, None)
         self._entered[slot] = id
-        held: Held | None = None
-        try:
-            held = self._take(id)
-        except LsvError as error:
-            self._fail(slot, id, error)
-        rescaling: Rescaling | None = {}
-        if id in self._rescaling:
-            rescaling = self._rescale(slot, id, held)
+        held, rescaling = self._take(slot, id), None
+        if held is not None:
+            rescaling = self._rescale(slot, id, held) if id in self._rescaling else {}
         if held is None or rescaling is None:
             held, rescaling = {}, {}
+        try:
+            self._fill(slot, held, rescaling)
+        except torch.OutOfMemoryError as cause:
+            if self._communicator is not None:  # the other ranks go on with theirs
+                raise
+            self._fill(slot, {}, {})
+            self._fail(slot, id, f"the device has no memory for it ({cause}): lower --gpu-memory-utilization")
+
+    def _fill(self, slot: int, held: Held, rescaling: Rescaling) -> None:
         for layer in self._layers:
             if isinstance(layer, AdapterSlots):
                 layer.fill(slot, held.get(layer), rescaling.get(layer))
@@ -118,38 +134,43 @@ class AdapterStore:
     @property
     def served(self) -> Served:
         """What is served, so that another store can serve it."""
-        return Served(dict(self._paths), dict(self._entered), frozenset(self._rescaling))
+        return Served(dict(self._sources), dict(self._entered), frozenset(self._rescaling))
 
     def serve(self, served: Served) -> None:
         """Serve what a store before this one did, for the model that took the place of that one's."""
-        self._paths |= served.paths
+        self._sources |= served.sources
         self._rescaling |= dict.fromkeys(served.rescaling)
         for slot, id in served.slots.items():
             self.enter(slot, id)
 
-    def _rescale(self, slot: int, id: int, held: Held | None) -> Rescaling | None:
+    def _rescale(self, slot: int, id: int, held: Held) -> Rescaling | None:
         """How an adapter rescales what layers give, found when it first enters a slot. None where it can't."""
         found = self._rescaling[id]
         if found is None:
             try:
-                found = find_rescaling(held, self._communicator, self._device)
+                found = self._rescaling[id] = find_rescaling(held, self._communicator, self._device)
             except LsvError as error:
-                self._fail(slot, id, error)
+                self._fail(slot, id, error.message)
             else:
-                if found is None and slot not in self.faults:
-                    self.faults[slot] = f"another rank can't read the adapter {self._paths[id]}"
-            self._rescaling[id] = found
+                if found is None:
+                    self._fail(slot, id, _ELSEWHERE)
         return found
 
-    def _fail(self, slot: int, id: int, error: LsvError) -> None:
-        log.error("adapter %s can't be served: %s", self._paths.get(id), error.message)
-        self.faults[slot] = error.message
+    def _fail(self, slot: int, id: int, why: str) -> None:
+        log.error("adapter %s can't be served: %s", self._sources[id].folder, why)
+        self.faults[slot] = why
 
-    def _take(self, id: int) -> Held:
-        """An adapter's host copy, read now unless it was kept."""
+    def _take(self, slot: int, id: int) -> Held | None:
+        """An adapter's host copy, read now unless it was kept; None unless every rank has its own."""
         held = self._held.get(id)
-        if held is None:
-            held = self._read(self._paths[id])
+        try:
+            held = self._read(self._sources[id]) if held is None else held
+        except LsvError as error:
+            self._fail(slot, id, error.message)
+        fine = agree(held is not None, self._communicator, self._device)
+        if held is None or not fine:
+            self.faults.setdefault(slot, _ELSEWHERE)
+            return None
         self._hold(id, held)
         return held
 
@@ -160,8 +181,13 @@ class AdapterStore:
             self._held.popitem(last=False)
 
     @torch.inference_mode()
-    def _read(self, path: Path) -> Held:
-        return self._cut(path, read_adapter(path, self._options.max_rank))
+    def _read(self, source: Source) -> Held:
+        folder = source.folder
+        with peft.reading(folder):
+            held = self._cut(folder, read_adapter(folder, self._options.max_rank))
+            if peft.digest(folder) != bytes.fromhex(source.digest):
+                raise CheckpointError(f"the files of the adapter in {folder} have changed: load it again")
+        return held
 
     def _cut(self, path: Path, pairs: Mapping[str, Pair]) -> Held:
         """This rank's share of an adapter, by layer."""
@@ -172,8 +198,10 @@ class AdapterStore:
             layer = self._places.get(name)
             if layer is None:
                 strangers.append(module)
+            elif name in by_layer.setdefault(layer, {}):
+                raise CheckpointError(f"{path} has weights for {name} twice, also by the name {module}")
             else:
-                by_layer.setdefault(layer, {})[name] = pair
+                by_layer[layer][name] = pair
         if strangers:
             raise CheckpointError(f"{path}: {_refuse(strangers)}")
         try:

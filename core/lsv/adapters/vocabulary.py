@@ -15,6 +15,7 @@ from torch import nn
 
 from lsv.adapters.checkpoint import Pair
 from lsv.adapters.rows import in_tiles, with_one_more
+from lsv.adapters.shares import check_scaled
 from lsv.errors import CheckpointError
 from lsv.nn.embed import Embed, Head
 from lsv.nn.model import Model
@@ -47,6 +48,7 @@ class VocabularySlots(nn.Module):
         if pair.magnitude is not None:
             raise CheckpointError(f"{self.name}: use_dora is not served for embeddings and heads")
         self.check(pair)
+        check_scaled(self.name, pair, self.dtypes[0])
         for shape in (pair.base, None if pair.copy is None else tuple(pair.copy.shape)):
             if shape is not None and shape != (self.vocabulary, self.size):
                 raise self.differs(f"a copy of {list(shape)}", shape[0])

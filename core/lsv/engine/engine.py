@@ -20,7 +20,7 @@ from lsv.engine.orders.sleep import Sleep
 from lsv.engine.report import PreemptionLog, warn_of_itl
 from lsv.engine.scheduling import make_scheduler
 from lsv.engine.updates import OpenRequest, Owner, make_update
-from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded
+from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
@@ -95,7 +95,7 @@ class Engine(Generic[Owner]):
 
     @property
     def has_work(self) -> bool:
-        return self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.loading
+        return self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.busy
 
     @property
     def stats(self) -> Stats:
@@ -133,16 +133,16 @@ class Engine(Generic[Owner]):
         self.sleep.check_awake()
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
         group = self._make_group(self._submitted, message)
+        self._submitted += message.spec.width  # whatever becomes of it: who reads its adapter knows it by its number
         self._open_adapter(group)
         self._open_grammar(group)
         try:
-            searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
-            self._started.add(self._searches.open(group, message.stop_ids) if searched else group, group.arrival)
+            asked = self._searches.open(group, message.stop_ids) if group.spec.searched else group
+            self._started.add(asked, group.arrival)
         except LsvError as error:
             self._rejected += isinstance(error, Overloaded)
             self._close_group(group.id)
             raise
-        self._submitted += message.spec.width
         self._open[group.id] = OpenRequest(owner, message.id, group.size)
         self._ids[owner, message.id] = group.id
         log.debug("req=%s queued: %d prompt tokens", message.spec.request_id, len(message.spec.prompt.ids))
@@ -185,6 +185,7 @@ class Engine(Generic[Owner]):
     def _forget_cached(self) -> None:
         """The workers' cache and their embeddings of media are about to go; no request has any."""
         self._settle_all()
+        self.adapters.interrupt(Unavailable("the engine was put to sleep while the adapter was read"))
         self._started.forget_cached()
 
     def refuse_all(self, error: LsvError) -> None:
@@ -287,8 +288,7 @@ class Engine(Generic[Owner]):
                     self._publish(outcome, error)
 
         if group.spec.adapter:
-            searched = group.spec.sampling is not None and group.spec.sampling.use_beam_search
-            group.adapter = self.adapters.find(group.spec.adapter, None if searched else take)
+            group.adapter = self.adapters.find(group.spec.adapter, None if group.spec.searched else take)
             if group.adapter is None:
                 group.needs.add("adapter")
 

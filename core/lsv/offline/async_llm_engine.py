@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
-from lsv.engine.offline.arguments import list_adapters, refuse_adapters
+from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_adapters
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
 from lsv.engine.replicas.supervisors import Supervisors
@@ -53,6 +53,7 @@ class AsyncLLMEngine:
         media = MediaOptions.from_settings(settings)
         self._prompts = PromptReader(self._client.tokenizer, self.config, loaded.catalog, media)
         self._starting: asyncio.Task[None] | None = None
+        self._asked_adapters, self._loading = AskedAdapters(), asyncio.Lock()
         self._running: dict[str, asyncio.Event] = {}
         """What aborts each request."""
 
@@ -141,9 +142,10 @@ class AsyncLLMEngine:
         if adapter is None:
             return ""
         await self._ready()
-        held = next((one for one in self._client.adapters if one.name == adapter.name), None)
-        if held is None or held.path != adapter.path:
-            await self._client.load_adapter(adapter.name, adapter.path, replace=True)
+        async with self._loading:
+            if self._asked_adapters.is_new(adapter, self._client.adapters):
+                await self._client.load_adapter(adapter.name, adapter.path, replace=True)
+            self._asked_adapters.note(adapter)
         return adapter.name
 
     async def _ask(

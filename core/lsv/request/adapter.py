@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from lsv.errors import BadRequest
@@ -31,7 +33,7 @@ class LoRARequest(msgspec.Struct, frozen=True):
 
     lora_name: str
     lora_int_id: int
-    lora_path: str = ""
+    lora_path: str | Path = ""
     long_lora_max_len: int | None = None
     base_model_name: str | None = None
 
@@ -53,4 +55,4 @@ class LoRARequest(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return self.lora_path
+        return str(self.lora_path)

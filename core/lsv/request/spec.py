@@ -69,6 +69,11 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.thinking is not None or (self.sampling is not None and self.sampling.structured_outputs is not None)
 
     @property
+    def searched(self) -> bool:
+        """Whether its answers are found by a beam search."""
+        return self.sampling is not None and self.sampling.use_beam_search
+
+    @property
     def prompt(self) -> Prompt:
         """The prompt of a request that has only one; of several, the first."""
         return self.prompts[0]

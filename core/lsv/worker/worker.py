@@ -192,15 +192,15 @@ class Worker:
 
     @torch.inference_mode()
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        """Carry out an order: ``load_adapter`` with its ``id`` and ``path``, ``drop_adapter`` with its ``id``,
-        ``sleep`` with its ``level``, ``wake_up`` with its ``tags``.
+        """Carry out an order: ``load_adapter`` with its ``id``, ``path`` and ``digest``, ``drop_adapter`` with its
+        ``id``, ``sleep`` with its ``level``, ``wake_up`` with its ``tags``.
 
         Raises ``NotYet`` for an adapter that is still being read, ``CheckpointError`` for one that does not fit or a
         checkpoint that has changed; ``Unavailable`` where there is too little memory to wake up; ``ConfigError`` for an
         unknown order.
         """
         if order == "load_adapter":
-            self.adapters.load(int(arguments["id"] or 0), str(arguments["path"]))
+            self.adapters.load(int(arguments["id"] or 0), str(arguments["path"]), str(arguments["digest"]))
         elif order == "drop_adapter":
             self.adapters.drop(int(arguments["id"] or 0))
         elif order == "sleep":

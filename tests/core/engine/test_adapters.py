@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lsv.adapters import registry
+from lsv.adapters import peft, registry
 from lsv.config import AdapterOptions, OptionValue
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
-from lsv.errors import BadRequest, CheckpointError, ErrorRecord, NotYet
+from lsv.errors import BadRequest, CheckpointError, ErrorRecord, ModelNotFound, NotYet
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import AdapterRequests
@@ -137,3 +137,69 @@ def test_orders_are_answered_when_they_are_done(engine: Engine[str], executor: R
     assert told == [None, None]
     with pytest.raises(BadRequest, match=r"has no adapter_config\.json"):
         engine.adapters.load("y", str(folder))
+
+
+def test_a_refused_request_takes_nothing_from_the_next_one(engine: Engine[str], executor: ReadingExecutor) -> None:
+    too_long = make_spec((1,) * 300, SamplingParams(max_tokens=4), request_id="r0", adapter="one")
+    with pytest.raises(BadRequest, match="300 tokens"):
+        engine.submit("a", Submit(id=0, spec=too_long))
+    engine.submit("a", ask(1, "two"))
+    executor.there = CheckpointError("it is for another model")
+    while not executor.asked:
+        engine.step()
+    executor.there = True  # of the two it is the first that was refused
+    assert ended(engine)[1].finish is FinishReason.LENGTH
+    assert [adapter.name for adapter in engine.adapters.listed] == ["two"]
+
+
+def test_workers_forget_what_nobody_can_ask_for_any_more(
+    engine: Engine[str], executor: ReadingExecutor, folder: Path
+) -> None:
+    def drops() -> int:
+        return executor.asked.count("drop_adapter")
+
+    executor.there = True
+    engine.adapters.load("x", str(folder / "one"))
+    engine.adapters.load("x", str(folder / "two"), replace=True)
+    assert drops() == 1
+    engine.submit("a", ask(0, "x"))
+    engine.step()
+    engine.adapters.unload("x")
+    engine.step()
+    assert drops() == 1  # the request goes on
+    ended(engine)
+    assert drops() == 2
+
+
+def test_files_that_make_no_sense_end_their_requests_alone(
+    engine: Engine[str], executor: ReadingExecutor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> bytes:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(peft, "digest", fail)
+    executor.there = True
+    engine.submit("a", ask(0, "one"))
+    engine.submit("a", ask(1))
+    found = ended(engine)
+    assert found[0].error.message.endswith("the adapter can't be read: MemoryError: too large")
+    assert found[1].finish is FinishReason.LENGTH
+    with pytest.raises(ModelNotFound):
+        engine.submit("a", ask(2, "x" * 300))
+
+
+def test_what_is_read_while_the_engine_falls_asleep(
+    folder: Path, executor: ReadingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Engine[str] = Engine(
+        engine_config(adapters=AdapterOptions(host=4), sleep_mode=True), executor, Fcfs(), now=FakeClock()
+    )
+    engine.start(lambda *_: None)
+    told: list[ErrorRecord | None] = []
+    engine.adapters.carry_out("load_adapter", {"name": "x", "path": str(folder / "one")}, told.append)
+    executor.there = True
+    engine.sleep.sleep(1)
+    engine.step()
+    assert "put to sleep" in told.pop().message
+    assert "load_adapter" not in executor.asked
+    assert not engine.has_work

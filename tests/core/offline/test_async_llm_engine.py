@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from lsv import AsyncEngineArgs, AsyncLLMEngine, PoolingParams, SamplingParams
+import lsv_demo
+from lsv import AsyncEngineArgs, AsyncLLMEngine, LoRARequest, PoolingParams, SamplingParams
 from lsv.errors import BadRequest, EngineDied, LsvError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -19,7 +20,9 @@ async def last(outputs):
 
 @pytest.mark.row("F-080", "F-081", "F-082", "F-083", "F-084", "F-085", "F-087", "F-088", "F-089", "F-090")
 async def test_requests_of_a_script():
-    args = AsyncEngineArgs(model="lsv-demo", max_num_seqs=8, max_model_len=512, disable_log_requests=True)
+    args = AsyncEngineArgs(
+        model="lsv-demo", max_num_seqs=8, max_model_len=512, disable_log_requests=True, enable_lora=True
+    )
     async with AsyncLLMEngine.from_engine_args(args) as engine:
         await engine.check_health()
         answers = await asyncio.gather(*(last(engine.generate("Hello", GREEDY, str(n))) for n in range(3)))
@@ -29,6 +32,10 @@ async def test_requests_of_a_script():
 
         (vector, _) = await last(engine.encode({"prompt": "Hello"}, PoolingParams(), "v", None, {"traceparent": "x"}))
         assert len(vector.outputs.embedding) > 8
+
+        pirate = LoRARequest("pirate", 1, lsv_demo.PIRATE)
+        adapted = (last(engine.generate("Where does Mira live?", GREEDY, f"p{n}", pirate)) for n in range(3))
+        assert len({output.outputs[0].text for output, _ in await asyncio.gather(*adapted)}) == 1
 
         long = engine.generate("Hello", GREEDY.replace(max_tokens=400), "long")
         first = await anext(long)

@@ -14,6 +14,7 @@ import torch
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.adapters import store
 from lsv.adapters.checkpoint import read_adapter
+from lsv.adapters.peft import digest
 from lsv.adapters.slots import AdapterSlots
 from lsv.errors import BadRequest, CheckpointError, ConfigError, NotYet
 from lsv.nn.model import ActiveAdapters
@@ -352,7 +353,7 @@ def test_reading_goes_on_beside_steps(
         return read_adapter(*given)
 
     monkeypatch.setattr(store, "read_adapter", read)
-    order = {"id": 9, "path": adapters[0].path}
+    order = {"id": 9, "path": adapters[0].path, "digest": digest(Path(adapters[0].path)).hex()}
     for _ in range(2):
         with pytest.raises(NotYet):
             worker.control("load_adapter", order)

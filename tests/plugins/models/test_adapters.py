@@ -1,19 +1,18 @@
 """A model with adapters has the logits of the model whose weights these were merged into, token by token."""
 
+import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lsv.adapters.slots import Slots, allocate, attach
-from lsv.adapters.store import AdapterStore
-from lsv.config import AdapterOptions, EngineConfig
-from lsv.errors import CheckpointError, NotYet
+from lsv.config import EngineConfig
+from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
 from lsv.testing.adapters import linear_layers, merge, write_adapter
+from lsv.testing.adapters.filling import load_adapter, with_slots
 from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_logits, engine_config, load, run_schedule
 from lsv.worker.load.declared import Declared
 
@@ -74,25 +73,10 @@ def adapted(config: EngineConfig, catalog: Catalog, *folders: Path) -> Declared:
     """A filled model with the adapters of ``folders`` in its slots."""
     declared, store = with_slots(config, catalog, len(folders))
     for slot, folder in enumerate(folders):
-        read(store, slot + 1, folder)
+        load_adapter(store, slot + 1, folder)
         store.enter(slot, slot + 1)
     assert not store.faults
     return declared
-
-
-def with_slots(config: EngineConfig, catalog: Catalog, count: int) -> tuple[Declared, AdapterStore]:
-    """A filled model with empty slots, and the store of their adapters, of which the host keeps one."""
-    places: dict[str, Slots] = {}
-    declared = load(config, catalog, lambda model: places.update(attach(model, count, 8, torch.float32)))
-    allocate(declared.model, torch.device("cpu"))
-    return declared, AdapterStore(declared.model, places, AdapterOptions(slots=count, max_rank=8, host=1))
-
-
-def read(store: AdapterStore, id: int, folder: Path) -> None:
-    """Load an adapter; as engines do, ask again until it has been read."""
-    while True:
-        with suppress(NotYet):
-            return store.load(id, str(folder))
 
 
 def logits_of(declared: Declared, schedule: str, slots: dict[int, int]) -> dict[int, torch.Tensor]:
@@ -236,7 +220,7 @@ def test_another_adapter_in_the_slot_of_one_with_magnitudes(
     declared, store = with_slots(config, catalog, 1)
     found: list[dict[int, torch.Tensor]] = []
     for number, folder in enumerate(folders):
-        read(store, number, folder)
+        load_adapter(store, number, folder)
     for number in (0, 1, 0, 1):  # the host keeps one, so each is read again
         store.enter(0, number)
         found.append(logits_of(declared, "whole", dict.fromkeys(PROMPTS, 0)))
@@ -321,6 +305,16 @@ def test_what_changes_the_vocabulary_is_refused(
     base, wider = checkpoint("llama"), checkpoint("llama", vocab_size=330)
     folder = write_adapter(tmp_path / "a", wider if "dora" not in change else base, **{"modules": [], **change})
     with pytest.raises(CheckpointError, match=message):
+        adapted(engine_config(base, "llama"), catalog, folder)
+
+
+def test_what_slots_cannot_hold_is_refused(checkpoint: Callable[..., Path], catalog: Catalog, tmp_path: Path) -> None:
+    base = checkpoint("llama")
+    modules = list(linear_layers(base))[:1]
+    folder = write_adapter(tmp_path / "a", base, modules)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 1e300}))
+    with pytest.raises(CheckpointError, match=r"lora_B of .*, scaled, holds weights that are not finite"):
         adapted(engine_config(base, "llama"), catalog, folder)
 
 

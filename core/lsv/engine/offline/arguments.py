@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from lsv.errors import BadRequest
-from lsv.request.adapter import LoRARequest
+from lsv.request.adapter import Adapter, LoRARequest
 from lsv.request.params import PoolingParams, SamplingParams
 
 Params = TypeVar("Params", SamplingParams, PoolingParams)
@@ -27,6 +27,23 @@ def list_adapters(given: LoRARequest | Sequence[LoRARequest | None] | None, coun
         if one is not None and not isinstance(one, LoRARequest):
             raise BadRequest(f"lora_request must be LoRARequest, got {one!r:.100}", param="lora_request")
     return listed
+
+
+class AskedAdapters:
+    """The adapters that calls have asked for: another number or folder means another one, whatever its name."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def is_new(self, asked: LoRARequest, served: Iterable[Adapter]) -> bool:
+        """Whether an adapter has to be loaded, in the place of one of its name if that is ``served``."""
+        held = next((one for one in served if one.name == asked.name), None)
+        number = self._numbers.get(asked.name, asked.adapter_id)
+        return held is None or held.path != asked.path or number != asked.adapter_id
+
+    def note(self, asked: LoRARequest) -> None:
+        """It is served now."""
+        self._numbers[asked.name] = asked.adapter_id
 
 
 def list_params(

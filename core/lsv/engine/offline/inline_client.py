@@ -118,7 +118,8 @@ class InlineClient(ClientBase):
         return [output for output in found if output is not None]
 
     def load_adapter(self, name: str, path: str) -> None:
-        """Serve an adapter by a name, which is taken from another one. Raises ``BadRequest``."""
+        """Serve an adapter by a name, which is taken from another one. Raises ``BadRequest`` and ``Unavailable``."""
+        self._engine.sleep.check_awake()
         self._engine.adapters.load(name, path, replace=True)
         self.adapters = self._engine.adapters.listed
 

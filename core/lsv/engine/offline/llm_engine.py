@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from lsv.engine.offline.arguments import list_adapters, refuse_adapters
+from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_adapters
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
@@ -32,6 +32,7 @@ class LLMEngine:
         self._prompts = prompts
         self._generating: dict[str, Generation] = {}
         self._pooling: dict[str, RequestSpec] = {}
+        self._asked_adapters = AskedAdapters()
 
     def add_request(
         self,
@@ -70,9 +71,9 @@ class LLMEngine:
         """The name of an adapter that is served now; another one of its name gives way."""
         (checked,) = list_adapters(asked, 1)
         assert checked is not None
-        held = next((one for one in self.client.adapters if one.name == checked.name), None)
-        if held is None or held.path != checked.path:
+        if self._asked_adapters.is_new(checked, self.client.adapters):
             self.client.load_adapter(checked.name, checked.path)
+        self._asked_adapters.note(checked)
         return checked.name
 
     def step(self, *, finished_only: bool = False) -> list[Output]:
