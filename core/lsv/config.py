@@ -159,6 +159,8 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     """What it drafts by; None for a drafter that needs no checkpoint."""
     rows: int | None = None
     """With more requests under way than these nothing is drafted; None is no limit."""
+    longest: int | None = None
+    """Nothing is drafted for sequences that would get longer; None is no limit beside that of what drafts."""
     typical: tuple[float, float] | None = None
     """The threshold and the factor of ``lsv.drafts.typical``, by which drafts are accepted that others would be as good
     as; None accepts what the model itself says, and nothing else."""

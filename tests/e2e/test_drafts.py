@@ -175,12 +175,24 @@ def test_nobody_drafts_in_a_large_batch(checkpoint: Path, plain: dict[str, list[
         ({"method": "draft_model"}, "needs a checkpoint"),
         ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 2}, "no more than the second"),
         ({"num_speculative_tokens": 3}, "must say how to draft"),
+        ({"method": "ngram", "quantization": "int8"}, "ngram has no 'quantization'"),
+        ({"method": "suffix", "prompt_lookup_max": 3}, "suffix has no 'prompt_lookup_max'"),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": 2.5}, "must be a whole number"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "from 0 to 1"),
+        ({"method": "ngram", "posterior_alpha": 0.5}, "is a term of typical_acceptance_sampler"),
+        ({"method": "ngram", "max_model_len": 0}, "max_model_len must be a whole number from 1 on"),
     ],
 )
 def test_what_can_not_be_done_is_refused_by_name(given: dict[str, Any], words: str, checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="speculative_config") as refused:
         LLM(str(checkpoint), **PLAIN, speculative_config=given)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_speculative_tokens", 3), ("speculative_disable_by_batch_size", 4)])
+def test_what_says_how_needs_what_drafts(name: str, value: int, checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: nothing drafts: say what does by --speculative-model"):
+        LLM(str(checkpoint), **PLAIN, **{name: value})
 
 
 def test_states_can_not_be_taken_back(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
         encoder_parts=max(1, fit.encoder_parts),
         drafts=0 if drafts is None else drafts.most,
         drafting_rows=None if drafts is None else drafts.rows,
+        drafting_length=None if drafts is None else drafts.longest,
         adaptive_drafts=drafts is None or drafts.adaptive,
     )
     return Scheduler(limits, kv, policy)

@@ -77,7 +77,7 @@ def read_draft_model(
     catalog: Catalog,
 ) -> Found:
     """Raises ``ConfigError`` or ``CheckpointError`` for a checkpoint that can't draft so."""
-    checkpoint, longest = read_config(folder, {}), _longest(asked)
+    checkpoint, longest = read_config(folder, {}), read_longest(asked)
     names = checkpoint.get("architectures")
     named = str(names[0]) if isinstance(names, list) and names else ""
     if offer.needs == "heads":
@@ -176,7 +176,8 @@ def _vocabulary(folder: Path) -> dict[str, int] | None:
     return {**found, **{token.content: token.id for token in read.added_tokens}}
 
 
-def _longest(asked: Mapping[str, Any]) -> int | None:
+def read_longest(asked: Mapping[str, Any]) -> int | None:
+    """The most tokens of a sequence that is drafted for, where that is asked for."""
     longest = asked.get("max_model_len")
     if longest is not None and (not isinstance(longest, int) or isinstance(longest, bool) or longest < 1):
         raise ConfigError(f"{_NAME}: max_model_len must be a whole number from 1 on, got {longest!r:.100}", param=_NAME)

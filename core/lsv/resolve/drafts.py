@@ -11,15 +11,29 @@ from lsv.config import Choices, Drafts
 from lsv.errors import ConfigError
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.draft_model import ChooseQuantizer, Target, check_fit, find_checkpoint, read_draft_model, recognise
+from lsv.resolve.draft_model import (
+    ChooseQuantizer,
+    Target,
+    check_fit,
+    find_checkpoint,
+    read_draft_model,
+    read_longest,
+    recognise,
+)
 from lsv.settings import Settings
 
 _NAME = "speculative_config"
 _MOST = 128
 """Drafts of a row; more than these never pay."""
 _DEFAULT = 5
-_KEYS = ("method", "model", "num_speculative_tokens", "disable_by_batch_size", "adaptive")
-_OF_CHECKPOINTS = ("quantization", "max_model_len", "revision")
+_EXACT, _TYPICAL = "rejection_sampler", "typical_acceptance_sampler"
+_TERMS = {"posterior_threshold": 0.09, "posterior_alpha": 0.3}
+"""Of typical acceptance, with their defaults."""
+_KEYS = (
+    "method", "model", "num_speculative_tokens", "disable_by_batch_size", "max_model_len", "adaptive",
+    "acceptance_method", *_TERMS,
+)  # fmt: skip
+"""What is asked for of any drafter."""
 _NEUTRAL = (
     "draft_tensor_parallel_size", "code_revision", "enforce_eager", "disable_logprobs", "disable_padded_drafter_batch",
     "tensor_parallel_size",
@@ -27,9 +41,6 @@ _NEUTRAL = (
 """What other servers say of the draft's model, or of verifying, and changes no answer."""
 _KEPT = {"rejection_sample_method": "strict"}
 """How drafts are accepted that the model says itself: other ways change answers."""
-_EXACT, _TYPICAL = "rejection_sampler", "typical_acceptance_sampler"
-_TERMS = {"posterior_threshold": 0.09, "posterior_alpha": 0.3}
-"""Of typical acceptance, with their defaults."""
 _SINGLE = {
     "num_speculative_tokens": "num_speculative_tokens",
     "disable_by_batch_size": "speculative_disable_by_batch_size",
@@ -53,6 +64,7 @@ def choose_drafts(
     asked = _read(settings)
     method, named = _method(asked, settings), asked.get("model") or settings["speculative_model"]
     if method is None:
+        _refuse_alone(settings)
         return None
     if not target.cached:
         raise ConfigError(f"{_NAME}: drafts are for answers, and this model gives none: leave it out", param=_NAME)
@@ -84,8 +96,9 @@ def choose_drafts(
     choices.note("drafts", offer.name, f"up to {most} tokens, verified in the step of the next token")
     typical = _read_terms(asked, choices)
     return Drafts(
-        drafter=offer.name, most=most, options=options, model=model, rows=rows, typical=typical, adaptive=adaptive
-    )
+        drafter=offer.name, most=most, options=options, model=model, rows=rows, longest=read_longest(asked),
+        typical=typical, adaptive=adaptive,
+    )  # fmt: skip
 
 
 def _read_terms(asked: Mapping[str, Any], choices: Choices) -> tuple[float, float] | None:
@@ -96,8 +109,10 @@ def _read_terms(asked: Mapping[str, Any], choices: Choices) -> tuple[float, floa
             f"{_NAME}: acceptance_method must be {_EXACT} or {_TYPICAL}, got {method!r:.100}", param=_NAME
         )
     if method == _EXACT:
+        if given := [key for key in _TERMS if asked.get(key) is not None]:
+            raise ConfigError(f"{_NAME}: {given[0]} is a term of {_TYPICAL}: ask for that, too", param=_NAME)
         return None
-    found = {key: asked.get(key, default) for key, default in _TERMS.items()}
+    found = {key: default if asked.get(key) is None else asked[key] for key, default in _TERMS.items()}
     for key, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise ConfigError(f"{_NAME}: {key} must be a number from 0 on, got {value!r:.100}", param=_NAME)
@@ -149,13 +164,23 @@ def _method(asked: Mapping[str, Any], settings: Settings) -> str | None:
     return "draft_model" if named else None
 
 
+def _refuse_alone(settings: Settings) -> None:
+    """Raises ``ConfigError`` for options that say how to draft where nothing does."""
+    for name in _SINGLE.values():
+        if settings[name] not in (None, _EXACT):
+            raise ConfigError(
+                f"{name}: nothing drafts: say what does by --speculative-model or --speculative-config", param=name
+            )
+
+
 def _refuse_unknown(asked: Mapping[str, Any], offer: DrafterOffer) -> None:
+    of_checkpoints = () if offer.needs == "nothing" else ("revision",) if offer.places else ("revision", "quantization")
+    known = (*_KEYS, *of_checkpoints, *offer.options)
     for key, value in asked.items():
         if key in _KEPT and value not in (None, _KEPT[key]):
             raise ConfigError(f"{_NAME}: {key} must be {_KEPT[key]}: others change answers", param=_NAME)
-        if key not in (*_KEYS, *_OF_CHECKPOINTS, *_NEUTRAL, *_KEPT, *_SINGLE, *offer.options):
-            known = ", ".join((*_KEYS, *offer.options))
-            raise ConfigError(f"{_NAME}: {offer.name} has no {key!r:.100}; it has {known}", param=_NAME)
+        if value is not None and key not in (*known, *_NEUTRAL, *_KEPT):
+            raise ConfigError(f"{_NAME}: {offer.name} has no {key!r:.100}; it has {', '.join(known)}", param=_NAME)
 
 
 def _number(asked: Mapping[str, Any], key: str, default: int) -> int:

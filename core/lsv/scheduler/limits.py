@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens of a row that are drafted; 0 drafts none."""
     drafting_rows: int | None = None
     """With more requests under way than these nobody drafts; None is no limit."""
+    drafting_length: int | None = None
+    """Nothing is drafted for sequences that would get longer; None is no limit."""
     adaptive_drafts: bool = True
     """Whether measurements say how many drafts of those there are verified; without, all are."""
     encoder_tokens: int = 0

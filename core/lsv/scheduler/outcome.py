@@ -54,12 +54,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeculationCounts(msgspec.Struct, frozen=True):
-    """Since the start: rows with drafts, their drafts, those accepted, and these by their place."""
+    """Since the start: rows with drafts, their drafts, those accepted, these by their place, and the rows' tokens."""
 
     rows: int
     drafts: int
     accepted: int
     by_place: tuple[int, ...]
+    emitted: int = 0
 
 
 class OffloadCounts(msgspec.Struct, frozen=True):

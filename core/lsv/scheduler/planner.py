@@ -116,7 +116,7 @@ class Planner:
         Nobody is preempted for a draft.
         """
         assert self._speculation is not None
-        if self._speculation.is_crowded(len(ready) + len(self._waiting)):
+        if self._speculation.is_crowded(len(self._running) + len(self._waiting)):
             return
         for job, count in self._speculation.choose(ready, plan.budget.tokens):
             if self._kv.grow(job.table, job.planned + 1 + count):

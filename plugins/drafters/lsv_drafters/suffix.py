@@ -30,17 +30,17 @@ class SuffixDrafter(Drafter):
     """Looks for the longest run of last tokens that came before, and proposes what followed most of its last ones."""
 
     def __init__(self, drafts: Drafts) -> None:
-        self._depth = _read(drafts.options, "suffix_decoding_max_tree_depth", _DEPTH, low=_SHORTEST)
-        requests = _read(drafts.options, "suffix_decoding_max_cached_requests", _REQUESTS, low=0)
-        self._least = _read(drafts.options, "suffix_decoding_min_token_prob", _LEAST, low=0)
-        self._past = Past(int(self._depth), int(requests), _MOST_TOKENS)
+        self._depth = _read_count(drafts.options, "suffix_decoding_max_tree_depth", _DEPTH, low=_SHORTEST)
+        requests = _read_count(drafts.options, "suffix_decoding_max_cached_requests", _REQUESTS, low=0)
+        self._least = _read_share(drafts.options, "suffix_decoding_min_token_prob", _LEAST)
+        self._past = Past(self._depth, requests, _MOST_TOKENS)
 
     def propose(self, sequences: Sequence[Draftable]) -> list[list[int]]:
         return [self._follow(one) for one in sequences]
 
     def _follow(self, one: Draftable) -> list[int]:
         if _INDEX not in one.memory:
-            one.memory[_INDEX] = one.prompt, NgramIndex(_SHORTEST, int(self._depth))
+            one.memory[_INDEX] = one.prompt, NgramIndex(_SHORTEST, self._depth)
         own: NgramIndex = one.memory[_INDEX][1]
         own.extend(one.ids[len(own) :].tolist())
         return agree(self._past.find(own), one.most, self._least)
@@ -104,10 +104,20 @@ def agree(places: Places, most: int, least: float) -> list[int]:
     return found
 
 
-def _read(options: Mapping[str, Any], key: str, default: float, *, low: float) -> float:
+def _read_count(options: Mapping[str, Any], key: str, default: int, *, low: int) -> int:
     value = options.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < low:
-        raise ConfigError(
-            f"speculative_config: {key} must be a number from {low} on, got {value!r:.100}", param="speculative_config"
-        )
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise _refused(key, f"a whole number from {low} on", value)
     return value
+
+
+def _read_share(options: Mapping[str, Any], key: str, default: float) -> float:
+    value = options.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise _refused(key, "a number from 0 to 1", value)
+    return float(value)
+
+
+def _refused(key: str, wanted: str, value: object) -> ConfigError:
+    name = "speculative_config"
+    return ConfigError(f"{name}: {key} must be {wanted}, got {value!r:.100}", param=name)

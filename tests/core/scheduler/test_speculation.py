@@ -12,7 +12,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.plan import StepResult
+from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.testing.fakes import drafts as fake_drafts
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
@@ -84,6 +84,40 @@ def test_an_answer_ends_within_its_drafts():
     request = rig.add(make_request(2, tuple(range(5)), sampling=sampling, stop_ids=(stop,)))
     rig.run()
     assert request.output == plain[: plain.index(stop) + 1]
+    drafts, accepted = request.drafted
+    assert accepted < len(request.output) < accepted + len(rig.plans)
+    assert drafts > accepted, "those behind the end were for nothing"
+    counts = rig.scheduler.speculation
+    assert counts.emitted < counts.accepted + counts.rows, "the last row ended among its drafts"
+
+
+@pytest.mark.row("F-303")
+def test_long_sequences_are_not_drafted_for():
+    rig = rig_of(fake_drafts.right, adaptive_drafts=False, drafting_length=20)
+    request = rig.ask(1, range(5), max_tokens=40)
+    rig.run()
+    assert request.output == expected_output(request, 800)
+    steps = [plan.rows for plan in rig.plans[1:]]
+    assert max(rows.start[0] + rows.count[0] for rows in steps if rows.count[0] > 1) == 20
+
+
+@pytest.mark.row("F-304")
+def test_requests_whose_prompts_are_being_computed_are_under_way():
+    rig = rig_of(fake_drafts.right, adaptive_drafts=False, drafting_rows=2)
+    plan = rig.scheduler.plan
+    crowds: list[int] = []
+
+    def watched(now: float) -> StepPlan | None:
+        planned = plan(now)
+        if planned is not None and any(planned.rows.drafts):
+            crowds.append(rig.scheduler.counts.running)
+        return planned
+
+    rig.scheduler.plan = watched
+    for id in range(3):
+        rig.ask(id, range(1 + 300 * id), max_tokens=60)
+    rig.run()
+    assert max(crowds) <= 2
 
 
 def test_drafts_cost_nothing_when_they_are_wrong():

@@ -131,7 +131,7 @@ async def test_each_replica_has_series_of_its_own(start):
 
 @pytest.mark.row("F-366", "F-764", "F-765", "F-766", "F-767", "F-768")
 def test_drafts_are_counted_where_there_are_any():
-    counts = SpeculationCounts(rows=4, drafts=12, accepted=6, by_place=(3, 2, 1))
+    counts = SpeculationCounts(rows=4, drafts=12, accepted=6, by_place=(3, 2, 1), emitted=10)
     found = {
         (item.name, item.labels.get("position")): item.value
         for family in collect_drafts({("plain", "0"): Stats(), ("drafting", "0"): Stats(speculation=counts)})

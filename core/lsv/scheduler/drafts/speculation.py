@@ -53,12 +53,14 @@ class Speculation:
         """The step that was asked for last, and the last one with guesses."""
         self._pay = True
         """Whether drafts were worth making when that was looked at last. While they are not it is at every guess."""
-        self._rows = self._drafts = 0
+        self._rows = self._drafts = self._emitted = 0
         self._by_place = [0] * limits.drafts
 
     @property
     def counts(self) -> SpeculationCounts:
-        return SpeculationCounts(self._rows, self._drafts, sum(self._by_place), tuple(self._by_place))
+        return SpeculationCounts(
+            self._rows, self._drafts, sum(self._by_place), tuple(self._by_place), emitted=self._emitted
+        )
 
     def open(self, request: Request) -> Drafting | None:
         """Of a new sequence; None where nothing is drafted: with a grammar or logits processors, each of which must
@@ -96,7 +98,7 @@ class Speculation:
         return [(ready[place], count) for place, count in counts.items()]
 
     def _chances(self, job: Job, drafting: Drafting) -> list[float]:
-        count = min(len(drafting.proposed), job.max_planned - job.planned - 1)
+        count = min(len(drafting.proposed), self._end(job) - job.planned - 1)
         return [drafting.chance**place for place in range(1, count + 1)]
 
     def _worthwhile(self, rows: int, chances: Sequence[float]) -> int:
@@ -133,7 +135,12 @@ class Speculation:
 
     def _fitting(self, job: Job, start: int) -> int:
         """How many drafts behind the row of a job that begins at ``start`` could be verified."""
-        return 0 if job.drafting is None else max(0, min(self._most, job.max_planned - start - 2))
+        return 0 if job.drafting is None else max(0, min(self._most, self._end(job) - start - 2))
+
+    def _end(self, job: Job) -> int:
+        """How many tokens of a job may be computed as drafts or before them."""
+        longest = self._limits.drafting_length
+        return job.max_planned if longest is None else min(job.max_planned, longest)
 
     def _wanted(self, jobs: Sequence[Job], most: Sequence[int]) -> list[int]:
         """How many drafts, up to ``most``, would pay behind the row of each job.
@@ -218,8 +225,9 @@ class Speculation:
 
     def _settle_row(self, job: Job, drafting: Drafting, drafts: int, tokens: tuple[int, ...]) -> None:
         """A row with drafts tells how many were right; one without, whether the first one would have been."""
+        said = _said(job, tokens)
         if drafts:
-            accepted, verified = len(tokens) - 1, drafts
+            accepted, verified = min(len(tokens) - 1, said), drafts
         elif drafting.proposed:
             accepted, verified = int(tokens[0] == drafting.proposed[0]), 1
         else:
@@ -231,6 +239,7 @@ class Speculation:
             job.request.drafted = (before[0] + drafts, before[1] + accepted)
             self._rows += 1
             self._drafts += drafts
+            self._emitted += said
             for place in range(accepted):
                 self._by_place[place] += 1
 
@@ -248,6 +257,11 @@ class Speculation:
         made = self._making.of(rows * self._most) / (rows * self._most)
         self._pause = max(1, int(self._making.of(rows) / (_GUESSED * alone)))
         return max(0.0, longer + made) * rows / alone
+
+
+def _said(job: Job, tokens: tuple[int, ...]) -> int:
+    """How many of ``tokens`` are the answer's: those up to its end."""
+    return next((place for place, token in enumerate(tokens, 1) if token in job.stop_ids), len(tokens))
 
 
 def _room(padding: Padding | None, rows: int, tokens: int) -> int:

@@ -15,7 +15,7 @@ _COUNTS = (
     ("vllm:spec_decode_num_drafts_total", "Rows of which drafts were verified.", lambda s: s.rows),
     ("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.", lambda s: s.drafts),
     ("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", lambda s: s.accepted),
-    ("vllm:spec_decode_num_emitted_tokens_total", "Tokens that these rows gave.", lambda s: s.accepted + s.rows),
+    ("vllm:spec_decode_num_emitted_tokens_total", "Tokens that these rows gave.", lambda s: s.emitted),
     (
         "vllm:spec_decode_draft_acceptance_rate",
         "Share of draft tokens accepted.",
@@ -24,7 +24,7 @@ _COUNTS = (
     (
         "vllm:spec_decode_efficiency",
         "Tokens that rows with drafts gave, of those they could have given.",
-        lambda s: _share(s.accepted + s.rows, s.drafts + s.rows),
+        lambda s: _share(s.emitted, s.drafts + s.rows),
     ),
 )
 
