@@ -65,7 +65,10 @@ class AdapterRegistry:
     def start(self) -> None:
         """Load those that are served from the start. Raises ``CheckpointError``."""
         for name, path in () if self._options is None else self._options.modules:
-            self.load(name, path)
+            try:
+                self.load(name, path)
+            except BadRequest as error:
+                raise CheckpointError(f"lora_modules: {name}: {error.message}", param="lora_modules") from error
 
     def find(self, name: str, then: Then | None = None) -> Adapter | None:
         """The adapter that a request asks for; None for one in the folder of adapters that has to be read first.

@@ -15,9 +15,9 @@ def requests_of(groups: Iterable[Group]) -> AdapterRequests:
     running: set[str] = set()
     waiting: set[str] = set()
     for group in groups:
-        if group.asked.adapter is not None:
+        if group.asked.spec.adapter:  # which may have to be read first
             runs = any(job.adapter is not None for job in group.jobs.values())
-            (running if runs else waiting).add(group.asked.adapter.name)
+            (running if runs else waiting).add(group.asked.spec.adapter)
     return AdapterRequests(tuple(sorted(running)), tuple(sorted(waiting)))
 
 

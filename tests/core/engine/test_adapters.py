@@ -84,6 +84,7 @@ def ended(engine: Engine[str], most: int = 3000) -> dict[int, Update]:
 def test_a_request_waits_for_its_adapter_and_others_do_not(engine: Engine[str], executor: ReadingExecutor) -> None:
     for id, adapter in enumerate(("", "one", "one")):
         engine.submit("a", ask(id, adapter))
+    assert engine.stats.adapters == AdapterRequests((), ("one",))
     while not executor.asked:
         engine.step()
     assert ended(engine, 20).keys() <= {0}
@@ -114,6 +115,14 @@ def test_what_refuses_an_adapter_ends_its_requests(engine: Engine[str], executor
     found = ended(engine)
     assert {found[id].error.message for id in (0, 1)} == {"it is for another model"}
     assert not engine.adapters.listed
+
+
+def test_the_start_fails_by_the_name_of_what_cannot_be_served(folder: Path, executor: ReadingExecutor) -> None:
+    executor.there = CheckpointError("it is for another model")
+    options = AdapterOptions(host=4, modules=(("x", str(folder / "one")),))
+    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), now=FakeClock())
+    with pytest.raises(CheckpointError, match="lora_modules: x: it is for another model"):
+        engine.start(lambda *_: None)
 
 
 def test_a_search_waits_where_it_is_asked(engine: Engine[str], executor: ReadingExecutor) -> None:

@@ -210,7 +210,7 @@ class ReplicaSet:
         loaded: list[tuple[SocketClient, str | None]] = []
 
         async def load(client: SocketClient) -> None:
-            before = _paths(client).get(name)
+            before = next((one.path for one in client.adapters if one.name == name), None)
             await client.load_adapter(name, path, replace=replace)
             loaded.append((client, before))
 
@@ -284,14 +284,14 @@ class ReplicaSet:
     async def _bring_up_to_date(self, replica: Replica) -> None:
         """Have a replica that is back serve the adapters that the others do, and none of another folder meanwhile."""
         others = [one for one in self._replicas if one is not replica and one.is_ready]
-        served = {name: path for one in others for name, path in _paths(one.client).items()}
-        mine = _paths(replica.client)
+        served = {adapter.name: adapter for one in others for adapter in one.client.adapters}
+        own = {adapter.name: adapter.digest for adapter in replica.client.adapters}
+        same = {name for name, adapter in served.items() if own.get(name) == adapter.digest}
         try:
-            for name in [name for name, path in mine.items() if others and served.get(name) != path]:
+            for name in [name for name in own if others and name not in same]:
                 await replica.client.unload_adapter(name)
-            for name, path in served.items():
-                if mine.get(name) != path:
-                    await replica.client.load_adapter(name, path)
+            for name in [name for name in served if name not in same]:
+                await replica.client.load_adapter(name, served[name].path)
         except LsvError as error:  # another process has been quicker, or the files are gone
             log.warning("replica %d does not serve the adapters of the others: %s", replica.number, error.message)
         finally:
@@ -310,10 +310,6 @@ class ReplicaSet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-def _paths(client: SocketClient) -> dict[str, str]:
-    """Where the adapters that an engine serves were read from, by their names."""
-    return {adapter.name: adapter.path for adapter in client.adapters}
 
 
 async def _order(order: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:

@@ -66,9 +66,8 @@ class FakeReplica(FakeClient):
         self.orders.append(f"load {name}")
         if self.refuses is not None:
             raise self.refuses
-        if replace:
-            self.adapters = tuple(one for one in self.adapters if one.name != name)
-        self.adapters += (Adapter(len(self.adapters) + 1, name, path, b""),)
+        others = tuple(one for one in self.adapters if not replace or one.name != name)
+        self.adapters = (*others, Adapter(len(self.adapters) + 1, name, path, path.encode()))
 
     async def unload_adapter(self, name: str) -> None:
         self.orders.append(f"unload {name}")
@@ -379,14 +378,15 @@ async def test_one_that_is_back_serves_no_adapter_that_was_replaced_meanwhile():
 async def test_one_that_is_back_gets_the_adapters_of_the_others():
     found, fakes = replicas(2, adapters=AdapterOptions())
     await found.load_adapter("a", "/a")
+    await found.load_adapter("b", "/b")
     fakes[1].become(DOWN)
-    fakes[1].adapters = (Adapter(1, "gone", "/gone", b""),)
+    fakes[1].adapters = (Adapter(1, "gone", "/gone", b""), Adapter(2, "b", "/old", b"/old"))
     fakes[1].status = READY
     await answer(found, request(adapter="a"))
     assert len(fakes[1].requests) == 0, "it has no such adapter yet"
     fakes[1].become(READY)
     await settle()
-    assert [one.name for one in fakes[1].adapters] == ["a"]
+    assert {one.name: one.path for one in fakes[1].adapters} == {"a": "/a", "b": "/b"}
     await answer(found, request(adapter="a"))
     assert len(fakes[1].requests) == 1
 
