@@ -59,11 +59,14 @@ class DecoderConfig:
         tied: bool = False,
         attention_bias: bool = False,
         full_every: int | None = None,
+        first_window: int | None = None,
     ) -> DecoderConfig:
         """Take the keys that all decoders share. The arguments are the family's defaults for absent keys.
 
         With a ``local_theta``, layers with a window have a rope of their own, which ``rope_scaling`` leaves alone.
-        ``full_every`` is ``sliding_window_pattern``: every so many layers one has no window.
+        ``full_every`` is ``sliding_window_pattern``: every so many layers one has no window. With a ``first_window``
+        there are windows only where ``use_sliding_window`` asks for them: it is ``max_window_layers``, from which layer
+        on.
 
         Raises ``CheckpointError`` when a key is missing or malformed; the caller takes its own keys and ends with
         ``keys.finish``.
@@ -94,7 +97,7 @@ class DecoderConfig:
             attention_bias=attention_bias,
             attention_out_bias=keys.take("attention_out_bias", bool, attention_bias),
             mlp_bias=keys.take("mlp_bias", bool, False),
-            windows=_read_windows(keys, layers, full_every),
+            windows=_read_windows(keys, layers, full_every, first_window),
         )
 
 
@@ -107,24 +110,31 @@ def _read_kv_heads(keys: Keys, heads: int) -> int:
     return kv_heads
 
 
-def _read_windows(keys: Keys, layers: int, full_every: int | None) -> tuple[int | None, ...]:
+def _read_windows(keys: Keys, layers: int, full_every: int | None, first_window: int | None) -> tuple[int | None, ...]:
     """A window per layer: by ``layer_types``, by a pattern, or from ``max_window_layers`` on, or everywhere."""
     window = keys.maybe("sliding_window", int)
     kinds = keys.maybe("layer_types", list)
     pattern = keys.maybe("sliding_window_pattern", object)
-    if keys.json.get("use_sliding_window") is False or window is None:
+    wanted = keys.take("use_sliding_window", bool, first_window is None)
+    if not wanted or window is None:
         return (None,) * layers
     if kinds is None:
-        first = keys.maybe("max_window_layers", int) or 0
+        first = keys.take("max_window_layers", int, first_window or 0)
         local = _read_pattern(full_every if pattern is None else pattern)
-        return tuple(window if layer >= first and local(layer) else None for layer in range(layers))
+        return tuple(_positive(window) if layer >= first and local(layer) else None for layer in range(layers))
     unknown = sorted({str(kind) for kind in kinds} - {"full_attention", "sliding_attention"})
     if unknown or len(kinds) != layers:
         raise CheckpointError(
             f"config.json: layer_types must list full_attention or sliding_attention for {layers} layers, "
             f"got {len(kinds)} entries{', among them ' + ', '.join(unknown) if unknown else ''}"
         )
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(_positive(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _positive(window: int) -> int:
+    if window < 1:
+        raise CheckpointError(f"config.json: sliding_window must be positive, or null for none, got {window}")
+    return window
 
 
 def _read_pattern(pattern: object) -> Callable[[int], bool]:

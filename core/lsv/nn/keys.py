@@ -107,10 +107,11 @@ class Keys:
         """A count of layers, which are all built before the first weight is looked for: at most ``MOST_LAYERS``."""
         return self.count(key, default, most=MOST_LAYERS)
 
-    def maybe(self, key: str, kind: type[T]) -> T | None:
-        """The value of ``key``, or None where it is absent or null."""
-        self._left.discard(self.own(key))
-        return None if self.json.get(self.own(key)) is None else self.take(key, kind)
+    def maybe(self, key: str, kind: type[T], absent: T | None = None) -> T | None:
+        """The value of ``key``: None where it is null, and ``absent`` where it is not there."""
+        own = self.own(key)
+        self._left.discard(own)
+        return None if self.json.get(own, absent) is None else self.take(key, kind, absent)
 
     def agree(self, key: str, own: object) -> None:
         """``key`` says what the family does anyway. Raises ``CheckpointError`` where it says something else."""

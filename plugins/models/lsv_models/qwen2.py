@@ -13,3 +13,4 @@ class Qwen2Layer(LlamaLayer):
 
 class Qwen2(DenseDecoder):
     layer = Qwen2Layer
+    defaults = {"first_window": 28}

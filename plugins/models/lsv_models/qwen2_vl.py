@@ -196,11 +196,11 @@ def _read_language(keys: Keys) -> DecoderConfig:
         keys.maybe(name, int)
     text = keys.maybe("text_config", dict)
     if text is None:
-        return DecoderConfig.read(keys, rope_theta=1e6)
+        return DecoderConfig.read(keys, rope_theta=1e6, first_window=80)
     tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
     own = Keys({**text, "tie_word_embeddings": tied})
     for name in (*_TOKENS, *_OTHER_TOKENS):
         own.maybe(name, int)
-    c = DecoderConfig.read(own, rope_theta=1e6)
+    c = DecoderConfig.read(own, rope_theta=1e6, first_window=80)
     own.finish("the text_config of Qwen2VL")
     return c

@@ -13,4 +13,4 @@ class Qwen3Layer(LlamaLayer):
 
 class Qwen3(DenseDecoder):
     layer = Qwen3Layer
-    defaults = {"head_dim": 128}
+    defaults = {"head_dim": 128, "first_window": 28}

@@ -60,8 +60,9 @@ class Qwen3MoeLayer(Qwen3Layer):
 
 class Qwen3Moe(Decoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        keys = Keys(config)
-        c, experts = DecoderConfig.read(keys), Experts.read(keys)
+        # unlike other models of the line it has windows in all layers or in none
+        keys = Keys({key: value for key, value in config.items() if key != "max_window_layers"})
+        c, experts = DecoderConfig.read(keys, first_window=0), Experts.read(keys)
         keys.agree("use_qk_norm", Qwen3MoeLayer.qk_norm)
         keys.finish("Qwen3Moe")
         rope = Rope(w, c.rope, max_len)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import DenseDecoder
@@ -11,15 +12,18 @@ from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import OffsetRMSNorm, SandwichLayer
 
 _DEFAULTS = {"head_dim": 256, "activation": "gelu_pytorch_tanh", "tied": True}
+Caps = tuple[float | None, float | None]
+"""The soft caps of attention and of logits where config.json does not name them; null takes them away."""
+CAPS: Caps = (50.0, 30.0)
 
 
-def read_scores(keys: Keys, c: DecoderConfig) -> DecoderConfig:
+def read_scores(keys: Keys, c: DecoderConfig, caps: Caps = CAPS) -> DecoderConfig:
     """With the scale and the soft caps of Gemma 2."""
     return replace(
         c,
         attention_scale=keys.take("query_pre_attn_scalar", float, 256.0) ** -0.5,
-        attention_cap=keys.maybe("attn_logit_softcapping", float),
-        logit_cap=keys.maybe("final_logit_softcapping", float),
+        attention_cap=keys.maybe("attn_logit_softcapping", float, caps[0]),
+        logit_cap=keys.maybe("final_logit_softcapping", float, caps[1]),
     )
 
 
@@ -46,11 +50,12 @@ class Gemma2Layer(SandwichLayer):
 
 class Gemma2(Gemma):
     layer = Gemma2Layer
+    caps: ClassVar[Caps] = CAPS
     defaults = {**_DEFAULTS, "full_every": 2}
 
     def read(self, keys: Keys) -> DecoderConfig:
         keys.agree("sliding_window_size", keys.json.get("sliding_window"))
-        return read_scores(keys, super().read(keys))
+        return read_scores(keys, super().read(keys), self.caps)
 
 
 class VaultGemmaLayer(GemmaLayer):
@@ -67,4 +72,5 @@ class Gemma3Layer(Gemma2Layer):
 
 class Gemma3(Gemma2):
     layer = Gemma3Layer
+    caps = (None, None)
     defaults = {**_DEFAULTS, "full_every": 6, "rope_theta": 1e6, "local_theta": 10000.0}

@@ -257,7 +257,7 @@ class Gemma3n(DenseDecoder):
             common,
             embedding_multiplier=common.hidden_size**0.5,
             attention_scale=1.0,
-            logit_cap=keys.maybe("final_logit_softcapping", float),
+            logit_cap=keys.maybe("final_logit_softcapping", float, 30.0),
             streams=keys.count("altup_num_inputs", 4),
             active=keys.take("altup_active_idx", int, 0),
             scaled=keys.take("altup_correct_scale", bool, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 from lsv.errors import CheckpointError
 from lsv.nn.gpt.attention import stacked_norms
@@ -25,18 +26,22 @@ class Cohere(Gpt):
     form = replace(GATED, residual="parallel", before_mlp=None, make_norm=partial(LayerNorm, bias=False))
     prefixes = form.prefixes
     rotation = PairRope
+    theta: ClassVar[float] = 500000.0
+    """Of a file that does not say."""
 
     def read(self, keys: Keys) -> tuple[GptConfig, Form]:
         c = GptConfig.read(keys, activation="silu")
         bias = keys.take("attention_bias", bool, False)
         normed = keys.take("use_qk_norm", bool, False)
         form = replace(self.form, qkv_bias=bias, out_bias=bias, make_head_norm=stacked_norms if normed else None)
-        scale, rope = keys.take("logit_scale", float, 0.0625), read_rotary(keys, c.head_dim)
+        scale, rope = keys.take("logit_scale", float, 0.0625), read_rotary(keys, c.head_dim, theta=self.theta)
         return replace(c, logit_scale=scale, rope=rope), form
 
 
 class Cohere2(Cohere):
     """Most layers see a window, and the others have no positions."""
+
+    theta = 10000.0
 
     def read(self, keys: Keys) -> tuple[GptConfig, Form]:
         c, form = super().read(keys)

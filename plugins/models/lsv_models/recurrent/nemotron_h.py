@@ -55,6 +55,7 @@ class NemotronH(Stack):
         ignore(keys, "hybrid_override_pattern", "use_mamba_kernels", "mamba_ssm_cache_dtype", "num_logits_to_keep")
         ignore(keys, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "hidden_act")
         ignore(keys, "attention_head_dim", "norm_eps", "rms_norm_eps", "time_step_rank")
+        keys.agree("sliding_window", None)
         c = DecoderConfig.read(keys)
         groups = keys.count("n_groups", 8)
         sizes = Mamba2Sizes(

@@ -11,4 +11,4 @@ class Ernie45(DenseDecoder):
     layer = LlamaLayer
     rope = PairRope
     keys = {"attention_bias": "use_bias", "mlp_bias": "use_bias"}
-    defaults = {"head_dim": 128, "norm_eps": 1e-5, "tied": True}
+    defaults = {"head_dim": 128, "norm_eps": 1e-5, "tied": True, "rope_theta": 5e5}

@@ -16,7 +16,7 @@ from lsv_models.llama import LlamaLayer
 
 class SmolLM3(DenseDecoder):
     layer = LlamaLayer
-    defaults = {"tied": True}
+    defaults = {"tied": True, "rope_theta": 2e6}
 
     def read(self, keys: Keys) -> DecoderConfig:
         c = super().read(keys)

@@ -53,8 +53,8 @@ class Experts:
             top=keys.count("num_experts_per_tok", 8),
             size=size,
             normalise=normalise,
-            groups=keys.maybe("n_group", int) or 1,
-            chosen_groups=keys.maybe("topk_group", int) or 1,
+            groups=keys.count("n_group", 1),
+            chosen_groups=keys.count("topk_group", 1),
             scale=keys.take("routed_scaling_factor", float, scale),
             shared=size * shared,
         )

@@ -21,6 +21,11 @@ from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 _FUSED = ("gate_proj", "up_proj")
+_ROPE = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+"""That of a file that names none."""
 
 
 class ClampedGate(GatedActivation):
@@ -77,6 +82,7 @@ class GptOss(SparseDecoder):
         self.defaults = {  # type: ignore[misc]
             "attention_bias": True, "head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "sliding_window": 128,
             "layer_types": [kinds[layer % 2] for layer in range(layers if isinstance(layers, int) else 36)],
+            "rope_parameters": _ROPE if config.get("rope_scaling") is None else {},
         }  # fmt: skip
         super().__init__(w, config, max_len)
 

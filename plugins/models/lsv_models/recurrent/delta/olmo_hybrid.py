@@ -67,8 +67,7 @@ class OlmoHybrid(Stack):
         kinds = read_kinds(config, ("layer_types",), c.layers, KINDS) or [
             "recurrent" if (layer + 1) % 4 else "attention" for layer in range(c.layers)
         ]
-        theta = (config.get("rope_parameters") or {}).get("rope_theta", config.get("rope_theta"))
-        rope = None if theta is None else Rope(w, c.rope, max_len)
+        rope = Rope(w, c.rope, max_len) if _rotates(config) else None
 
         def layer(i: int) -> HybridLayer:
             place, bias = w / "model" / "layers" / i, c.attention_bias
@@ -82,3 +81,9 @@ class OlmoHybrid(Stack):
 
         layers = map(layer, range(c.layers))
         super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied)
+
+
+def _rotates(config: Mapping[str, Any]) -> bool:
+    """Whether attention has positions: a base that is null takes them away, one that is not there is the usual one."""
+    given = config.get("rope_parameters") or config
+    return "rope_theta" not in given or given["rope_theta"] is not None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
@@ -62,6 +63,8 @@ class Lfm2(Stack):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = self.read_keys(config)
         width, bias = keys.count("conv_L_cache", self.width), keys.take("conv_bias", bool, False)
+        if width < 2:
+            raise CheckpointError(f"config.json: conv_L_cache is {width}, and a convolution sees two tokens at least")
         c = DecoderConfig.read(keys, norm_eps=1e-5, rope_theta=1e6, tied=True)
         self.read_more(keys, c)
         keys.finish(type(self).__name__)

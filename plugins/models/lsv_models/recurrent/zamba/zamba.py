@@ -68,6 +68,7 @@ class Zamba(SharingStack):
         c = DecoderConfig.read(keys, norm_eps=1e-5, head_dim=2 * hidden // keys.count("num_attention_heads"))
         c = dataclasses.replace(c, windows=(None,) * 2 * c.layers)  # a layer keeps two things
         keys.agree("attention_hidden_size", 2 * hidden)
+        keys.agree("tie_word_embeddings", True)  # that of blocks is meant, too
         heads = keys.count("n_mamba_heads", 2)
         sizes = MambaSizes(
             hidden=hidden,
