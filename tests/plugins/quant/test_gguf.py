@@ -363,6 +363,7 @@ def changed(metadata: dict[str, Any], model: Model) -> dict[str, tuple[Callable[
         "no table": (lambda: void(tensors.pop("token_embd.weight")), "has no token_embd.weight"),
         "scaling": (lambda: metadata.update(scaling), "rope.scaling.type is 'su'"),
         "heads": (lambda: metadata.update({"llama.rope.dimension_count": 32}), "rope.dimension_count is 32"),
+        "a magnitude": (lambda: metadata.update({"llama.rope.scaling.attn_factor": 1.5}), "attn_factor is 1.5"),
     }  # fmt: skip
 
 
@@ -387,12 +388,22 @@ def test_damaged_files_are_refused(tmp_path: Path, write_gguf: Write) -> None:
         file.write_bytes(data[:count])
         with pytest.raises(CheckpointError, match=message):
             prepare(str(file))
+    file.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_k.weight"))
+    with pytest.raises(CheckpointError, match=r"it has blk.1.attn_k.weight twice"):
+        prepare(str(file))
     file.write_bytes(b"GGUX" + data[4:])
     with pytest.raises(CheckpointError, match="is not a GGUF file"):
         prepare(str(file))
     file.write_bytes(data[:4] + b"\0\0\0\3" + data[8:])
     with pytest.raises(CheckpointError, match="little endian"):
         prepare(str(file))
+
+
+def test_the_magnitude_of_yarn_is_read(tmp_path: Path, write_gguf: Write) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "attn_factor": 1.5}
+    metadata = LLAMA | {f"llama.rope.scaling.{name}": value for name, value in yarn.items()}
+    found = config.read_config(read_gguf(write_gguf(tmp_path / "m.gguf", metadata, llama().tensors)))
+    assert found["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0, "attn_factor": 1.5}
 
 
 def test_the_scaling_of_llama_3_is_read_from_its_factors(tmp_path: Path, write_gguf: Write) -> None:

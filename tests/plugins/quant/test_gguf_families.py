@@ -529,6 +529,8 @@ def test_codes_lie_where_numbers_do(name: str, tmp_path: Path, write_gguf: Write
         ("deepseek2", "attention.kv_lora_rank", "much", "attention.kv_lora_rank must be int"),
         ("gpt-oss", "expert_count", 2.5, "expert_count must be int"),
         ("gpt-oss", "swiglu_limit", 7.0, r"gpt-oss.swiglu_limit = 7.0"),
+        ("deepseek2", "expert_gating_func", 2, "DeepseekV2ForCausalLM scores experts by 1"),
+        ("glm4moe", "expert_gating_func", 1, "Glm4MoeForCausalLM scores experts by 2"),
     ],
 )
 def test_what_a_family_cannot_be_is_refused(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from lsv.errors import CheckpointError
 from lsv_quant.gguf.types import NAMES, TYPES
+
+T = TypeVar("T")
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -104,15 +107,26 @@ class _Head:
                 f"{self.path} is GGUF version {version}; versions 2 and 3, little endian, can be read", param="model"
             )
         tensors, keys = self._number("Q"), self._number("Q")
-        metadata = {self._text(): self._value(self._number("I")) for _ in range(keys)}
-        described = [(self._text(), self._dimensions(), self._number("I"), self._number("Q")) for _ in range(tensors)]
+        metadata = self._once([(self._text(), self._value(self._number("I"))) for _ in range(keys)])
+        described = self._once(
+            [(self._text(), (self._dimensions(), self._number("I"), self._number("Q"))) for _ in range(tensors)]
+        )
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1:
             raise CheckpointError(f"{self.path}: general.alignment must be a positive number, got {alignment!r:.100}")
         start = -(-self.file.tell() // alignment) * alignment
         return metadata, {
-            name: self._tensor(name, shape, number, start + offset) for name, shape, number, offset in described
+            name: self._tensor(name, shape, number, start + offset)
+            for name, (shape, number, offset) in described.items()
         }
+
+    def _once(self, found: Sequence[tuple[str, T]]) -> dict[str, T]:
+        """By name, of which none may be there twice."""
+        made = dict(found)
+        if len(made) < len(found):
+            twice = next(name for name, count in Counter(name for name, _ in found).items() if count > 1)
+            raise CheckpointError(f"{self.path} is damaged: it has {twice} twice", param="model")
+        return made
 
     def _tensor(self, name: str, shape: tuple[int, ...], number: int, offset: int) -> StoredBlocks:
         kind = NAMES.get(number, f"number {number}")

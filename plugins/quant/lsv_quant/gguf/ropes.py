@@ -50,8 +50,6 @@ def _read_scaling(keys: Metadata, file: GgufFile, rotated: int, theta: float) ->
     original = keys.take("rope.scaling.original_context_length", int, 0)
     magnitude = keys.take("rope.scaling.attn_factor", float, 0.0)
     borders = {name: keys.take(key, float) for name, key in _YARN.items() if keys.has(key)}
-    if ROPE_FACTORS in file.tensors:
-        return _llama3(file.tensors[ROPE_FACTORS], rotated, theta)
     if LONG_FACTORS in file.tensors or SHORT_FACTORS in file.tensors:
         found = {
             "rope_type": "longrope", "original_max_position_embeddings": original,
@@ -59,6 +57,14 @@ def _read_scaling(keys: Metadata, file: GgufFile, rotated: int, theta: float) ->
             "short_factor": _factors_of(file, SHORT_FACTORS, rotated // 2),
         }  # fmt: skip
         return found | ({"attention_factor": magnitude} if magnitude else {})
+    plain = ROPE_FACTORS in file.tensors or kind in ("none", "linear") or factor == 1.0
+    if plain and magnitude not in (0.0, 1.0):
+        raise CheckpointError(
+            f"rope.scaling.attn_factor is {magnitude}, which can be computed of yarn and long factors alone",
+            param="model",
+        )
+    if ROPE_FACTORS in file.tensors:
+        return _llama3(file.tensors[ROPE_FACTORS], rotated, theta)
     if kind == "none" or factor == 1.0:
         return None
     if kind not in ("linear", "yarn"):
@@ -68,6 +74,7 @@ def _read_scaling(keys: Metadata, file: GgufFile, rotated: int, theta: float) ->
     return {
         "rope_type": kind, "factor": factor, **borders,
         **({"original_max_position_embeddings": original} if original else {}),
+        **({"attn_factor": magnitude} if magnitude else {}),
     }  # fmt: skip
 
 

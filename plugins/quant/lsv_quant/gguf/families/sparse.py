@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv_quant.gguf.architecture import BIASES, EXPERTS, LOCAL_EXPERTS, WINDOW, Architecture, Key, ignored
+from lsv.errors import CheckpointError
+from lsv_quant.gguf.architecture import BIASES, EXPERTS, LOCAL_EXPERTS, WINDOW, Architecture, Config, Key, ignored
 
 _FFN = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+_SOFTMAX, _SIGMOID = 1, 2
+"""llama.cpp's ``llama_expert_gating_func_type``; files of before there were several have none, or 0."""
+
+
+def _scored_by(own: int) -> Key:
+    """What the family makes of a router's logits anyway."""
+
+    def rule(value: Any, config: Config) -> Mapping[str, Any]:
+        if value not in (0, own):
+            raise CheckpointError(
+                f"expert_gating_func is {value}, and {config['architectures'][0]} scores experts by {own} "
+                f"({_SOFTMAX} is softmax, {_SIGMOID} sigmoid)",
+                param="model",
+            )
+        return {}
+
+    return rule, int
 
 
 def _shared(place: str) -> Mapping[str, str]:
@@ -15,17 +33,17 @@ def _shared(place: str) -> Mapping[str, str]:
     return {f"{name}_shexp": f"{place}.{own}" for name, own in _FFN.items()}
 
 
-def _both(value: Any, config: dict[str, Any]) -> Mapping[str, Any]:
+def _both(value: Any, config: Config) -> Mapping[str, Any]:
     """YaRN's magnitude, of which files have a tenth."""
     scaling = config.get("rope_scaling", {})
     return {"rope_scaling": {**scaling, "mscale": 10 * value, "mscale_all_dim": 10 * value}} if scaling else {}
 
 
-def _grouped(value: Any, config: dict[str, Any]) -> Mapping[str, Any]:
+def _grouped(value: Any, config: Config) -> Mapping[str, Any]:
     return {"n_group": value, "topk_method": "group_limited_greedy" if value > 1 else "greedy"}
 
 
-def _normed(value: Any, config: dict[str, Any]) -> Mapping[str, Any]:
+def _normed(value: Any, config: Config) -> Mapping[str, Any]:
     """Llama 4's larger model, of 128 experts, does not normalise heads."""
     return {"num_local_experts": value, "use_qk_norm": value != 128}
 
@@ -34,7 +52,7 @@ _ROUTED: Mapping[str, Key] = {
     **EXPERTS, "expert_count": ("n_routed_experts", int), "expert_shared_count": ("n_shared_experts", int),
     "expert_weights_scale": ("routed_scaling_factor", float), "expert_group_count": ("n_group", int),
     "leading_dense_block_count": ("first_k_dense_replace", int), "expert_group_used_count": ("topk_group", int),
-    "expert_gating_func": (ignored, int), "expert_shared_feed_forward_length": (ignored, int),
+    "expert_gating_func": _scored_by(_SIGMOID), "expert_shared_feed_forward_length": (ignored, int),
 }  # fmt: skip
 _NORMALISED: Mapping[str, Key] = {**_ROUTED, "expert_weights_norm": ("norm_topk_prob", bool)}
 _CORRECTION = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
@@ -78,7 +96,10 @@ SPARSE: Mapping[str, tuple[Architecture, ...]] = {
         ),
         Architecture(
             name="DeepseekV2ForCausalLM", model_type="deepseek_v2", latent=True, there={}, parts=_DEEPSEEK_PARTS,
-            keys={**_NORMALISED, **_YARN, "expert_group_count": (_grouped, int)},
+            keys={
+                **_NORMALISED, **_YARN, "expert_group_count": (_grouped, int),
+                "expert_gating_func": _scored_by(_SOFTMAX),
+            },
         ),
     ),
     "glm4moe": (
@@ -113,7 +134,7 @@ SPARSE: Mapping[str, tuple[Architecture, ...]] = {
                 "expert_count": ("moe_num_experts", int), "expert_used_count": ("moe_k", int),
                 "expert_feed_forward_length": ("moe_intermediate_size", int),
                 "expert_shared_count": ("moe_num_shared_experts", int),
-                "expert_shared_feed_forward_length": (ignored, int), "expert_gating_func": (ignored, int),
+                "expert_shared_feed_forward_length": (ignored, int), "expert_gating_func": _scored_by(_SOFTMAX),
                 "interleave_moe_layer_step": ("moe_layer_interval", int),
                 "leading_dense_block_count": ("moe_layer_start_index", int),
             },
@@ -165,7 +186,7 @@ SPARSE: Mapping[str, tuple[Architecture, ...]] = {
                 **LOCAL_EXPERTS, "feed_forward_length": ("intermediate_size_mlp", int), "expert_count": (_normed, int),
                 "expert_feed_forward_length": ("intermediate_size", int),
                 "interleave_moe_layer_step": ("interleave_moe_layer_step", int),
-                "leading_dense_block_count": (ignored, int), "expert_gating_func": (ignored, int),
+                "leading_dense_block_count": (ignored, int), "expert_gating_func": _scored_by(_SIGMOID),
             },
             fixed={"attention_chunk_size": 8192},
         ),
