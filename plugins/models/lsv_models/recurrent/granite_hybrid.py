@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
+from lsv.nn.embed import ScaledHead
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.moe import MoE, SharedMoE
@@ -19,6 +19,7 @@ from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Scaled, Stack
+from lsv_models.rms.granite import read_multipliers
 
 NAMES = ("input_linear", "input_linear", "output_linear")
 """Gate and up, which are one tensor, and down of the MLP that all tokens go through."""
@@ -33,19 +34,11 @@ class GraniteHybrid(Stack):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
-        ignore(
-            keys,
-            "layer_types",
-            "layers_block_type",
-            "normalization_function",
-            "init_method",
-        )
+        ignore(keys, "layer_types", "layers_block_type", "normalization_function", "init_method")
         experts, top = keys.take("num_local_experts", int, 8), keys.count("num_experts_per_tok", 2)
-        c = DecoderConfig.read(keys)
+        c = read_multipliers(keys, DecoderConfig.read(keys))
         sizes = read_mamba2(keys, c.hidden_size, c.norm_eps, c.activation)
-        inner, factors = keys.count("shared_intermediate_size", 1024), ("embedding", "residual", "attention")
-        embedding, residual, attention = (keys.take(f"{name}_multiplier", float, 1.0) for name in factors)
-        logits, positions = keys.take("logits_scaling", float, 1.0), keys.maybe("position_embedding_type", str)
+        inner, positions = keys.count("shared_intermediate_size", 1024), keys.maybe("position_embedding_type", str)
         keys.finish("GraniteHybrid")
         kinds = read_kinds(config, ("layers_block_type", "layer_types"), c.layers, KINDS) or ["recurrent"] * c.layers
         rope = Rope(w, c.rope, max_len) if positions == "rope" else None
@@ -56,14 +49,14 @@ class GraniteHybrid(Stack):
             if experts:
                 shape = (c.hidden_size, c.intermediate_size, c.activation)
                 mlp = SharedMoE(MoE(place / "block_sparse_moe", *shape, experts=experts, top=top), mlp)
-            if kinds[i] != "attention":
-                return HybridLayer(place, c, Mamba2Mixer(place.replicated() / "mamba", sizes, i), mlp, scale=residual)
-            biased = c.attention_bias
-            mixer = Attention(place / "self_attn", c, i, rope, qkv_bias=biased, out_bias=biased)
-            mixer.layer = dataclasses.replace(mixer.layer, scale=attention)
-            return HybridLayer(place, c, mixer, mlp, scale=residual)
+            bias, scale = c.attention_bias, c.attention_scale
+            mixer = (
+                Attention(place / "self_attn", c, i, rope, qkv_bias=bias, out_bias=bias, scale=scale)
+                if kinds[i] == "attention"
+                else Mamba2Mixer(place.replicated() / "mamba", sizes, i)
+            )
+            return HybridLayer(place, c, mixer, mlp, scale=c.residual_multiplier)
 
-        super().__init__(
-            w, (c.vocab_size, c.hidden_size), map(layer, range(c.layers)), eps=c.norm_eps, tied=c.tied,
-        )  # fmt: skip
-        self.embed, self.head = Scaled(self.embed, embedding), Scaled(self.head, 1 / logits)
+        layers = map(layer, range(c.layers))
+        super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied)
+        self.embed, self.head = Scaled(self.embed, c.embedding_multiplier), ScaledHead(self.head, c.logit_divisor, None)

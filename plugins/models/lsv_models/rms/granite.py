@@ -10,14 +10,19 @@ from lsv.nn.keys import Keys
 from lsv_models.rms.blocks import ScaledLayer
 
 
+def read_multipliers(keys: Keys, c: DecoderConfig) -> DecoderConfig:
+    """With what all models of the line multiply by."""
+    return replace(
+        c,
+        attention_scale=keys.take("attention_multiplier", float, 1.0),
+        embedding_multiplier=keys.take("embedding_multiplier", float, 1.0),
+        residual_multiplier=keys.take("residual_multiplier", float, 1.0),
+        logit_divisor=keys.take("logits_scaling", float, 1.0),
+    )
+
+
 class Granite(DenseDecoder):
     layer = ScaledLayer
 
     def read(self, keys: Keys) -> DecoderConfig:
-        return replace(
-            super().read(keys),
-            attention_scale=keys.take("attention_multiplier", float, 1.0),
-            embedding_multiplier=keys.take("embedding_multiplier", float, 1.0),
-            residual_multiplier=keys.take("residual_multiplier", float, 1.0),
-            logit_divisor=keys.take("logits_scaling", float, 1.0),
-        )
+        return read_multipliers(keys, super().read(keys))

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-from torch import nn
-
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.keys import Keys
@@ -40,7 +37,7 @@ class SparseDecoder(Decoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         given = {key: value for key, value in config.items() if value is not None or key not in self.defaults}
         keys = Keys({**self.defaults, **given})
-        c = DecoderConfig.read(keys)
+        c = self.read(keys)
         experts = self.read_experts(keys, c)
         self.read_more(keys, c)
         keys.finish(type(self).__name__)
@@ -51,6 +48,10 @@ class SparseDecoder(Decoder):
             for number, place in enumerate(places)
         )
         super().__init__(w, c, layers, self.layer.norm)
+
+    def read(self, keys: Keys) -> DecoderConfig:
+        """The numbers that all decoders have."""
+        return DecoderConfig.read(keys)
 
     def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
         raise NotImplementedError
@@ -70,16 +71,3 @@ class PlainLayerNorm(LayerNorm):
 
     def __init__(self, w: Weights, size: int, eps: float) -> None:
         super().__init__(w, size, eps, bias=False)
-
-
-class Scaled(nn.Module):
-    """Another module's answer times ``scale``, plus a bias if there is one."""
-
-    def __init__(self, inner: nn.Module, scale: float = 1.0, bias: nn.Parameter | None = None) -> None:
-        super().__init__()
-        self.inner, self.scale, self.bias = inner, scale, bias
-
-    def forward(self, *args: Any) -> torch.Tensor:
-        y: torch.Tensor = self.inner(*args)
-        y = y if self.scale == 1.0 else y * self.scale
-        return y if self.bias is None else y + self.bias

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.nn.config import DecoderConfig
+from lsv.nn.gpt.model import AdaptedHead
 from lsv.nn.keys import Keys
 from lsv.nn.moe import MoE
 from lsv.nn.norm import LayerNorm
@@ -13,7 +14,7 @@ from lsv.nn.routers import SparseMixer
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
-from lsv_models.sparse.decoder import Scaled, SparseDecoder
+from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
 
@@ -29,7 +30,7 @@ class PhiMoe(SparseDecoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__(w, _with_magnitude(config, max_len), max_len)
         if self.biased:
-            self.head = Scaled(self.head, bias=(w / "lm_head").take("bias", (self.vocab_size,)))
+            self.head: Any = AdaptedHead(self.head, (w / "lm_head").take("bias", (self.vocab_size,)), 1.0)
 
     def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
         return Experts(
