@@ -85,6 +85,9 @@ class Model(nn.Module):
     """What the model's adapters go by; None where it has none."""
     ends: bool = True
     """Whether it has the last layers and what follows them, the norm and the head."""
+    stream: tuple[int, torch.dtype] | None = None
+    """Numbers a token, and their dtype, of what layers give to each other; None for as many as the norm takes, in the
+    model's own dtype."""
     receives: tuple[int, torch.dtype] | None = None
     """Numbers a token, and their dtype, of what layers of other ranks hand on to its first; None where it embeds."""
     scorer: nn.Module | None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import transformers
@@ -59,6 +60,7 @@ def compute(stages: Sequence[Declared], monkeypatch: pytest.MonkeyPatch) -> torc
     every, logits, states = [Sequences(declared) for declared in stages], [], torch.empty(0)
 
     def run_on(model: Model, step: Step) -> torch.Tensor:
+        assert model.receives in (None, (states.shape[-1], states.dtype)), "there must be room for what is handed on"
         return run(model, step if model.receives is None else replace(step, received=states))
 
     monkeypatch.setattr(lsv.testing.model, "run", run_on)
@@ -86,6 +88,15 @@ def tiny_class(one: Class, folder: Path) -> EngineConfig:
 )
 def test_stages_compute_what_the_whole_model_does(one: Class, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_stages(tiny_class(one, tmp_path), monkeypatch)
+
+
+@pytest.mark.parametrize("family", ["mamba", "zamba", "zaya"])
+def test_stages_have_room_for_states_of_other_widths_and_dtypes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = next(one for one in CAUSAL if one.family == family)
+    config = msgspec.structs.replace(tiny_class(one, tmp_path), dtype="bfloat16")
+    assert compute(staged(config, 2), monkeypatch).isfinite().all()
 
 
 def test_a_family_is_cut_where_its_checkpoint_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

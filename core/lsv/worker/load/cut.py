@@ -35,7 +35,7 @@ def cut(declared: Declared, stage: Stage, config: EngineConfig) -> None:
     log.info("stage %d of %d has %d of %d layers", stage.number + 1, stage.count, counts[stage.number], sum(counts))
     width = handed_on(model)
     if not stage.begins:
-        model.receives = width, model_dtype(config.dtype)
+        model.receives = model.stream or (width, model_dtype(config.dtype))
     elif model.encoder is not None:
         model.encoder.width = model.encoder.width or width  # which is told by the norm, and that is elsewhere
     model.layers = nn.ModuleList(model.layers[first : first + counts[stage.number]])

@@ -47,7 +47,7 @@ class Mamba(Stack):
             )
             for i in range(layers)
         )
-        super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES)
+        super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES, wide=wide)
 
 
 class FalconMamba(Mamba):

@@ -53,4 +53,4 @@ class Mamba2(Stack):
             )
             for i in range(layers)
         )
-        super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES)
+        super().__init__(w, (vocabulary, hidden), blocks, eps=eps, tied=tied, names=NAMES, wide=wide)

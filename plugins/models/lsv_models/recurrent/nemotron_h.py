@@ -92,7 +92,9 @@ class NemotronH(Stack):
             RecurrentLayer(RMSNorm(place / "norm", c.hidden_size, c.norm_eps), mixer(i, place / "mixer"), wide=wide)
             for i, place in enumerate(places)
         )
-        super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied, names=NAMES)
+        super().__init__(
+            w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied, names=NAMES, wide=wide,
+        )  # fmt: skip
 
 
 def _read_kinds(config: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,9 @@ class Names:
 
 
 class Stack(AttentionModel):
-    """An embedding, layers, a norm and a head. ``tied`` shares the embedding's weight with the head."""
+    """An embedding, layers, a norm and a head. ``tied`` shares the embedding's weight with the head; layers that are
+    ``wide`` give each other float32.
+    """
 
     staged = True
     ignores: tuple[str, ...] = (r"(^|\.)rotary_emb\.inv_freq$",)
@@ -57,9 +59,11 @@ class Stack(AttentionModel):
         eps: float,
         tied: bool,
         names: Names = Names(),
+        wide: bool = False,
     ) -> None:
         super().__init__()
         self.vocab_size, hidden = sizes
+        self.stream = (hidden, torch.float32) if wide else None
         self.embed = Embed(w / names.embed, self.vocab_size, hidden)
         self.layers = nn.ModuleList(layers)
         self.norm = ModelTyped(type(self).make_norm(w / names.norm, hidden, eps))

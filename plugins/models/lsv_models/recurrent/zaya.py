@@ -218,6 +218,7 @@ class Zaya(Stack):
         )  # fmt: skip
         self.embed = Carrying(w / "model", self.embed, c.hidden_size, size)
         self.norm = Begin(self.norm, c.hidden_size)
+        self.stream = (c.hidden_size + size, torch.float32)
 
 
 def _with_common_kinds(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -143,6 +143,6 @@ class SharingStack(Stack):
             w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied,
             names=Names(norm="model.final_layernorm"),
         )  # fmt: skip
-        self.embed, self.norm = Twice(self.embed), First(self.norm)
+        self.embed, self.norm, self.stream = Twice(self.embed), First(self.norm), (2 * c.hidden_size, w.dtype)
         first = "|".join(map(str, owners))
         self.ignores = (*self.ignores, rf"^model\.layers\.(?!({first})\.)\d+\.{self.shared}\.")
