@@ -135,6 +135,8 @@ class AdapterRegistry:
         except NotYet:
             head.again = now + max(_AGAIN, (now - head.began) / 4)
         except CheckpointError as error:
+            if head.adapter is not None:
+                self._control("drop_adapter", {"id": head.adapter.id})  # other ranks may have it
             self._end(BadRequest(error.message, param="lora_path"))
         except EngineDied:
             raise

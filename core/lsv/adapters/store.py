@@ -53,8 +53,10 @@ class Served(NamedTuple):
 class AdapterStore:
     """Reads adapters for a model, whose layers have the slots ``places``, and fills slots with them.
 
-    The host keeps ``options.host`` of them; others are read again when they are to enter a slot. The ranks of
-    ``communicator`` must have the same adapters enter slots in the same order.
+    The host keeps ``options.host`` of them; others are read again when they are to enter a slot. Ranks must have the
+    same adapters enter slots in the same order: where one of them can't read an adapter, all leave the slot empty.
+
+    Of a stage, the model has some of the layers in ``places`` alone: the store knows the others by name.
     """
 
     def __init__(
@@ -64,10 +66,13 @@ class AdapterStore:
         options: AdapterOptions,
         communicator: Communicator | None = None,
         device: torch.device = _HOST,
+        every: Communicator | None = None,
     ) -> None:
+        """``communicator`` is that of the ranks that share each layer, ``every`` that of all ranks."""
         self._model, self._places, self._options = model, places, options
-        self._communicator, self._device = communicator, device
-        self._layers = tuple(dict.fromkeys(places.values()))
+        self._communicator, self._device, self._every = communicator, device, every or communicator
+        held = set(model.modules())
+        self._layers = tuple(layer for layer in dict.fromkeys(places.values()) if layer in held)
         self._sources: dict[int, Source] = {}
         self._held: OrderedDict[int, Held] = OrderedDict()  # the least recently used first
         self._reader = ThreadPoolExecutor(1, "adapters")
@@ -114,12 +119,15 @@ class AdapterStore:
         held, rescaling = self._take(slot, id), None
         if held is not None:
             rescaling = self._rescale(slot, id, held) if id in self._rescaling else {}
+            if not agree(rescaling is not None, self._every, self._device):  # that of another stage may be at fault
+                self.faults.setdefault(slot, _ELSEWHERE)
+                rescaling = None
         if held is None or rescaling is None:
             held, rescaling = {}, {}
         try:
             self._fill(slot, held, rescaling)
         except torch.OutOfMemoryError as cause:
-            if self._communicator is not None:  # the other ranks go on with theirs
+            if self._every is not None:  # the other ranks go on with theirs
                 raise
             self._fill(slot, {}, {})
             self._fail(slot, id, f"the device has no memory for it ({cause}): lower --gpu-memory-utilization")
@@ -167,7 +175,7 @@ class AdapterStore:
             held = self._read(self._sources[id]) if held is None else held
         except LsvError as error:
             self._fail(slot, id, error.message)
-        fine = agree(held is not None, self._communicator, self._device)
+        fine = agree(held is not None, self._every, self._device)
         if held is None or not fine:
             self.faults.setdefault(slot, _ELSEWHERE)
             return None
@@ -190,7 +198,7 @@ class AdapterStore:
         return held
 
     def _cut(self, path: Path, pairs: Mapping[str, Pair]) -> Held:
-        """This rank's share of an adapter, by layer."""
+        """This rank's share of an adapter, by layer; what is for other stages' layers is theirs to look at."""
         by_layer: dict[Slots, dict[str, Pair]] = {}
         strangers: list[str] = []
         for module, pair in pairs.items():
@@ -205,7 +213,7 @@ class AdapterStore:
         if strangers:
             raise CheckpointError(f"{path}: {_refuse(strangers)}")
         try:
-            return {layer: layer.cut(own) for layer, own in by_layer.items()}
+            return {layer: layer.cut(own) for layer, own in by_layer.items() if layer in self._layers}
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error.message}") from error
 

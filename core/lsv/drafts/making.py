@@ -8,6 +8,7 @@ from lsv.config import EngineConfig, Reason
 from lsv.drafts.drafter import Drafter
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv.nn.model import Model
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
 
@@ -23,6 +24,31 @@ def make_drafter(config: EngineConfig, catalog: Catalog, groups: Sequence[KVGrou
             param="speculative_config",
         )
     return _make(config, catalog)
+
+
+def check_taps(model: Model, config: EngineConfig, catalog: Catalog) -> None:
+    """Raises ``ConfigError`` for a drafter that reads states from between the layers of a model that is about to be cut
+    into stages: it runs beside the last of them.
+    """
+    if config.drafts is None:
+        return
+    taps = _make(config, catalog).taps(model)
+    if taps and taps != (len(model.layers),):
+        raise ConfigError(
+            f"speculative_config: {config.drafts.drafter} reads states from between layers that other stages have: not "
+            f"with pipeline_parallel_size={config.topology.pipeline}; choose another method, or spread the model by "
+            "--tensor-parallel-size instead",
+            param="speculative_config",
+        )
+
+
+def taps_of(drafter: Drafter | None, model: Model, config: EngineConfig) -> tuple[int, ...]:
+    """``Drafter.taps`` of the model, or of the stage that is left of it after ``check_taps``."""
+    if drafter is None:
+        return ()
+    if config.topology.pipeline > 1:
+        return (len(model.layers),) if drafter.reads_all else ()
+    return drafter.taps(model)
 
 
 def weigh_drafter(config: EngineConfig, catalog: Catalog) -> tuple[Reason, ...]:

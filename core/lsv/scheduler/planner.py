@@ -101,10 +101,10 @@ class Planner:
                 job.update_plannable()
                 plan.grow(job)
         ready = [job for job in decoding.values() if job.planned < job.plannable and not (job.waits and job.in_flight)]
-        if self._speculation is not None:
-            self._draft(ready, plan)
         if self._limits.stages > 1:
             del ready[-(-len(decoding) // self._limits.stages) :]
+        if self._speculation is not None:
+            self._draft(ready, plan)
         plan.decode(ready)
         if self._tenants.several:
             for job in ready:

@@ -37,6 +37,8 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
     """What the last stage has sampled for the rows of a plan: for ranks of the stages before it, in their order."""
 
     tokens: tuple[tuple[int, ...], ...]
+    drafts: tuple[tuple[int, ...], ...] = ()
+    """What it drafts behind these, see ``StepResult.drafts``."""
 
 
 class Control(msgspec.Struct, frozen=True, tag=True):

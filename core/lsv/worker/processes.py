@@ -159,7 +159,7 @@ class RanksExecutor(abc.ABC):
         """The oldest result; raises ``EngineDied`` when a rank is gone or ``timeout`` seconds have passed."""
         result = self._await_result(time.monotonic() + timeout, timeout)
         if self._earlier:
-            self._send(Sampled(result.tokens), self._earlier)
+            self._send(Sampled(result.tokens, result.drafts), self._earlier)
         return result
 
     def _await_result(self, deadline: float, timeout: float) -> StepResult:

@@ -84,7 +84,7 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
         except EOFError:
             break
         if isinstance(order, Sampled):
-            worker.learn(order.tokens)
+            worker.learn(order.tokens, order.drafts)
             continue
         if isinstance(order, Control):
             channel.send(_control(worker, order))

@@ -142,6 +142,16 @@ class Slot:
         return self.constraints.edits_behind(self.output, self.drafts[:drafts])
 
 
+def learn(slots: Sequence[Slot], tokens: Sequence[Sequence[int]], drafts: Sequence[tuple[int, ...]]) -> None:
+    """Take in what another stage has sampled for the rows of these ``slots``, and what it has drafted behind that; no
+    ``drafts`` are none for any row.
+    """
+    for slot, sampled, following in zip(slots, tokens, drafts or ((),) * len(slots), strict=True):
+        slot.drafts = following
+        for token in sampled:
+            slot.append(token)
+
+
 def _find_fault(begin: Begin, vocab_size: int) -> str | None:
     """Why the ids of a prompt can't be computed, or None.
 

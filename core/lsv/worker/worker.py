@@ -19,7 +19,7 @@ from torch import Tensor
 from lsv.adapters.store import AdapterStore
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.drafts.drafter import Drafter, Site
-from lsv.drafts.making import make_drafter
+from lsv.drafts.making import make_drafter, taps_of
 from lsv.engine.executor import ReportProgress
 from lsv.errors import BadRequest, ConfigError
 from lsv.nn.pooling.states import Pool
@@ -42,7 +42,7 @@ from lsv.worker.processing import Processors
 from lsv.worker.profiling.profiler import Profiler
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
-from lsv.worker.slots import Slot, Slots
+from lsv.worker.slots import Slot, Slots, learn
 from lsv.worker.tiers.mover import BlockMover, make_mover
 from lsv.worker.variants import sample_in_all_ways
 
@@ -161,7 +161,7 @@ class Worker:
         self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
         self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
         self._adapters = loaded.adapters
-        self._drafter = make_drafter(config, self._catalog, declared.groups)
+        self._drafter = make_drafter(config, self._catalog, declared.groups) if self._ends else None
         runner = self._runner = ModelRunner(
             declared.model,
             loaded.backend,
@@ -172,7 +172,7 @@ class Worker:
             padded=config.layout == "padded",
             slots=limits.max_rows,
             links=self._links,
-            taps=() if self._drafter is None else self._drafter.taps(declared.model),
+            taps=taps_of(self._drafter, declared.model, config),
         )
         with report_graphs(device, loaded.fit):
             runner.warm_up(
@@ -362,11 +362,9 @@ class Worker:
         began, self._finished = max(step.began, self._finished), now
         return step.result(now - began)
 
-    def learn(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Take in what the last stage has sampled for the rows of the oldest plan that this stage has handed on."""
-        for slot, sampled in zip(self._handed_on.popleft().slots, tokens, strict=True):
-            for token in sampled:
-                slot.append(token)
+    def learn(self, tokens: Sequence[Sequence[int]], drafts: Sequence[tuple[int, ...]]) -> None:
+        """Take in what the last stage says of the oldest plan that this one has handed on, see ``slots.learn``."""
+        learn(self._handed_on.popleft().slots, tokens, drafts)
 
     @property
     def unencoded(self) -> Mapping[bytes, str]:

@@ -155,7 +155,7 @@ def test_a_disabled_window_caps_the_context(configure):
         (("--kv-cache-dtype", "fp3"), {}, "kv_cache_dtype fp3"),
         (("-pp", "2", "--pipeline-layer-partition", "1,1,1"), {}, "each of 2 stages"),
         (("-pp", "2", "--pipeline-layer-partition", "one,two"), {}, "pipeline_layer_partition=one,two"),
-        (("-pp", "2", "--enable-lora"), {}, r"adapters \(enable_lora\): not with pipeline_parallel_size=2"),
+        (("-pp", "2", "--load-format", "sharded_state"), {}, "sharded_state: not with pipeline_parallel_size=2"),
         (("-pp", "2", "--executor", "inline"), {}, "several need executor processes"),
         (("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"), {}, "needs chunked prefill"),
         (("--no-enable-chunked-prefill", "--max-itl-ms", "50"), {}, "max_itl_ms=50 needs chunked prefill"),

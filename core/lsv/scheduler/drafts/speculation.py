@@ -212,7 +212,7 @@ class Speculation:
 
     def _take_proposed(self, job: Job, drafting: Drafting, ids: tuple[int, ...]) -> None:
         drafting.proposed = ids
-        job.waits = job.guided or self._waits(drafting)
+        job.waits = job.guided or self._limits.stages > 1 or self._waits(drafting)
 
     def _learn(self, plan: StepPlan, result: StepResult) -> None:
         """How long a step without prompts took."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from lsv.adapters.slots import allocate, attach
+from lsv.adapters.slots import Slots, allocate, attach
 from lsv.adapters.store import AdapterStore
 from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit
+from lsv.drafts.making import check_taps
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import model_dtype
@@ -72,12 +73,18 @@ def load(
     can't be served.
     """
     declared = declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
-    adapters = _attach_adapters(declared, config, communicator, device)
+    places = _attach_adapters(declared, config)
     bound = bind(declared, config, catalog)
     if stage.count > 1:
+        check_taps(declared.model, config, catalog)
         cut(declared, stage, config)
+        bound = bound if stage.ends else replace(bound, beside=())  # drafts are made where tokens are sampled
     declared.streamed = stream_layers(declared.model, config, device)
     every = world or communicator
+    adapters = None
+    if config.adapters is not None:
+        model = declared.model
+        adapters = AdapterStore(model, places, config.adapters, communicator, device.torch_device, every)
     fit = plan_fit(bound, config, device, every)
     with closing(_source(config, declared, catalog, communicator)) as source:
         staging = Staging(device) if device.pinned else None
@@ -90,16 +97,13 @@ def load(
     return Loaded(bound, fit, adapters)
 
 
-def _attach_adapters(
-    declared: Declared, config: EngineConfig, communicator: Communicator | None, device: Device
-) -> AdapterStore | None:
+def _attach_adapters(declared: Declared, config: EngineConfig) -> dict[str, Slots]:
     """Give the declared model's layers slots, where adapters are served."""
     asked = config.adapters
     if asked is None:
-        return None
+        return {}
     dtype = model_dtype(config.dtype if asked.dtype == "auto" else asked.dtype)
-    places = attach(declared.model, asked.slots, asked.max_rank, dtype)
-    return AdapterStore(declared.model, places, asked, communicator, device.torch_device)
+    return attach(declared.model, asked.slots, asked.max_rank, dtype)
 
 
 def _source(

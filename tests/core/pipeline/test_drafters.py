@@ -1,0 +1,53 @@
+"""Drafters beside the last of several stages: those that read states have them there, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv import LLM, SamplingParams
+from lsv.errors import ConfigError
+from lsv.testing.fakes.eagle import write_eagle, write_eagle3
+from lsv.testing.fakes.medusa import write_medusa
+from lsv.testing.tiny import tiny
+
+pytestmark = pytest.mark.usefixtures("ranks_are_threads")
+
+PROMPTS: Any = [{"prompt_token_ids": list(range(20, 20 + length)) * 2} for length in (3, 9, 20)]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("drafters")
+    tiny("llama", path / "model")
+    return path
+
+
+def ask(folder: Path, **more: Any) -> tuple[list[Any], Any]:
+    options = {"dtype": "float32", "max_model_len": 64, "num_gpu_blocks_override": 32, "skip_tokenizer_init": True}
+    with LLM(str(folder / "model"), **options, **more) as llm:
+        answers = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+        return [one.checked().outputs[0].token_ids for one in answers], llm.stats.speculation
+
+
+def speculative(folder: Path, method: str) -> dict[str, Any]:
+    return {"method": method, "model": str(folder / method), "num_speculative_tokens": 3, "adaptive": False}
+
+
+@pytest.mark.parametrize(("method", "write"), [("eagle", write_eagle), ("medusa", write_medusa)])
+def test_states_of_the_last_stage_are_drafted_from(method: str, write: Any, folder: Path) -> None:
+    write(folder / method)
+    expected, alone = ask(folder, speculative_config=speculative(folder, method))
+    found, staged = ask(folder, speculative_config=speculative(folder, method), pipeline_parallel_size=2)
+    assert found == expected
+    assert staged.drafts > 0
+    assert (staged.drafts, staged.accepted) == (alone.drafts, alone.accepted)
+
+
+def test_states_of_other_stages_are_refused_by_name(folder: Path) -> None:
+    write_eagle3(folder / "eagle3")
+    with pytest.raises(ConfigError, match="eagle3 reads states from between layers that other stages have"):
+        ask(folder, speculative_config=speculative(folder, "eagle3"), pipeline_parallel_size=2)
