@@ -80,6 +80,9 @@ class Head(nn.Module):
     formats leave a tied head plain.
     """
 
+    lender: Embed | None = None
+    """Whose weight it takes once the model is filled, where the checkpoint has none for it."""
+
     def __init__(self, w: Weights, vocab_size: int, size: int, *, tied: Embed | None = None) -> None:
         super().__init__()
         self.vocab_size, self.communicator = vocab_size, w.communicator

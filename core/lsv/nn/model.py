@@ -47,6 +47,14 @@ class Encoder(nn.Module):
         return None
 
 
+class ElsewhereEncoder(Encoder):
+    """Stands in the model of a later stage for the tower of the first: as many parts, and nothing to compute."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.parts, self.width = encoder.parts, encoder.width
+
+
 class ActiveAdapters:
     """The adapters of the step that runs, which a model's layers share: most of them are not given the step."""
 

@@ -107,7 +107,6 @@ def refuse_with_stages(config: EngineConfig) -> None:
     if config.topology.pipeline == 1:
         return
     refused = {
-        "models that encode texts": config.encoded is not None,
         "models without a KV cache": not config.cached,
         "load_format=sharded_state": config.load_format == "sharded_state",
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 
 from lsv.request.media import Media
 from lsv.scheduler.job import Job
+from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.plan_builder import PlanBuilder
 
 
@@ -123,3 +125,15 @@ class EncoderCache:
         self._consumed.clear()
         self.failed.clear()
         self._used = 0
+
+
+def needs_of(plan: StepPlan, jobs: Sequence[Job], held: Sequence[Job]) -> Iterator[tuple[Job, bytes]]:
+    """Who needs which media in a plan, by hash: those for whom it encodes, and those whose rows read embeddings."""
+    by_slot = {job.slot: job for job in held}
+    for piece in plan.encode:
+        job = by_slot[piece.slot]
+        yield job, job.request.media[piece.place].hash
+    for job, start, count in zip(jobs, plan.rows.start, plan.rows.count, strict=True):
+        for media in job.request.media:
+            if not media.cross and start < media.stop and media.start < start + count:
+                yield job, media.hash

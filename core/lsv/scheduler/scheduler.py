@@ -18,7 +18,7 @@ from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Need, Request, Status
 from lsv.scheduler.adapters import requests_of
 from lsv.scheduler.drafts.speculation import Speculation
-from lsv.scheduler.encoder_cache import EncoderCache
+from lsv.scheduler.encoder_cache import EncoderCache, needs_of
 from lsv.scheduler.job import Group, Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import AdapterRequests, Counts, OffloadCounts, Outcome, SpeculationCounts, Totals
@@ -318,16 +318,12 @@ class Scheduler:
     def _fail_encoding(
         self, unencoded: Mapping[bytes, str], plans: Iterable[tuple[StepPlan, list[Job], list[Job]]]
     ) -> Iterator[Outcome]:
-        """Media could not be encoded: the requests end for which these plans, one of them settling, do that."""
+        """Media could not be encoded: the requests end for which these plans, one of them settling, need that."""
         for hash in unencoded:
             self._encoder.fail(hash)
-        for plan, _, held in plans:
-            by_slot = {job.slot: job for job in held}
-            for piece in plan.encode:
-                job = by_slot[piece.slot]
-                error = unencoded.get(job.request.media[piece.place].hash)
-                if error is not None and not job.ended:
-                    yield self._end(Outcome(job.request, finish=FinishReason.ERROR, error=error), job)
+        for job, hash in (need for plan in plans for need in needs_of(*plan)):
+            if hash in unencoded and not job.ended:
+                yield self._end(Outcome(job.request, finish=FinishReason.ERROR, error=unencoded[hash]), job)
 
     def _settle_special(
         self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float

@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lsv.nn.model import Encoder
+from lsv.config import EngineConfig
+from lsv.nn.dtypes import model_dtype
+from lsv.nn.model import Encoder, Model
 from lsv.nn.step import Embeddings
+from lsv.pipeline.link import Links
+from lsv.platform import Device
 from lsv.processes.shared import read_data
 from lsv.request.media import EMBEDDINGS, Array, Media
 from lsv.scheduler.plan import Encode, Rows, StepPlan
@@ -20,16 +24,16 @@ from lsv.worker.slots import Slot
 log = logging.getLogger(__name__)
 
 
+Write = Callable[[Tensor, int], None]
+"""Caches what cross layers keep of an item [count, hidden] in the blocks of a slot."""
+
+
 class MediaEncoder:
     """Carries out what plans say about media. An item that can't be encoded fails the requests that need it before a
     plan forgets it; those that come later have it encoded anew.
-
-    ``write`` (item [count, hidden], slot) caches what cross layers keep of an item in the blocks of a slot.
     """
 
-    def __init__(
-        self, encoder: Encoder | None, device: torch.device, write: Callable[[Tensor, int], None] | None = None
-    ) -> None:
+    def __init__(self, encoder: Encoder | None, device: torch.device, write: Write | None = None) -> None:
         self._encoder, self._device, self._write = encoder, device, write
         self._embeddings: dict[bytes, Tensor] = {}
         self._states: dict[bytes, Any] = {}
@@ -117,3 +121,41 @@ class MediaEncoder:
         dtype: torch.dtype = getattr(torch, array.dtype)
         tensor = torch.frombuffer(read_data(array), dtype=dtype) if array.size else torch.empty(0, dtype=dtype)
         return tensor.view(array.shape).to(self._device, non_blocking=True)
+
+
+class StagedEncoder(MediaEncoder):
+    """That of one of several stages. Cross layers of all of them keep something of an item: the first one encodes it,
+    and each hands it on. One that can't be encoded is handed on as zeros; its requests fail.
+    """
+
+    def __init__(self, model: Model, device: torch.device, write: Write, links: Links, dtype: torch.dtype) -> None:
+        super().__init__(model.encoder, device, write)
+        self._begins, self._links, self._dtype = model.receives is None, links, dtype
+
+    def apply(self, plan: StepPlan, slots: Mapping[int, Slot]) -> dict[bytes, str]:
+        failed = super().apply(plan, slots) if self._begins else {}
+        for piece in plan.encode:
+            media = slots[piece.slot].begin.media[piece.place]
+            if media.cross and piece.last == self.parts:
+                self._pass_on(media, piece.slot)
+        return failed
+
+    def _pass_on(self, media: Media, slot: int) -> None:
+        assert self._encoder is not None, "a plan encodes for a model without an encoder"
+        assert self._write is not None
+        item = torch.zeros(media.count, self._encoder.width, dtype=self._dtype, device=self._device)
+        if media.hash in self._embeddings:
+            item.copy_(self._embeddings[media.hash])
+        self._links.receive(item, media.count)
+        if not self._begins:
+            self._write(item, slot)
+        self._links.send(item, media.count)
+
+
+def make_media_encoder(
+    model: Model, config: EngineConfig, device: Device, write: Write, links: Links | None
+) -> MediaEncoder:
+    """What carries out plans for a model; ``links`` are those to other stages."""
+    if links is None or model.encoder is None:
+        return MediaEncoder(model.encoder, device.torch_device, write)
+    return StagedEncoder(model, device.torch_device, write, links, model_dtype(config.dtype))

@@ -30,7 +30,7 @@ from lsv.pipeline.stage import Stage, stage_groups
 from lsv.platform import BatchLimits, Communicator, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
-from lsv.worker.encoder import MediaEncoder
+from lsv.worker.encoder import MediaEncoder, make_media_encoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.dense import make_pool
@@ -182,7 +182,7 @@ class Worker:
             )
         if self._drafter is not None:
             self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
-        self._media = MediaEncoder(declared.model.encoder, device.torch_device, self._write_item)
+        self._media = make_media_encoder(declared.model, config, device, self._write_item, self._links)
         return runner
 
     @property
@@ -272,7 +272,7 @@ class Worker:
         self._slots.apply(plan, {} if self._adapters is None else self._adapters.faults)
         slots = self._slots.of(plan.rows)
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
-        encodes = self._begins and (plan.encode or plan.forget or media.faults)
+        encodes = plan.encode or plan.forget or media.faults
         unencoded = media.apply(plan, self._slots.all) if encodes else {}
         if self._in_flight and (any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
             # the engine has heard of the drafts from one rank; others may still have to read what they have sampled

@@ -164,6 +164,7 @@ class WhisperLayer(nn.Module):
 class Whisper(AttentionModel):
     """Transcribes or translates."""
 
+    staged = True
     ignores: tuple[str, ...] = ()
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:

@@ -37,7 +37,9 @@ def speculative(folder: Path, method: str) -> dict[str, Any]:
     return {"method": method, "model": str(folder / method), "num_speculative_tokens": 3, "adaptive": False}
 
 
-@pytest.mark.parametrize(("method", "write"), [("eagle", write_eagle), ("medusa", write_medusa)])
+@pytest.mark.parametrize(
+    ("method", "write"), [("eagle", write_eagle), pytest.param("medusa", write_medusa, marks=pytest.mark.slow)]
+)
 def test_states_of_the_last_stage_are_drafted_from(method: str, write: Any, folder: Path) -> None:
     write(folder / method)
     expected, alone = ask(folder, speculative_config=speculative(folder, method))

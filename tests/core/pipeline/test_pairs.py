@@ -119,7 +119,7 @@ def check(stages: int, drafter: str, features: tuple[str, ...], folder: Path, **
 
 
 @pytest.mark.row("F-280", "F-341")
-@pytest.mark.parametrize(("stages", "drafter"), [(3, "none"), (2, "ngram"), (3, "suffix"), (2, "draft_model")])
+@pytest.mark.parametrize(("stages", "drafter"), [(3, "none"), (3, "ngram"), (2, "draft_model")])
 def test_all_features_beside_stages_change_no_token(stages: int, drafter: str, folder: Path) -> None:
     check(stages, drafter, tuple(FEATURES), folder)
 

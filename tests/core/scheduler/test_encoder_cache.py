@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 
+import msgspec
 import pytest
 
 from lsv.errors import BadRequest
@@ -13,7 +14,7 @@ from lsv.request.media import Media
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.plan import Kind
+from lsv.scheduler.plan import Kind, StepResult
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
 from lsv.testing.fakes.tokens import expected_output
@@ -200,6 +201,27 @@ def test_a_request_fails_whose_item_does_before_it_has_a_row(depth: int) -> None
     assert not rig.tokens(1)
     for request in (text, again):
         assert rig.tokens(request.id) == expected_output(request, rig.scheduler.longest)
+
+
+def test_rows_fail_with_the_item_that_another_request_had_encoded() -> None:
+    """Of several stages the one that samples knows nothing of what the first one could not encode."""
+    rig = Rig(limits=limits(depth=2, stages=2, max_num_batched_tokens=64), prefix_caching=False)
+    item = picture("a", 4, 20)
+    rig.worker.broken = {item.hash}
+    collect = rig.worker.collect
+
+    def collect_from_the_last(timeout: float) -> StepResult:
+        result = collect(timeout)
+        tokens = tuple((1,) if row in result.failed else found for row, found in enumerate(result.tokens))
+        return msgspec.structs.replace(result, failed={}, tokens=tokens)
+
+    rig.worker.collect = collect_from_the_last  # type: ignore[method-assign]
+    for id in (0, 1):
+        ask(rig, id, 30, item)
+    rig.run()
+    assert [error_of(rig, id) for id in (0, 1)] == [BROKEN, BROKEN]
+    assert not rig.tokens(0)
+    assert not rig.tokens(1)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -10,7 +10,8 @@ from torch import nn
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import model_dtype
-from lsv.nn.model import Model, handed_on
+from lsv.nn.embed import Head
+from lsv.nn.model import ElsewhereEncoder, Encoder, Model, handed_on
 from lsv.pipeline.stage import Stage, check_partition, share_out
 from lsv.weights.fill import Filler
 from lsv.worker.load.declared import Declared, place_in
@@ -36,25 +37,29 @@ def cut(declared: Declared, stage: Stage, config: EngineConfig) -> None:
     width = handed_on(model)
     if not stage.begins:
         model.receives = model.stream or (width, model_dtype(config.dtype))
-    elif model.encoder is not None:
+    if model.encoder is not None:
         model.encoder.width = model.encoder.width or width  # which is told by the norm, and that is elsewhere
     model.layers = nn.ModuleList(model.layers[first : first + counts[stage.number]])
     model.ends = stage.ends
-    for name, _ in list(model.named_children()):
-        if name != "layers" and not (stage.ends if name in _LAST else stage.begins):
-            setattr(model, name, None)
+    lenders = _lenders(model) if stage.ends else set()
+    for name, part in list(model.named_children()):
+        held = stage.ends if name in _LAST else stage.begins or not lenders.isdisjoint(part.modules())
+        if name != "layers" and not held:
+            setattr(model, name, ElsewhereEncoder(part) if isinstance(part, Encoder) else None)
     _keep_held(declared)
 
 
+def _lenders(model: Model) -> set[nn.Module]:
+    """Embeddings that the last stage keeps for its head."""
+    heads = (module for module in model.modules() if isinstance(module, Head))
+    return {head.lender for head in heads if head.lender is not None}
+
+
 def _check(model: Model, config: EngineConfig) -> None:
-    why = None
     if not model.staged:
-        why = f"layers of {config.architecture} need more than the output of the layer before"
-    elif any(layer.source is not None for layer in model.attention_layers()):
-        why = f"all layers of {config.architecture} attend to what its encoder makes of media"
-    if why:
         raise ConfigError(
-            f"pipeline_parallel_size={config.topology.pipeline}: {why}; spread it by --tensor-parallel-size instead",
+            f"pipeline_parallel_size={config.topology.pipeline}: layers of {config.architecture} need more than the "
+            "output of the layer before; spread it by --tensor-parallel-size instead",
             param="pipeline_parallel_size",
         )
 

@@ -7,7 +7,7 @@ import torch
 
 from lsv.config import EngineConfig, Fit, Reason
 from lsv.nn.dtypes import model_dtype
-from lsv.nn.model import handed_on
+from lsv.nn.model import ElsewhereEncoder, handed_on
 from lsv.platform import Communicator, Device
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.graphs import measure_graphs
@@ -44,7 +44,7 @@ def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, we
     declared = bound.declared
     taken += bound.beside
     encoder = declared.model.encoder
-    if encoder is not None:
+    if encoder is not None and not isinstance(encoder, ElsewhereEncoder):
         width: int = encoder.width or handed_on(declared.model)
         taken += (plan_embeddings(width, model_dtype(config.dtype).itemsize, config),)
     memory = after_weights(device.memory(), weights + sum(int(reason.value) for reason in taken))

@@ -9,7 +9,7 @@ import torch
 
 from lsv.config import EngineConfig, Reason
 from lsv.errors import ConfigError
-from lsv.nn.model import Encoder
+from lsv.nn.model import ElsewhereEncoder, Encoder
 from lsv.platform import Device, Shape, ShapePolicy
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.load.bound import Bound
@@ -34,7 +34,7 @@ def _peaks(bound: Bound, config: EngineConfig, device: Device) -> Iterator[Reaso
         return
     yield Reason("activations", str(peak), "measured with the largest step")
     encoder = bound.declared.model.encoder
-    if encoder is None:
+    if encoder is None or isinstance(encoder, ElsewhereEncoder):
         return
     inputs = encoder.largest(config.encoder_cache_tokens)
     if inputs is None:

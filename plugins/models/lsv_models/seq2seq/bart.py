@@ -53,6 +53,7 @@ class BiasedHead(nn.Module):
 class Bart(AttentionModel):
     """A family of the line says in its class attributes where it differs."""
 
+    staged = True
     form: Form = Form()
     rows: ClassVar[Rows] = "learned"
     offset: ClassVar[int] = 2

@@ -28,6 +28,7 @@ class LooseHead(Head):
     def __init__(self, w: Weights, vocab_size: int, size: int, tied: Embed) -> None:
         nn.Module.__init__(self)
         self.adapters = None
+        self.__dict__["lender"] = tied  # not a module of this one
         self.vocab_size, self.communicator = vocab_size, w.communicator
         start, stop, width = w.shard.split_padded(vocab_size)
         columns = slice(0, size)

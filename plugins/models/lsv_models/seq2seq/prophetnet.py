@@ -110,6 +110,7 @@ class Queries(nn.Module):
 
 
 class ProphetNet(Bart):
+    staged = False  # layers hand on two streams
     offset, logits_bias, positions = 1, False, 512
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:

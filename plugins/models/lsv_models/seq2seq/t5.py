@@ -44,6 +44,7 @@ _NAMES = (
 class T5(AttentionModel):
     """A family of the line says in its class attributes where it differs."""
 
+    staged = True
     shares: ClassVar[bool] = True
     """Whether all layers add the biases of the first one."""
     ignores: tuple[str, ...] = (r"\.encoder_attn\.relative_attention_bias\.",)

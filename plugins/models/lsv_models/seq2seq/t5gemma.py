@@ -45,6 +45,7 @@ class T5Gemma(AttentionModel):
     defaults: ClassVar[Mapping[str, Any]] = {
         "head_dim": 256, "activation": "gelu_pytorch_tanh", "tied": True, "full_every": 2,
     }  # fmt: skip
+    staged = True
     shared: ClassVar[bool] = False
     """Whether encoder and decoder share an embedding."""
     ignores: tuple[str, ...] = (r"\.rotary_emb\.",)
