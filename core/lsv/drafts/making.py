@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lsv.config import EngineConfig, Reason
 from lsv.drafts.drafter import Drafter
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.nn.model import Model
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
+
+if TYPE_CHECKING:
+    from lsv.nn.model import Model
 
 
 def make_drafter(config: EngineConfig, catalog: Catalog, groups: Sequence[KVGroup]) -> Drafter | None:

@@ -15,6 +15,10 @@ from lsv.scheduler.running import RunningBatch
 from lsv.scheduler.tenant import Tenants
 from lsv.scheduler.waiting import WaitingQueue
 
+_STEPS_A_STAGE, _LEAST_SHARE = 2, 128
+"""Into how many steps for each stage prompts are cut: while the first of them passes through the stages, others wait,
+so more are better; and tokens from which on larger steps hardly take less time for each."""
+
 
 class Planner:
     """Works on the queues and caches it is given, which belong to the scheduler; it keeps no state of its own."""
@@ -69,9 +73,18 @@ class Planner:
             quick = min(most, self._pace.prompt_tokens(0 if first is None else first.planned))
         prompt = self._policy.budget(len(self._running), StepCosts(most, quick))
         padding, chunked = self._limits.padding, self._limits.chunked_prefill
+        if self._limits.stages > 1 and chunked:
+            prompt = min(prompt, self._share(most))
         if padding is None:
             return StepBudget(most, max(1, prompt), chunked=chunked)
         return PaddedBudget(most, max(1, prompt), padding, chunked=chunked)
+
+    def _share(self, most: int) -> int:
+        """The prompt tokens of a step that leaves some of those that are to be computed for the other stages' steps."""
+        steps = _STEPS_A_STAGE * self._limits.stages
+        waiting = sum(job.known - job.planned for job in self._running.prefilling.values())
+        waiting += self._waiting.count_tokens(most * steps)
+        return max(_LEAST_SHARE, -(-waiting // steps))
 
     def _take_turns(self, plan: PlanBuilder, now: float) -> None:
         """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""

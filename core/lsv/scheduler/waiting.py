@@ -36,6 +36,15 @@ class WaitingQueue:
         """Groups that wait, but in no line."""
         return sum(line.groups - line.standing for line in self._lines.values())
 
+    def count_tokens(self, most: int) -> int:
+        """Tokens of the prompts that wait, counted until there are ``most``; some may be found in a cache."""
+        found = 0
+        for group in self._groups.values():
+            found += len(group.asked.spec.prompt.ids) * max(1, group.unmade)
+            if found >= most:
+                break
+        return found
+
     def groups_of(self, tenant: str) -> int:
         """A tenant's groups that have sequences waiting."""
         line = self._lines.get(tenant)

@@ -129,6 +129,29 @@ def test_between_stages_plans_share_the_decoding_rows_out():
     assert [len(rig.tokens(id)) for id in range(4)] == [6] * 4
 
 
+def test_between_stages_plans_share_prompts_out():
+    """A step of all of them would keep each stage waiting for the other."""
+    rig = rig_of(2, stages=2, max_num_batched_tokens=2048, max_model_len=1100, num_blocks=1200)
+    rig.ask(1, range(700))
+    for id in (2, 3):
+        rig.ask(id, range(id, 250 + id))
+    rig.plan()
+    rig.plan()
+    assert [plan.rows.count for plan in rig.plans] == [(300,), (225,)]
+    rig.run()
+    assert len([plan for plan in rig.plans if max(plan.rows.count, default=0) > 1]) == 7
+    alone = rig_of(1, max_num_batched_tokens=2048, max_model_len=1100, num_blocks=1200)
+    alone.ask(1, range(1000))
+    assert alone.plan().rows.count == (1000,)
+
+
+def test_between_stages_long_queues_fill_steps():
+    rig = rig_of(2, stages=2, max_num_seqs=32, max_num_batched_tokens=512, max_model_len=256, num_blocks=2000)
+    for id in range(24):
+        rig.ask(id, range(id, id + 100))
+    assert sum(rig.plan().rows.count) == 512
+
+
 def test_between_stages_no_row_is_planned_before_its_last_token_is_known():
     rig = rig_of(3, stages=3, max_num_batched_tokens=4)
     rig.ask(1, range(9), max_tokens=3)

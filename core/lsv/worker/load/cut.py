@@ -18,6 +18,9 @@ from lsv.worker.load.declared import Declared, place_in
 
 log = logging.getLogger(__name__)
 
+_HEAD = 0.875
+"""What a byte of the head costs where one of a layer costs 1: of half a billion parameters, 24 layers and a vocabulary
+of 152,000 tokens, 17 layers took 168 ms, and 7 layers, the head and sampling 147 ms."""
 _LAST = ("norm", "head", "scorer")
 """The parts of a model that follow its layers."""
 
@@ -65,9 +68,11 @@ def _check(model: Model, config: EngineConfig) -> None:
 
 
 def _balance(model: Model, stages: int) -> tuple[int, ...]:
-    """Layers a stage by the bytes that a decoding step reads: those of the head are read like those of a layer."""
+    """Layers a stage by the bytes that a decoding step reads; those of the head are read faster than those of a layer,
+    for they are in one piece.
+    """
     head = getattr(model, "head", None)
-    behind = _bytes(head) if isinstance(head, nn.Module) else 0
+    behind = int(_HEAD * _bytes(head)) if isinstance(head, nn.Module) else 0
     return share_out([_bytes(layer) for layer in model.layers], behind, stages)
 
 
