@@ -91,7 +91,8 @@ class Drafter(abc.ABC):
 
     def taps(self, model: Model) -> tuple[int, ...]:
         """After how many layers of the model it reads the states of all tokens, in ascending order; those behind all
-        layers are normed. Asked for before ``start``. Raises ``StartError``.
+        layers are normed, and the only ones to be had where layers are spread over stages. Asked for before ``start``.
+        Raises ``StartError``.
         """
         return ()
 
