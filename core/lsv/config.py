@@ -168,6 +168,22 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no more drafts are verified than pay, as far as measurements tell."""
 
 
+class Transfers(msgspec.Struct, frozen=True, kw_only=True):
+    """How engines hand each other what they have computed of prompts; see ``lsv.transports.exchange``."""
+
+    produces: bool
+    """Whether others may have what it keeps."""
+    consumes: bool
+    """Whether it fetches what others keep, where a request says so."""
+    host: str
+    """The address where others reach it, and that it listens at where it ``produces``."""
+    port: int
+    peers: tuple[str, ...]
+    """Those it fetches from, as ``join_address`` writes them: no request makes it connect anywhere else."""
+    timeout: float
+    """Seconds that a request waits for what is fetched, at most."""
+
+
 class Offload(msgspec.Struct, frozen=True, kw_only=True):
     """What is behind the device's KV cache."""
 
@@ -175,6 +191,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
     """Host memory for contents of blocks, of all ranks of a replica together."""
     transport: str | None = None
     """The name of the ``KVTransportOffer`` that keeps them elsewhere; None is nowhere."""
+    transfers: Transfers | None = None
+    """None for an engine that has nothing to do with others."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -291,6 +291,10 @@ class KVTransportOffer(msgspec.Struct, frozen=True):
     """
     switch: str
     """The setting of the plugin's that asks for it by having a value; its folder, say."""
+    exchange: str = ""
+    """Names a ``(lsv.transports.exchange.Seat) -> lsv.transports.exchange.Exchange``, made in the engine's process for
+    ``--kv-role``; empty where what it keeps can't be handed on.
+    """
 
 
 class CheckpointOffer(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
 from lsv.engine.orders.sleep import Sleep
 from lsv.engine.report import PreemptionLog, warn_of_itl
-from lsv.engine.scheduling import make_scheduler
-from lsv.engine.updates import OpenRequest, Owner, make_update
+from lsv.engine.scheduling import make_cache, make_scheduler
+from lsv.engine.updates import OpenRequest, Owner, make_group, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.request.adapter import Adapter
@@ -29,6 +29,7 @@ from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.scheduler import Scheduler
+from lsv.transports.fetches import Fetches
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Engine(Generic[Owner]):
         self._policy = policy
         self._guide = guide
         self._searches = BeamSearches(config)
+        self._fetches = Fetches(config)
         self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
         self.sleep = Sleep(config, self.control, self._forget_cached)
         self._now = now
@@ -78,8 +80,10 @@ class Engine(Generic[Owner]):
 
     def start(self, progress: ReportProgress) -> Fit:
         """Load the model; raises ``StartError``."""
+        exchange = self._fetches.start()
         fit = self._executor.start(self.config, progress)
-        self._scheduler = make_scheduler(self.config, fit, self._executor.depth, self._policy)
+        self._kv = make_cache(self.config, fit, exchange)
+        self._scheduler = make_scheduler(self.config, fit, self._kv, self._executor.depth, self._policy)
         if self._guide is not None:
             self._guide.start(fit.vocab_size)
         self._searches.start(fit.vocab_size, self._scheduler.longest)
@@ -89,6 +93,7 @@ class Engine(Generic[Owner]):
     def close(self) -> None:
         """Stop the workers; requests that still run are lost."""
         self._executor.stop()
+        self._fetches.stop()
         if self._guide is not None:
             self._guide.stop()
         self._scheduler = None
@@ -123,7 +128,7 @@ class Engine(Generic[Owner]):
             model_seconds_total=self._model_seconds,
             speculation=self._scheduler.speculation,
             adapters=self._scheduler.adapter_requests,
-            offload=self._scheduler.offload,
+            offload=self._fetches.counted(self._scheduler.offload),
         )
 
     def submit(self, owner: Owner, message: Submit) -> None:
@@ -132,10 +137,11 @@ class Engine(Generic[Owner]):
             raise self.failure
         self.sleep.check_awake()
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
-        group = self._make_group(self._submitted, message)
+        group = make_group(self._submitted, message, self.config, self._now())
         self._submitted += message.spec.width  # whatever becomes of it: who reads its adapter knows it by its number
         self._open_adapter(group)
         self._open_grammar(group)
+        self._fetches.open(group, self._kv)
         try:
             asked = self._searches.open(group, message.stop_ids) if group.spec.searched else group
             self._started.add(asked, group.arrival)
@@ -211,6 +217,8 @@ class Engine(Generic[Owner]):
         for outcome in self._started.expire(began):
             self._take(outcome)
         self._take_grammars()
+        for group in self._fetches.take():
+            self._started.satisfy(group, "kv")
         self.adapters.advance()
         try:
             self._plan_ahead(began)
@@ -262,16 +270,6 @@ class Engine(Generic[Owner]):
         if self._started.too_slow is not None and not self._warned_of_itl:
             self._warned_of_itl = True
             warn_of_itl(self.config.max_itl_ms, self._started.too_slow)
-
-    def _make_group(self, number: int, message: Submit) -> RequestGroup:
-        return RequestGroup(
-            number,
-            message.spec,
-            stop_ids=message.stop_ids,
-            bad_words=message.bad_words + (self.config.encoded.forbidden if self.config.encoded else ()),
-            seed=self.config.seed,
-            arrival=self._now(),
-        )
 
     def _open_adapter(self, group: RequestGroup) -> None:
         """The group waits for its adapter where that has to be read first, everybody does for that of a search.

@@ -13,26 +13,34 @@ from lsv.plugins import load
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.scheduler import Scheduler
+from lsv.transports.exchange import Exchange
 from lsv.transports.making import make_transport
 
 
-def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -> Scheduler:
-    """The scheduler and cache of an engine whose model is loaded."""
+def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None) -> KVManager:
+    """The books of the cache of an engine whose model is loaded.
+
+    Where contents go to other machines, weights are told by what they are; else by where they are, which costs nothing.
+    """
     root = root_hash(
-        weights=f"{config.model} {config.load_format}",
+        weights=f"{config.model} {config.load_format}" if exchange is None else exchange.seat.site.identity,
         quantizer=config.quantization,
         kv_dtype=config.kv_dtype,
         block_size=fit.block_size,
     )
     groups = tuple(msgspec.convert(group, KVGroup) for group in fit.groups)
-    kv = KVManager(
+    return KVManager(
         groups,
         fit.num_blocks,
         fit.block_size,
         root=root,
         prefix_caching=config.prefix_caching,
-        tiers=None if config.offload is None else _make_tiers(config, config.offload, fit),
+        tiers=None if config.offload is None else _make_tiers(config, config.offload, fit, exchange),
     )
+
+
+def make_scheduler(config: EngineConfig, fit: Fit, kv: KVManager, depth: int, policy: Policy) -> Scheduler:
+    """The scheduler of an engine whose model is loaded."""
     drafts = config.drafts
     limits = Limits(
         max_num_seqs=config.max_num_seqs,
@@ -56,8 +64,9 @@ def make_scheduler(config: EngineConfig, fit: Fit, depth: int, policy: Policy) -
     return Scheduler(limits, kv, policy)
 
 
-def _make_tiers(config: EngineConfig, offload: Offload, fit: Fit) -> Tiers:
+def _make_tiers(config: EngineConfig, offload: Offload, fit: Fit, exchange: Exchange | None) -> Tiers:
     """What is behind the device. Blocks of all ranks are taken to be as large as those of the rank that reports."""
     block = max(1, fit.kv_bytes // (fit.num_blocks + 1))
     keeper = None if offload.transport is None else make_transport(config, load(config.plugins).catalog)
-    return Tiers(offload.host_bytes // config.topology.ranks // block, keeper)
+    cells = offload.host_bytes // config.topology.ranks // block
+    return Tiers(cells, keeper) if exchange is None else Tiers(cells, keeper, exchange.expect)

@@ -1,12 +1,14 @@
-"""What the engine tells an owner of its requests."""
+"""What an owner asks of the engine, and what it tells the owner of that."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from lsv.engine.messages import Update
+from lsv.config import EngineConfig
+from lsv.engine.messages import Submit, Update
 from lsv.errors import BadRequest, LsvError, RequestFailed
+from lsv.request.group import RequestGroup
 from lsv.request.params import NO_TOKEN_LEFT, PROCESSOR_REFUSES
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
@@ -23,6 +25,18 @@ class OpenRequest(Generic[Owner]):
         self.owner = owner
         self.id = id
         self.sequences = sequences
+
+
+def make_group(number: int, message: Submit, config: EngineConfig, arrival: float) -> RequestGroup:
+    """What was asked, numbered from ``number`` on; ``arrival`` is a time of the engine's clock in seconds."""
+    return RequestGroup(
+        number,
+        message.spec,
+        stop_ids=message.stop_ids,
+        bad_words=message.bad_words + (config.encoded.forbidden if config.encoded else ()),
+        seed=config.seed,
+        arrival=arrival,
+    )
 
 
 def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Update:

@@ -115,6 +115,13 @@ class PrefixFinder:
             table.hash_blocks(self._root, self.block_size, count)
         return hashes if len(hashes) == count else hashes[:count]
 
+    def keys(self, hashes: Sequence[bytes]) -> Iterator[bytes]:
+        """The contents that a request needs to go on behind all of these blocks, column by column."""
+        for column, one in enumerate(hashes):
+            for prefix, window_blocks in zip(self.prefixes, self.window_blocks, strict=True):
+                if window_blocks is None or column >= len(hashes) - window_blocks:
+                    yield prefix + one
+
     def extend(self, table: Table, match: Match, limit: int, behind: Callable[[bytes], bool]) -> Match:
         """A match made longer by what is ``behind`` the device, as far as that goes."""
         pool = self._pool

@@ -114,6 +114,13 @@ class KVManager:
         match = self._finder.match(table, limit)
         return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.has)
 
+    def missing(self, request: Request) -> list[bytes]:
+        """The contents of its prompt that a request could begin behind, which are not cached anywhere."""
+        if self.tiers is None:
+            return []
+        hashes = self._finder.hashes(self.open(request), (len(request.prompt) - 1) // self.block_size)
+        return [key for key in self._finder.keys(hashes) if self._pool.find(key) is None and not self.tiers.has(key)]
+
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.
 
@@ -160,6 +167,8 @@ class KVManager:
         tables = table.blocks + table.cross if match.cross else table.blocks
         for blocks, cached in zip(tables, match.blocks + match.cross, strict=True):
             blocks += cached
+        if table.request.spec.hand_on:
+            self._keep(table, match)
         if match.missing:
             shared += self._fetch(table, match)
         table.capacity = match.tokens
@@ -180,6 +189,15 @@ class KVManager:
                 self._promise(table, hashes, (length - 1) // self.block_size)
             else:
                 self.pending.add(hashes[table.published :], table.request.id)
+
+    def _keep(self, table: Table, match: Match) -> None:
+        """What of a match is on the device goes behind it, for others, if it is not there any more."""
+        if self.tiers is None:
+            return
+        for prefix, cohort, blocks in zip(self._finder.prefixes, self._cohorts, match.blocks, strict=True):
+            for one, block in zip(table.hashes, blocks[:: cohort.width], strict=False):
+                if block != NULL_BLOCK:
+                    self.tiers.keep(prefix + one, self._pool.bundle(block))
 
     def _fetch(self, table: Table, match: Match) -> int:
         """Take blocks for what is behind the device, to be loaded before the first step; returns how many.

@@ -55,6 +55,14 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     timeout: float | None = None
     """Seconds after which the engine aborts the request; None waits for ever."""
 
+    hand_on: bool = False
+    """Whether another engine will fetch what this one computes of the prompt."""
+
+    kv_peer: str = ""
+    """The engine that has computed the prompt, as ``lsv.transports.exchange.join_address`` writes it: what that keeps
+    is fetched before the request begins. Empty where there is none.
+    """
+
     trace: Mapping[str, str] = {}
     """Headers of the distributed trace the request belongs to (W3C ``traceparent``, ``tracestate``). They travel to the
     engine for whoever exports spans there; nothing else depends on them.

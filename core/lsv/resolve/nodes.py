@@ -28,7 +28,7 @@ def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
     if headless and number == 0:
         raise ConfigError("headless: node 0 serves; leave it out there", param="headless")
     _check_ranks(count, topology)
-    _check_key(settings["cluster_key"])
+    check_key(settings["cluster_key"], "several machines")
     address = given_or_launched(settings, "master_addr")
     if address is None:
         raise ConfigError(
@@ -76,11 +76,12 @@ def _check_ranks(count: int, topology: Topology) -> None:
         )
 
 
-def _check_key(key: str | None) -> None:
+def check_key(key: str | None, who: str) -> None:
+    """Raises ``ConfigError`` where there is no secret that ``who``, "several machines", can know each other by."""
     if not key:
         raise ConfigError(
-            "several machines need a secret that they know each other by: set the variable LSV_CLUSTER_KEY to the same "
-            "on all of them, as from openssl rand -hex 32",
+            f"{who} need a secret that they know each other by: set the variable LSV_CLUSTER_KEY to the same on all of "
+            "them, as from openssl rand -hex 32",
             param="cluster_key",
         )
     if len(key) < _SHORTEST_KEY:

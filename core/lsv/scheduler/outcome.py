@@ -72,6 +72,11 @@ class OffloadCounts(msgspec.Struct, frozen=True):
     """How many of these were found."""
     usage: float
     """Share of host memory in use, 0 … 1."""
+    transfers: int = 0
+    """Requests since the start for which something was fetched from another engine, or was to be."""
+    failed_transfers: int = 0
+    """Those of them whose prompts were computed for want of it, in whole or in part."""
+    transferred_bytes: int = 0
 
 
 class AdapterRequests(msgspec.Struct, frozen=True):

@@ -67,8 +67,6 @@ _LOADING = (
 _STEPS = (
     *_rows("a request that loses its blocks is computed again, never swapped", preemption_mode=_Row(("recompute",)),
            swap_space=_any("float")),
-    *_rows("host memory behind the KV cache is --kv-offload-gib, and a folder that replicas share --kv-offload-path",
-           kv_transfer_config=_none("json")),
     *_rows("nobody else is told what is cached", kv_events_config=_none("json"), ec_transfer_config=_none("json")),
     *_rows("a step is one pass; --async-scheduling plans one while another runs", tolerant=True,
            num_scheduler_steps=_Row((1,)), multi_step_stream_outputs=_SWITCH),

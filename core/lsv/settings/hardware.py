@@ -6,7 +6,8 @@ from lsv.settings.setting import Setting, grouped
 
 CLUSTER_KEY = Setting(
     name="cluster_key",
-    help="secret that all of --nnodes share; better given as LSV_CLUSTER_KEY, which other users of a machine can't see",
+    help="secret that all of --nnodes share, and servers with a --kv-role; better given as LSV_CLUSTER_KEY, which "
+    "other users of a machine can't see",
 )
 
 HARDWARE = grouped(

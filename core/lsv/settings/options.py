@@ -9,6 +9,7 @@ from lsv.settings.elsewhere import ELSEWHERE, NEUTRAL
 from lsv.settings.hardware import HARDWARE
 from lsv.settings.serving import SERVE
 from lsv.settings.setting import grouped
+from lsv.settings.tiers import TIERS
 
 COMMON = grouped(
     "Every command",
@@ -171,15 +172,6 @@ _MEMORY = grouped(
     Setting(
         name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings",
         main=True,
-    ),
-    Setting(
-        name="kv_offload_gib", type="float", low=0.001, high=1 << 20, aliases=("kv_offloading_size",),
-        help="GiB of host memory, for all devices of a replica together, that cached beginnings are kept in when the "
-        "device needs their room",
-    ),
-    Setting(
-        name="kv_offloading_backend", choices=("native",),
-        help="what --kv-offloading-size names the memory of: native is the host's",
     ),
 )  # fmt: skip
 
@@ -377,7 +369,7 @@ _ADAPTERS = grouped(
 
 _NEUTRAL = grouped(ELSEWHERE, "engine", *NEUTRAL)
 
-ENGINE = (*_MODEL, *_SCHEDULING, *_ADAPTERS, *_MEMORY, *_MEDIA, *HARDWARE, *_NEUTRAL)
+ENGINE = (*_MODEL, *_SCHEDULING, *_ADAPTERS, *_MEMORY, *TIERS, *_MEDIA, *HARDWARE, *_NEUTRAL)
 
 CORE = (*COMMON, *ENGINE, *SERVE)
 

@@ -13,6 +13,7 @@ from lsv.config import EngineConfig
 from lsv.offers import KVTransportOffer
 from lsv.plugins.catalog import Catalog
 from lsv.transports import Site, Transport
+from lsv.transports.exchange import Exchange, Seat
 from lsv.version import __version__
 
 _FORMAT = "lsv-kv-contents-1"
@@ -32,14 +33,37 @@ def make_transport(config: EngineConfig, catalog: Catalog, rank: int = 0) -> Tra
     if config.offload is None or config.offload.transport is None:
         return None
     offer = catalog.find(KVTransportOffer, config.offload.transport)
-    own = offer.switch.partition(".")[0]
-    site = Site(identity=identify(config, own), rank=rank, options=config.options)
-    made: Transport = catalog.load(offer)(site)
+    made: Transport = catalog.load(offer)(_describe(config, offer, rank))
     return made
 
 
+def make_exchange(config: EngineConfig, catalog: Catalog, secret: bytes) -> Exchange | None:
+    """What an engine's transport hands to others and gets from them; None where none of that was asked for."""
+    if config.offload is None or config.offload.transport is None or config.offload.transfers is None:
+        return None
+    offer = catalog.find(KVTransportOffer, config.offload.transport)
+    seat = Seat(
+        site=_describe(config, offer),
+        ranks=config.topology.ranks,
+        transfers=config.offload.transfers,
+        secret=secret,
+    )
+    made: Exchange = catalog.load(offer, "exchange")(seat)
+    return made
+
+
+def _describe(config: EngineConfig, offer: KVTransportOffer, rank: int = 0) -> Site:
+    own = offer.switch.partition(".")[0]
+    return Site(identity=identify(config, own), rank=rank, options=config.options)
+
+
 def identify(config: EngineConfig, transport: str = "") -> str:
-    """``Site.identity`` of a configuration. Settings that begin with ``transport`` and a dot do not count."""
+    """``Site.identity`` of a configuration. Settings that begin with ``transport`` and a dot do not count.
+
+    Engines that hand each other contents have copies of the checkpoint, whose times say nothing: for them samples of
+    all files must do.
+    """
+    copied = config.offload is not None and config.offload.transfers is not None
     topology = config.topology
     options = {name: value for name, value in config.options.items() if not name.startswith(f"{transport}.")}
     parts = {
@@ -48,22 +72,22 @@ def identify(config: EngineConfig, transport: str = "") -> str:
         "ranks": (topology.tensor, topology.pipeline, topology.expert, topology.layers),
         "config": {name: getattr(config, name) for name in _COUNTED},
         "options": options,
-        "weights": list(_weigh(Path(config.model))),
-        "kv_scales": list(_weigh(Path(config.kv_scales))) if config.kv_scales else [],
+        "weights": list(_weigh(Path(config.model), timed=not copied)),
+        "kv_scales": list(_weigh(Path(config.kv_scales), timed=not copied)) if config.kv_scales else [],
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
 
-def _weigh(path: Path) -> Iterator[tuple[str, int, int, str]]:
+def _weigh(path: Path, *, timed: bool) -> Iterator[tuple[str, int, int, str]]:
     """What tells a checkpoint from others: names, sizes and times of its files, and samples of what is in them.
 
-    A copy with other times is another checkpoint: at worst a content is not found.
+    Where it is ``timed``, a copy with other times is another checkpoint: at worst a content is not found.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for file in files:
         if file.is_file():
             about = file.stat()
-            yield file.name, about.st_size, about.st_mtime_ns, _sample(file, about.st_size)
+            yield file.name, about.st_size, about.st_mtime_ns if timed else 0, _sample(file, about.st_size)
 
 
 def _sample(path: Path, size: int) -> str:

@@ -85,6 +85,16 @@ class FileTransport(Transport):
         _remove(path)
         return False
 
+    def open(self, key: bytes) -> int | None:
+        """A descriptor of the whole file of a content, to be closed; it counts as used. None where there is none."""
+        try:
+            descriptor = os.open(self._path(key), _READ)
+        except OSError:
+            return None
+        with suppress(OSError):
+            os.utime(descriptor)
+        return descriptor
+
     def _path(self, key: bytes) -> str:
         name = key.hex()
         return f"{self._folder}/{name[-2:]}/{name}-{self._rank}"

@@ -13,7 +13,12 @@ api = 1
 
 @hookimpl
 def lsv_kv_transports() -> Iterable[KVTransportOffer]:
-    yield KVTransportOffer("files", "lsv_kv_offload.files:FileTransport", switch="kv_offload.path")
+    yield KVTransportOffer(
+        "files",
+        "lsv_kv_offload.files:FileTransport",
+        switch="kv_offload.path",
+        exchange="lsv_kv_offload.exchange:FileExchange",
+    )
 
 
 @hookimpl

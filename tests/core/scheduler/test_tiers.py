@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lsv.kv.spec import STATE_WINDOW, KVGroup
+from lsv.kv.tiers.tiers import Tiers
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
@@ -114,6 +115,43 @@ def test_a_request_that_waits_for_lost_blocks_is_computed_too():
     for request in both:
         assert rig.tokens(request.id) == fake_tokens.expected_output(request, rig.scheduler.longest)
     assert [request.cached for request in both] == [0, 28]
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_what_others_will_ask_for_is_saved_again_where_it_has_gone(groups):
+    keeper = FakeKeeper()
+    rig = Rig(groups=GROUPS[groups], cells=0, keeper=keeper)
+    cached(rig, 1)
+    keeper.contents.clear()
+    assert cached(rig, 2) == 28
+    assert not keeper.contents, "it is on the device, and was saved before"
+    assert cached(rig, 3, hand_on=True) == 28
+    assert keeper.contents
+    assert cached(Rig(groups=GROUPS[groups], cells=0, keeper=keeper), 1) == 28
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_what_a_prompt_lacks_is_what_it_could_begin_behind(groups):
+    keeper = FakeKeeper()
+    first = Rig(groups=GROUPS[groups], cells=0, keeper=keeper)
+    cached(first, 1)
+    second = Rig(groups=GROUPS[groups], cells=0, keeper=(other := FakeKeeper()))
+    wanted = second.kv.missing(make_request(1, PROMPT, sampling=SamplingParams(max_tokens=4)))
+    assert wanted[0] in keeper.contents
+    other.contents = {key: keeper.contents[key] for key in wanted}
+    assert cached(second, 1) == 28
+    assert not second.kv.missing(make_request(2, PROMPT, sampling=SamplingParams(max_tokens=4)))
+
+
+def test_a_keepers_other_end_is_told_what_is_coming():
+    told: list[bytes] = []
+    tiers = Tiers(0, FakeKeeper(), told.append)
+    tiers.save(b"a", [1])
+    tiers.save(b"a", [1])
+    assert told == [b"a"]
+    tiers.lose(b"a")
+    tiers.save(b"a", [2])
+    assert told == [b"a", b"a"]
 
 
 def test_salts_keep_tenants_apart():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lsv.kv.tiers.cells import HostCells
@@ -28,10 +28,13 @@ class Tiers:
     be gone by the time it is wanted, or unreadable: then the plan's result says so, and its request is computed.
     """
 
-    def __init__(self, cells: int, keeper: Keeper | None = None) -> None:
-        """``cells`` is how many blocks host memory has room for."""
+    def __init__(
+        self, cells: int, keeper: Keeper | None = None, expect: Callable[[bytes], None] = lambda key: None
+    ) -> None:
+        """``cells`` is how many blocks host memory has room for; ``expect`` is told what the keeper is about to get."""
         self._cells = HostCells(cells)
         self._keeper = keeper
+        self._expect = expect
         self._given: OrderedDict[bytes, None] = OrderedDict()  # to the keeper, of late
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         self.unsaved: list[Save] = []
@@ -57,8 +60,15 @@ class Tiers:
         if keep:
             _remember(self._given, key)
             self._lost.pop(key, None)
+            self._expect(key)
         if cells or keep:
             self.unsaved.append(Save(key, tuple(blocks), cells, keep))
+
+    def keep(self, key: bytes, blocks: Sequence[int]) -> None:
+        """A content that is on the device will be asked for by others: save it, where the keeper has lost it since."""
+        if self._keeper is not None and not self._keeper.has(key):
+            self._given.pop(key, None)
+            self.save(key, blocks)
 
     def load(self, key: bytes, blocks: Sequence[int]) -> Load:
         """A content that ``has`` has found is to be copied to ``blocks``, by the plan that is being made."""

@@ -74,7 +74,6 @@ def prepare(end: socket.socket) -> None:
 
 def read_key() -> bytes:
     """The secret of this process's machine, which ``Settings.hand_on`` has given it."""
-    from lsv.settings import Declared, gather
-    from lsv.settings.hardware import CLUSTER_KEY
+    from lsv.settings.secret import read_secret
 
-    return str(gather(Declared((CLUSTER_KEY,)), {})["cluster_key"]).encode()
+    return read_secret()

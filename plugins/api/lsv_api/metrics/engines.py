@@ -62,6 +62,21 @@ _STATS = (
         lambda s: s.offload.hits if s.offload else 0,
     ),
     (
+        "lsv:kv_transfers_total",
+        "Requests for which other engines were asked for KV cache.",
+        lambda s: s.offload.transfers if s.offload else 0,
+    ),
+    (
+        "lsv:kv_transfers_failed_total",
+        "Those of them whose prompts were computed here all the same, in whole or in part.",
+        lambda s: s.offload.failed_transfers if s.offload else 0,
+    ),
+    (
+        "lsv:kv_transferred_bytes_total",
+        "Bytes of KV cache that came from other engines.",
+        lambda s: s.offload.transferred_bytes if s.offload else 0,
+    ),
+    (
         "vllm:prefix_cache_queries_total",
         "Prompt tokens looked up in the prefix cache.",
         lambda s: s.prefix_queries_total,

@@ -18,6 +18,7 @@ from lsv_api.http.reply import Envelope, check_stream, json_response, stream_res
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
 from lsv_api.openai.generation import UsageCounter, collect, make_request, run
+from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
 from lsv_api.openai.sampling import sampling_params
@@ -39,6 +40,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(ChatRequest)
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
+    handover = read_handover(body, served)
     tools = read_tools(body, served, exchange.api.options)
     prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -47,14 +49,16 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     params = reading.show_marks(force_calls(sampling, tools))
     envelope = Envelope.of("chatcmpl", served, exchange)
     thinking = reading.guide_thoughts(params, formed=exchange.api.options.enable_in_reasoning)
-    request = make_request(body, [prompt], params, envelope.id, exchange, thinking)
+    request = make_request(body, [prompt], params, envelope.id, exchange, thinking, handover=handover)
     request = served.admission.admit(request, field="messages", strict=True)
     writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
     if body.stream:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
     (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
-    return json_response(writer.whole(request, answers, usage))
+    answer = writer.whole(request, answers, usage)
+    answer.kv_transfer_params = handover.answer
+    return json_response(answer)
 
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:

@@ -18,6 +18,7 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.generation import UsageCounter, collect, make_request, run
+from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
@@ -32,16 +33,20 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     body = await exchange.body(CompletionRequest)
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
+    handover = read_handover(body, served)
     prompts = await encode_prompts(body, served, exchange.api)
     params = _params(body, served)
     envelope = Envelope.of("cmpl", served, exchange)
-    request = make_request(body, prompts, params, envelope.id, exchange)
+    request = make_request(body, prompts, params, envelope.id, exchange, handover=handover)
     request = served.admission.admit(request, default_max_tokens=DEFAULT_MAX_TOKENS, strict=True)
     writer = CompletionWriter(body, served, envelope, exchange.api.options)
     if body.stream:
         await stream_response(exchange, writer.events(request, exchange))
         return None
-    return json_response(writer.whole(request, *await collect(request, served, exchange)))
+    answer = writer.whole(request, *await collect(request, served, exchange))
+    if handover.answer is not None:
+        answer.kv_transfer_params = handover.answer
+    return json_response(answer)
 
 
 def _params(body: CompletionRequest, served: Served) -> SamplingParams:

@@ -15,6 +15,7 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.handover import Handover
 from lsv_api.openai.sampling import tenancy
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import CompletionDetails, PromptDetails, Usage
@@ -27,6 +28,8 @@ def make_request(
     request_id: str,
     exchange: Exchange,
     thinking: Thinking | None = None,
+    *,
+    handover: Handover = Handover(),  # noqa: B008 - a tuple
 ) -> RequestSpec:
     """What the engine is asked for the prompts of a body; ``request_id`` names it in the engine's logs."""
     return RequestSpec(
@@ -37,6 +40,8 @@ def make_request(
         priority=body.priority or 0,
         trace=exchange.trace,
         preparing=exchange.preparing,
+        kv_peer=handover.peer,
+        hand_on=handover.answer is not None,
         **tenancy(exchange, body.cache_salt),
     )
 

@@ -72,6 +72,19 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     format: dict[str, Any] | None = None
 
 
+class TransferParams(msgspec.Struct, kw_only=True):
+    """Engines that share a request. ``do_remote_decode`` asks the one that computes the prompt to hand it on, and its
+    answer has what the one with ``do_remote_prefill`` is to be told. What else vLLM's connectors have in it is ignored.
+    """
+
+    do_remote_decode: bool | None = None
+    do_remote_prefill: bool | None = None
+    remote_engine_id: str | None = None
+    remote_block_ids: list[Any] | None = None
+    remote_host: str | None = None
+    remote_port: int | str | None = None
+
+
 class GenerationRequest(SampledRequest, kw_only=True):
     """What completions and chat completions share."""
 
@@ -108,6 +121,7 @@ class GenerationRequest(SampledRequest, kw_only=True):
     return_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     repetition_detection: dict[str, Any] | None = None
+    kv_transfer_params: TransferParams | None = None
     truncation_side: Literal["left", "right"] | None = None
 
 

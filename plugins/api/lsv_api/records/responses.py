@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -82,6 +82,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
+    kv_transfer_params: Mapping[str, Any] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -159,7 +160,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     system_fingerprint: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
-    kv_transfer_params: Mapping[str, str] | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
 
 
 class Delta(msgspec.Struct, kw_only=True):

@@ -1,0 +1,125 @@
+"""Requests that wait for what another engine has computed of their prompts. It is brought beside the steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import msgspec
+
+from lsv.config import EngineConfig
+from lsv.errors import BadRequest
+from lsv.kv.manager import KVManager
+from lsv.plugins import load
+from lsv.request.group import RequestGroup
+from lsv.scheduler.outcome import OffloadCounts
+from lsv.settings.secret import read_secret
+from lsv.transports.exchange import Exchange, TransferFailed
+from lsv.transports.making import make_exchange
+
+_log = logging.getLogger(__name__)
+
+_THREADS = 4
+_MOST = 256
+"""Requests that wait at a time; what others' prompts are made of is computed."""
+_LATE = "it takes longer than --kv-timeout"
+
+
+class _Fetch(NamedTuple):
+    until: float
+    peer: str
+    bytes: Future[int]
+
+
+class Fetches:
+    """Knows request groups by their ids. A group waits at most as long as its fetch may take, whatever becomes of that:
+    then it is computed as if there were no other engine.
+    """
+
+    def __init__(self, config: EngineConfig, now: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._transfers = None if config.offload is None else config.offload.transfers
+        self._now = now
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kv-fetch")
+        self._waiting: dict[int, _Fetch] = {}
+        self._told: set[str] = set()
+        self._counts = (0, 0, 0)  # transfers, failed, bytes
+        self.exchange: Exchange | None = None
+
+    def start(self) -> Exchange | None:
+        """Begin to listen, where others are to be served. Raises ``ConfigError``."""
+        if self._transfers is not None:
+            self.exchange = make_exchange(self._config, load(self._config.plugins).catalog, read_secret())
+        return self.exchange
+
+    def stop(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self.exchange is not None:
+            self.exchange.close()
+
+    def open(self, group: RequestGroup, kv: KVManager) -> None:
+        """A group whose prompts another engine has computed waits for that. Raises ``BadRequest`` for an engine that is
+        not to be fetched from.
+        """
+        spec = group.spec
+        if not spec.kv_peer:
+            return
+        if self.exchange is None or self._transfers is None or spec.kv_peer not in self._transfers.peers:
+            raise BadRequest(
+                f"kv_transfer_params: {spec.kv_peer} is none of the producers that are fetched from (--kv-peers)",
+                param="kv_transfer_params",
+            )
+        if "adapter" in group.needs or (spec.sampling is not None and spec.sampling.prompt_logprobs is not None):
+            return  # what the contents are called is not known yet, or nothing can be taken over
+        firsts = (number * spec.candidates for number in range(len(spec.prompts)))
+        keys = list(dict.fromkeys(key for first in firsts for key in kv.missing(group.make(first))))
+        if not keys:
+            return
+        if len(self._waiting) >= _MOST:
+            self._count(spec.kv_peer, 0, "too many requests wait for other engines")
+            return
+        until = self._now() + self._transfers.timeout
+        future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, until)
+        self._waiting[group.id] = _Fetch(until, spec.kv_peer, future)
+        group.needs.add("kv")
+
+    def take(self) -> Iterator[int]:
+        """The groups that need not wait any more."""
+        if not self._waiting:
+            return
+        now = self._now()
+        for id, fetch in tuple(self._waiting.items()):
+            if fetch.bytes.done() or now >= fetch.until:
+                del self._waiting[id]
+                self._finish(fetch)
+                yield id
+
+    def counted(self, counts: OffloadCounts | None) -> OffloadCounts | None:
+        """The counts of what is behind the cache, with those of transfers."""
+        if counts is None or self.exchange is None:
+            return counts
+        transfers, failed, size = self._counts
+        return msgspec.structs.replace(counts, transfers=transfers, failed_transfers=failed, transferred_bytes=size)
+
+    def _finish(self, fetch: _Fetch) -> None:
+        if not fetch.bytes.done():
+            fetch.bytes.cancel()
+            self._count(fetch.peer, 0, _LATE)
+            return
+        try:
+            self._count(fetch.peer, fetch.bytes.result())
+        except TransferFailed as fault:
+            self._count(fetch.peer, 0, str(fault))
+        except Exception as fault:
+            _log.exception("a part of the KV cache could not be fetched")
+            self._count(fetch.peer, 0, type(fault).__name__)
+
+    def _count(self, peer: str, size: int, fault: str | None = None) -> None:
+        transfers, failed, bytes = self._counts
+        self._counts = (transfers + 1, failed + (fault is not None), bytes + size)
+        if fault is not None and (line := f"{peer}: {fault}") not in self._told and len(self._told) < _MOST:
+            self._told.add(line)
+            _log.warning("KV cache of %s; the prompt is computed here, and others like it are not told of", line)

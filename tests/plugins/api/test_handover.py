@@ -1,0 +1,86 @@
+"""Requests that two servers share, as vLLM's proxies send them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lsv.config import Offload, Transfers
+from lsv.testing.fakes.client import FakeClient, fake_config
+
+NOTHING = {"remote_engine_id": None, "remote_block_ids": None, "remote_host": None, "remote_port": None}
+ASK = {"do_remote_decode": True, "do_remote_prefill": False, **NOTHING}
+PEERS = ("10.0.0.1:5600", "[::1]:5600")
+
+
+def engine(*, produces: bool = False, consumes: bool = False) -> FakeClient:
+    transfers = Transfers(
+        produces=produces, consumes=consumes, host="10.0.0.1", port=5600, peers=PEERS if consumes else (), timeout=1.0
+    )
+    return FakeClient(fake_config(offload=Offload(transport="files", transfers=transfers)))
+
+
+@pytest.mark.row("F-157")
+@pytest.mark.parametrize("kind", ["chat", "complete"])
+async def test_a_producers_answer_says_what_the_consumer_is_to_be_told(kind, start):
+    first, second = await start(engine(produces=True)), await start(engine(consumes=True))
+    body = (await getattr(first, kind)(max_tokens=1, kv_transfer_params=ASK)).json()
+    told = body["kv_transfer_params"]
+    assert told == {
+        "do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": "10.0.0.1:5600",
+        "remote_block_ids": [], "remote_host": "10.0.0.1", "remote_port": 5600,
+    }  # fmt: skip
+    assert first.engine.requests[-1].hand_on
+    answer = await getattr(second, kind)(max_tokens=4, kv_transfer_params={**told, "tp_size": 1})
+    assert answer.status_code == 200
+    assert second.engine.requests[-1].kv_peer == PEERS[0]
+    assert not second.engine.requests[-1].hand_on
+    plain = await getattr(second, kind)(max_tokens=4, kv_transfer_params={})
+    assert not plain.json().get("kv_transfer_params")
+    assert second.engine.requests[-1].kv_peer == ""
+
+
+def remote(host: object = "10.0.0.1", port: object = 5600, **more: object) -> dict[str, object]:
+    return {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": host, "remote_port": port}, **more}
+
+
+@pytest.mark.parametrize(("host", "port"), [("::1", "5600"), ("[::1]", 5600), ("10.0.0.1", "5600")])
+async def test_producers_are_found_however_they_are_written(host, port, start):
+    site = await start(engine(consumes=True))
+    assert (await site.complete(**remote(host, port))).status_code == 200
+    assert site.engine.requests[-1].kv_peer in PEERS
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (remote("169.254.169.254", 80), "none of the producers"),
+        (remote("10.0.0.1", 22), "none of the producers"),
+        (remote("10.0.0.1:5600@evil", 5600), "none of the producers|needs remote_host"),
+        (remote("x" * 5000), "none of the producers"),
+        (remote(None), "needs remote_host and remote_port"),
+        (remote(port=None), "needs remote_host and remote_port"),
+        (remote(port="5600/"), "needs remote_host and remote_port"),
+        (remote(port=1 << 80), "kv_transfer_params|needs remote_host"),
+        (remote(use_beam_search=True, n=2), "use_beam_search"),
+        ({"kv_transfer_params": ASK}, "hands nothing on"),
+        ({"kv_transfer_params": {**ASK, "do_remote_prefill": True}}, "not both"),
+        ({"kv_transfer_params": {"do_remote_prefill": "yes"}}, "expected bool"),
+    ],
+)
+async def test_what_can_not_be_is_refused(body, said, start):
+    site = await start(engine(consumes=True))
+    answer = await site.complete(**body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert any(one in error["message"] for one in said.split("|"))
+    assert len(error["message"]) < 400
+    assert error["param"].startswith("kv_transfer_params")
+    assert not site.engine.requests
+
+
+async def test_servers_without_a_part_refuse_it(start):
+    for site in (await start(), await start(engine(produces=True))):
+        answer = await site.complete(**remote())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter")
+    answer = await site.complete(kv_transfer_params=ASK, stream=True)
+    assert "leave stream out" in answer.json()["error"]["message"]
