@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Sequence
 
 import msgspec
 
-from lsv.transports.exchange import Exchange, Seat, TransferFailed, split_address
-from lsv.worker.nodes.handshake import FETCHING, OtherKey, OtherProtocol, introduce
+from lsv.transports.exchange import Exchange, Seat, TransferFailed
 from lsv_kv_offload import form
 from lsv_kv_offload.files import FileTransport
+from lsv_kv_offload.producers import Producers
 from lsv_kv_offload.server import Server
-from lsv_kv_offload.wire import OTHER, Ask, Late, Line
-
-_CONNECT_SECONDS = 2.0
-_REST_SECONDS = 5.0
-"""Who could not be reached is left alone for so long: nobody waits for it meanwhile."""
+from lsv_kv_offload.wire import OTHER, Ask, Line
 
 
 class FileExchange(Exchange):
@@ -30,8 +23,7 @@ class FileExchange(Exchange):
         self._parts = tuple(map(FileTransport, sites))
         self._identity = bytes.fromhex(seat.site.identity)
         self._server = Server(seat, self._parts) if seat.transfers.produces else None
-        self._resting: dict[str, tuple[float, str]] = {}
-        self._lock = threading.Lock()
+        self._producers = Producers(seat.secret)
 
     def expect(self, key: bytes) -> None:
         if self._server is not None:
@@ -41,47 +33,13 @@ class FileExchange(Exchange):
         wanted = tuple(key for key in keys if not all(part.has(key) for part in self._parts))
         if not wanted:
             return 0
-        try:
-            with self._connect(peer, until) as end:
-                return self._receive(Line(end, until), wanted)
-        except (TimeoutError, Late):
-            raise TransferFailed("it takes longer than --kv-timeout") from None
-        except (OSError, ValueError) as fault:
-            raise TransferFailed(f"the transfer broke off: {fault}") from None
+        with self._producers.call(peer, until) as line:
+            return self._receive(line, wanted)
 
     def close(self) -> None:
+        self._producers.close()
         if self._server is not None:
             self._server.close()
-
-    def _connect(self, peer: str, until: float) -> socket.socket:
-        """A connection to an engine that has shown that it has the secret."""
-        with self._lock:
-            rests, why = self._resting.get(peer, (0.0, ""))
-        if time.monotonic() < rests:
-            raise TransferFailed(why)
-        patience = min(_CONNECT_SECONDS, max(0.01, until - time.monotonic()))
-        try:
-            end = socket.create_connection(split_address(peer), patience)
-        except OSError as fault:
-            raise self._leave_alone(peer, f"it can't be reached: {fault.strerror or fault}") from None
-        try:
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            introduce(end, self.seat.secret, FETCHING)
-        except BaseException as fault:
-            end.close()
-            if isinstance(fault, OtherKey):
-                raise TransferFailed("it has another LSV_CLUSTER_KEY") from None
-            if isinstance(fault, OtherProtocol):
-                raise TransferFailed("what is there hands on no KV cache") from None
-            if isinstance(fault, OSError):
-                raise self._leave_alone(peer, f"it does not answer: {fault.strerror or fault}") from None
-            raise
-        return end
-
-    def _leave_alone(self, peer: str, why: str) -> TransferFailed:
-        with self._lock:
-            self._resting[peer] = (time.monotonic() + _REST_SECONDS, why)
-        return TransferFailed(why)
 
     def _receive(self, line: Line, keys: tuple[bytes, ...]) -> int:
         """Write what comes into files; returns how many bytes that were."""

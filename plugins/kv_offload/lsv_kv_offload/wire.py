@@ -55,7 +55,11 @@ class Line:
         size = int.from_bytes(self.read(bytearray(4)), "little")
         if size > _MOST_ASKED:
             raise ValueError("a question that is too long")
-        return msgspec.msgpack.decode(self.read(bytearray(size)), type=Ask)
+        packed = self.read(bytearray(size))
+        try:
+            return msgspec.msgpack.decode(packed, type=Ask)
+        except msgspec.MsgspecError as fault:
+            raise ValueError(str(fault)) from None
 
     def send_size(self, size: int) -> None:
         self.send(size.to_bytes(8, "little"))

@@ -10,7 +10,7 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Submit, Update
-from lsv.engine.updates import make_refusal, make_update
+from lsv.engine.updates import make_group, make_refusal, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.request.request import FinishReason
@@ -137,11 +137,11 @@ def test_requests_without_a_seed_get_different_ones_that_repeat_from_run_to_run(
         engine = make(seed=3)
         for id in range(3):
             engine.submit("a", ask(id))
-        seeds.append([engine._make_group(number, ask(number)).make(0).seed for number in range(3)])
+        seeds.append([make_group(number, ask(number), engine.config, 0.0).make(0).seed for number in range(3)])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3
-    assert make(seed=4)._make_group(0, ask(0)).make(0).seed != seeds[0][0]
-    assert engine._make_group(5, ask(0, seed=17)).make(0).seed == 17
+    assert make_group(0, ask(0), make(seed=4).config, 0.0).make(0).seed != seeds[0][0]
+    assert make_group(5, ask(0, seed=17), engine.config, 0.0).make(0).seed == 17
 
 
 def test_deadline():

@@ -41,6 +41,8 @@ ASKED = {
     "tenant": "alice",
     "weight": 2.0,
     "timeout": 60.0,
+    "hand_on": True,
+    "kv_peer": "10.0.0.1:5600",
     "trace": {"traceparent": "00-1-2-01"},
 }
 
@@ -68,6 +70,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
 
     monkeypatch.setattr(engine, "submit", over_the_wire)
     monkeypatch.setattr(engine, "_open_grammar", lambda group: None)
+    monkeypatch.setattr(engine._fetches, "open", lambda group, kv: None)
     monkeypatch.setattr(engine._scheduler, "add", lambda group, now: found.append(group))
 
     def send(spec: RequestSpec) -> Request:

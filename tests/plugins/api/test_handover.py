@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from lsv.config import Offload, Transfers
+from lsv.processes.ports import free_port
 from lsv.testing.fakes.client import FakeClient, fake_config
 
 NOTHING = {"remote_engine_id": None, "remote_block_ids": None, "remote_host": None, "remote_port": None}
@@ -84,3 +91,52 @@ async def test_servers_without_a_part_refuse_it(start):
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter")
     answer = await site.complete(kv_transfer_params=ASK, stream=True)
     assert "leave stream out" in answer.json()["error"]["message"]
+
+
+PROXY = Path(__file__).resolve().parents[3] / "deploy" / "disaggregated" / "proxy.py"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[str, str], str]]:
+    """Start a proxy before a producer and a consumer: its address."""
+    spec = importlib.util.spec_from_file_location("proxy", PROXY)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: list[Any] = []
+
+    def begin(producers: str, consumers: str) -> str:
+        server = module.make_server("127.0.0.1", 0, producers, consumers)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        made.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield begin
+    for server in made:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_proxy_sends_prompts_to_the_one_and_requests_to_the_other(stream, start, proxy):
+    first, second = await start(engine(produces=True)), await start(engine(consumes=True))
+    at = proxy(first.server.address, second.server.address)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 5, "stream": stream,
+            "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "rude", "remote_port": 1}}  # fmt: skip
+    answer = await second.http.post(at + "/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    assert ("data: [DONE]" in answer.text) is stream
+    assert (first.engine.requests[-1].hand_on, first.engine.requests[-1].sampling.max_tokens) == (True, 1)
+    assert (second.engine.requests[-1].kv_peer, second.engine.requests[-1].sampling.max_tokens) == (PEERS[0], 5)
+    assert (await second.http.get(at + "/v1/models")).json()["data"][0]["id"] == "fake"
+    assert (await second.http.post(at + "/v1/completions", content=b"{")).status_code == 400
+
+
+async def test_a_proxy_goes_on_without_producers(start, proxy):
+    site = await start(engine(consumes=True))
+    at = proxy(f"http://127.0.0.1:{free_port()}", site.server.address)
+    assert (await site.http.post(at + "/v1/completions", json={"prompt": "Hi"})).status_code == 200
+    assert site.engine.requests[-1].kv_peer == ""
+    alone = proxy(site.server.address, f"http://127.0.0.1:{free_port()}")
+    assert (await site.http.post(alone + "/v1/completions", json={"prompt": "Hi"})).status_code == 502

@@ -16,7 +16,7 @@ from lsv.processes.ports import free_port
 from lsv.transports import Site
 from lsv.transports.exchange import Seat, TransferFailed, join_address
 from lsv.worker.nodes.handshake import FETCHING, JOINING, introduce
-from lsv_kv_offload import form, server, wire
+from lsv_kv_offload import form, producers, server
 from lsv_kv_offload.exchange import FileExchange
 from lsv_kv_offload.files import FileTransport
 
@@ -144,6 +144,33 @@ def test_who_is_not_there_is_left_alone_for_a_while(open_exchange, port):
         fetch(consumer, port, *KEYS)
 
 
+def test_who_stalls_is_left_alone_too(open_exchange, port, monkeypatch):
+    monkeypatch.setattr(producers, "_STALLED_SECONDS", 0.1)
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    producer.expect(KEYS[0])
+    for seconds in (0.2, 5.0):
+        with pytest.raises(TransferFailed, match="longer than --kv-timeout"):
+            fetch(consumer, port, *KEYS, seconds=seconds)
+
+
+def test_what_begins_too_late_says_nothing_of_a_producer(open_exchange, port):
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    keep(producer, *KEYS)
+    with pytest.raises(TransferFailed, match="longer than --kv-timeout"):
+        fetch(consumer, port, *KEYS, seconds=0)
+    assert fetch(consumer, port, *KEYS)
+
+
+def test_closing_breaks_off_what_is_under_way(open_exchange, port):
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    producer.expect(KEYS[0])
+    threading.Timer(0.1, consumer.close).start()
+    began = time.monotonic()
+    with pytest.raises(TransferFailed, match="broke off"):
+        fetch(consumer, port, *KEYS)
+    assert time.monotonic() - began < 2
+
+
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
 def test_who_is_silent_or_something_else_holds_nobody_up(said, open_exchange, port):
     consumer = open_exchange("c")
@@ -162,7 +189,7 @@ def test_a_connection_that_breaks_costs_what_had_not_come(open_exchange, port, m
 
     def break_off(self, line, end, part, key):
         if key == KEYS[2]:
-            line.send_size(wire.MOST_SENT)
+            line.send_size(1 << 20)
             end.sendall(b"the beginning of it")
             raise ConnectionResetError
         return sent(self, line, end, part, key)
