@@ -17,6 +17,7 @@ _STALLED_SECONDS = 2.0
 """A transfer that took at least so long when its time was up says something of its producer; else it began too late."""
 _REST_SECONDS = 5.0
 _LATE = "it takes longer than --kv-timeout"
+_CLOSED = "this engine ends"
 
 
 class Producers:
@@ -26,6 +27,7 @@ class Producers:
         self._secret = secret
         self._resting: dict[str, tuple[float, str]] = {}
         self._ends: set[socket.socket] = set()
+        self._closed = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -36,13 +38,15 @@ class Producers:
         began = time.monotonic()
         with self._lock:
             rests, why = self._resting.get(peer, (0.0, ""))
+        if self._closed:
+            raise TransferFailed(_CLOSED)
         if began < rests:
             raise TransferFailed(why)
         if began >= until:
             raise TransferFailed(_LATE)
         with self._connect(peer) as end:
-            self._note(end)
             try:
+                self._note(end)
                 self._introduce(end, peer)
                 yield Line(end, until)
             except (TimeoutError, Late):
@@ -57,6 +61,7 @@ class Producers:
     def close(self) -> None:
         """Break off what is under way, and begin nothing more."""
         with self._lock:
+            self._closed = True
             for end in self._ends:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
@@ -71,6 +76,8 @@ class Producers:
 
     def _note(self, end: socket.socket) -> None:
         with self._lock:
+            if self._closed:
+                raise TransferFailed(_CLOSED)
             self._ends.add(end)
 
     def _introduce(self, end: socket.socket, peer: str) -> None:

