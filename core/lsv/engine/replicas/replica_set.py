@@ -311,7 +311,6 @@ class ReplicaSet:
         task.add_done_callback(self._tasks.discard)
 
 
-
 async def _order(order: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:
     """Have all carry out an order. Raises the first error, once all have answered."""
     answers = await asyncio.gather(*(order(replica.client) for replica in replicas), return_exceptions=True)
