@@ -162,8 +162,7 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None = None
     """Nothing is drafted for sequences that would get longer; None is no limit beside that of what drafts."""
     typical: tuple[float, float] | None = None
-    """The threshold and the factor of ``lsv.drafts.typical``, by which drafts are accepted that others would be as good
-    as; None accepts what the model itself says, and nothing else."""
+    """Threshold and factor of ``lsv.drafts.typical``; None accepts what the model itself says, and nothing else."""
     adaptive: bool = True
     """Whether no more drafts are verified than pay, as far as measurements tell."""
 
@@ -173,8 +172,7 @@ class Transfers(msgspec.Struct, frozen=True, kw_only=True):
 
     produces: bool
     """Whether others may have what it keeps."""
-    consumes: bool
-    """Whether it fetches what others keep, where a request says so."""
+    consumes: bool  # what others keep, where a request says so
     host: str
     """The address where others reach it, and that it listens at where it ``produces``."""
     port: int

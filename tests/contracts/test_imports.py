@@ -76,8 +76,8 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
         "scheduler": r"lsv\.(scheduler|kv|request|errors|config|capabilities)(\..*)?",
     }
     standard = (
-        r"__future__|bisect|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|struct"
-        r"|typing"
+        r"__future__|bisect|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|pathlib"
+        r"|struct|typing"
     )
     for part, own in allowed.items():
         for file in below(part):

@@ -13,8 +13,9 @@ import torch
 
 from lsv import LLM, LoRARequest, SamplingParams, plugins
 from lsv.adapters.checkpoint import Pair
+from lsv.adapters.peft import digest
 from lsv.adapters.slots import attach
-from lsv.adapters.store import AdapterStore
+from lsv.adapters.store import AdapterStore, Source
 from lsv.config import AdapterOptions
 from lsv.errors import BadRequest, CheckpointError, NotYet
 from lsv.pipeline.stage import Stage
@@ -55,7 +56,7 @@ def open_store(model: Path, stage: Stage) -> AdapterStore:
 def read(store: AdapterStore, id: int, folder: Path) -> None:
     while True:
         with suppress(NotYet):
-            return store.load(id, str(folder))
+            return store.load(id, str(folder), digest(folder).hex())
 
 
 def test_a_stage_keeps_what_is_for_its_own_layers(model: Path, adapters: list[Path]) -> None:
@@ -78,12 +79,12 @@ def test_what_a_rank_has_read_it_does_not_read_again(
     read(store, 1, adapters[0])
     whole = AdapterStore._read
 
-    def read_slowly(store: AdapterStore, path: Path) -> Any:
+    def read_slowly(store: AdapterStore, source: Source) -> Any:
         time.sleep(0.1)
-        return whole(store, path)
+        return whole(store, source)
 
     monkeypatch.setattr(AdapterStore, "_read", read_slowly)
-    store.load(1, str(adapters[0]))
+    store.load(1, str(adapters[0]), "")
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def staged(model: Path, ranks_are_threads: None) -> Callable[..., LLM]:
     def open_llm(**more: Any) -> LLM:
         return LLM(
             str(model), dtype="float32", max_model_len=64, num_gpu_blocks_override=16, enable_lora=True,
-            max_loras=1, skip_tokenizer_init=True, pipeline_parallel_size=2, **more,
+            max_loras=1, max_cpu_loras=1, skip_tokenizer_init=True, pipeline_parallel_size=2, **more,
         )  # fmt: skip
 
     return open_llm
@@ -101,20 +102,20 @@ def test_no_stage_computes_with_an_adapter_that_another_can_not_read(
     staged: Callable[..., LLM], adapters: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lora = [LoRARequest(f"a{number}", number + 1, str(folder)) for number, folder in enumerate(adapters)]
-    whole = AdapterStore._take
+    whole = AdapterStore._read
 
-    def take(store: AdapterStore, id: int) -> Any:
-        if id == 1 and not store._model.ends:
+    def read_or_fail(store: AdapterStore, source: Source) -> Any:
+        if source.folder == adapters[0] and not store._model.ends:
             raise CheckpointError("the disk is gone")
-        return whole(store, id)
+        return whole(store, source)
 
     with staged() as llm:
         params: list[SamplingParams] = [GREEDY] * 2
         said = [one.checked().outputs[0].token_ids for one in llm.generate([PROMPT] * 2, params, lora_request=lora)]
-        monkeypatch.setattr(AdapterStore, "_take", take)
+        monkeypatch.setattr(AdapterStore, "_read", read_or_fail)
         first, second = llm.generate([PROMPT] * 2, params, lora_request=lora)
         assert first.error is not None
-        assert "another rank can't read the adapter" in str(first.error)
+        assert "another rank can't serve the adapter" in str(first.error)
         assert second.checked().outputs[0].token_ids == said[1]
         monkeypatch.undo()
         (again,) = llm.generate([PROMPT], [GREEDY], lora_request=lora[:1])
@@ -136,4 +137,4 @@ def test_an_adapter_that_one_stage_refuses_is_kept_by_none(
     with staged() as llm, pytest.raises(BadRequest, match="it is for another model"):
         llm.generate([PROMPT], [GREEDY], lora_request=[LoRARequest("a", 1, str(adapters[0]))])
     assert len(stores) == 2
-    assert not any(store._paths or store._held for store in stores)
+    assert not any(store._sources or store._held for store in stores)

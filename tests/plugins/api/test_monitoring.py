@@ -122,7 +122,7 @@ def test_the_services():
     prometheus, grafana = services["prometheus"], services["grafana"]
     assert prometheus["image"].startswith("prom/prometheus:")
     assert grafana["image"].startswith("grafana/grafana:")
-    assert (prometheus["ports"], grafana["ports"]) == (["9090:9090"], ["3000:3000"])
+    assert (prometheus["ports"], grafana["ports"]) == (["127.0.0.1:9090:9090"], ["127.0.0.1:3000:3000"])
     assert prometheus["extra_hosts"] == ["host.docker.internal:host-gateway"]
     assert grafana["depends_on"] == ["prometheus"]
     for volume in (*prometheus["volumes"], *grafana["volumes"]):

@@ -170,7 +170,6 @@ def test_heads_read_the_states_they_belong_to(more: dict[str, Any], tmp_path: Pa
     [
         ({"hidden": 32}, {}, "reads states of 32 numbers, and those of this model have 64"),
         ({"vocabulary": 300}, {}, "drafts 300 tokens, and the model has 320"),
-        ({}, {"pipeline_parallel_size": 2}, "drafts"),
     ],
 )
 def test_a_misfit_is_named(shape: dict[str, Any], more: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -54,16 +54,16 @@ def test_what_another_rank_cannot_read_is_served_by_none(
     base: Path, filled: tuple[Declared, AdapterStore], tmp_path: Path
 ) -> None:
     class Pair:
-        """Of two ranks; the other one says each time whether it is fine."""
+        """Of two ranks; the other one says whether it has the adapter, and then whether all its layers take it."""
 
         group = SimpleNamespace(size=2)
-        other: ClassVar = [1.0, 0.0, 1.0]
+        other: ClassVar = [1.0, 1.0, 0.0, 1.0, 1.0]
 
         def all_reduce(self, own: torch.Tensor) -> torch.Tensor:
             return own + self.other.pop(0)
 
     declared, store = filled
-    store._communicator = Pair()
+    store._every = Pair()
     folder = write_adapter(tmp_path / "a", base, list(linear_layers(base))[:1])
     load_adapter(store, 1, folder)
     store.load(1, str(folder), "")  # the other rank takes longer, and nothing is read twice

@@ -48,8 +48,8 @@ def _add_offload(counts: Sequence[OffloadCounts]) -> OffloadCounts | None:
     """The usage is the mean."""
     if not counts:
         return None
-    queries, hits, usage = (sum(values) for values in zip(*map(msgspec.structs.astuple, counts), strict=True))
-    return OffloadCounts(int(queries), int(hits), usage / len(counts))
+    totals = {name: sum(getattr(one, name) for one in counts) for name in OffloadCounts.__struct_fields__}
+    return OffloadCounts(**totals | {"usage": totals["usage"] / len(counts)})
 
 
 def _add_drafts(counts: Sequence[SpeculationCounts]) -> SpeculationCounts | None:
