@@ -322,6 +322,9 @@ async def test_what_the_template_is_told(start):
     prompt = bytes(site.engine.requests[0].prompt.ids)
     assert b"<reasoning_effort:low>" in prompt
     assert b"<enable_thinking:False>" in prompt
+    for effort, thinks in (("none", b"False"), ("high", b"True")):
+        await site.chat(reasoning_effort=effort)
+        assert b"<enable_thinking:" + thinks + b">" in bytes(site.engine.requests[-1].prompt.ids)
 
 
 async def test_log_probabilities_are_all_shown(start):

@@ -179,10 +179,10 @@ async def _render(
     return _cut_after(prompt, _text_of(messages[-1]["content"])) if continuing else prompt
 
 
-def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str]:
-    """How much the model should think, for templates that read it."""
+def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str | bool]:
+    """How much the model should think, for templates that read that, or only whether it should."""
     effort = body.reasoning_effort if isinstance(body, ChatRequest) else None
-    return {} if effort is None else {"reasoning_effort": effort}
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def _cut_after(prompt: str, content: str) -> str:
