@@ -64,6 +64,17 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "lora_path": _EMPTY,
     "custom_logit_processor": _EMPTY,
     "custom_params": _EMPTY,
+    "ec_transfer_params": _EMPTY,
+    "media_io_kwargs": _EMPTY,
+    "watermarking": (None, False),
+    "return_prompt_text": (None, False),
+    "return_token_offsets": (None, False),
+    "routed_experts_prompt_start": (None, 0),
+    "stream_interval": (None, 1),
+    "padding": (None, "do_not_pad"),
+    "max_tokens_per_doc": (None,),
+    "max_chunks_per_doc": (None,),
+    "rank_fields": _EMPTY,
 }
 """Fields that other servers support and this one does not yet, with their neutral values."""
 
@@ -85,6 +96,8 @@ IGNORED = frozenset(
         "prompt_cache_key",
         "parallel_tool_calls",
         "request_id",
+        "session_id",
+        "return_mm_kwargs",
     }
 )
 """Fields that change no answer of this server."""
