@@ -1,7 +1,9 @@
 """Vectors, labels and scores over HTTP: the shapes that clients know, and bodies that ask for too much or nothing."""
 
 import base64
+import pydoc
 import struct
+import threading
 
 import pytest
 
@@ -178,3 +180,62 @@ async def test_answers_of_token_vectors_are_bounded(start):
     answer = await site.post("/pooling", input="abcdefgh")
     assert answer.status_code == 400
     assert "too many for one answer" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/score", "/rerank"])
+async def test_requests_for_vectors_have_priorities_and_salts(start, path):
+    site = await start(engine(EMBEDS))
+    texts = {"/score": {"text_1": "a", "text_2": "b"}, "/rerank": {"query": "a", "documents": ["b"]}}
+    body = texts.get(path, {"input": "a"})
+    await site.post(path, **body)
+    await site.post(path, **body, priority=3, cache_salt="mine")
+    plain, asked = site.engine.requests
+    assert (plain.priority, plain.salt) == (0, b"")
+    assert asked.priority == 3
+    assert asked.salt
+    assert (await site.post(path, **body, priority=1 << 40)).json()["error"]["param"] == "priority"
+    for field, value in (("padding", "max_length"), ("max_tokens_per_doc", 9)):
+        assert (await site.post(path, **body, **{field: value})).json()["error"]["param"] == field
+
+
+async def test_use_activation_says_whether_vectors_are_scaled(start):
+    site = await start(engine(EMBEDS))
+    await site.post("/v1/embeddings", input="a", use_activation=False)
+    assert site.engine.requests[-1].pooling.normalize is False
+    both = await site.post("/v1/embeddings", input="a", use_activation=False, normalize=True)
+    assert both.json()["error"]["param"] == "normalize"
+
+
+async def test_pooled_vectors_are_packed_as_asked(start):
+    site = await start(engine(EMBEDS))
+    asked = {"input": "ab", "embed_dtype": "float16", "endianness": "big"}
+    packed = (await site.post("/pooling", **asked, encoding_format="base64")).json()["data"][0]["data"]
+    assert struct.unpack(">9e", base64.b64decode(packed)) == (3.0, 98.0, 0.5) * 3
+    assert (await site.post("/pooling", **asked)).json()["error"]["param"] == "embed_dtype"
+
+
+async def test_long_answers_are_written_beside_the_event_loop(start, monkeypatch):
+    monkeypatch.setattr("lsv_api.preparing.SHORT", 0)
+    threads = []
+
+    def watch(place):
+        own = pydoc.locate(place)
+        monkeypatch.setattr(place, lambda *given: threads.append((place, threading.current_thread())) or own(*given))
+
+    watched = (
+        "lsv_api.pooling.routes.json_response",
+        "lsv_api.pooling.scoring._product",
+        "lsv_api.openai.chat.read_tools",
+        "lsv_api.openai.chat.json_response",
+        "lsv_api.openai.completions.json_response",
+    )
+    for place in watched:
+        watch(place)
+    site = await start(engine(EMBEDS))
+    await site.post("/pooling", input="ab")
+    await site.post("/score", text_1="a", text_2="b")
+    site = await start(FakeClient())
+    await site.chat(logprobs=True)
+    await site.complete(logprobs=1)
+    assert {place for place, _ in threads} == set(watched)
+    assert all(thread is not threading.main_thread() for _, thread in threads)

@@ -17,7 +17,7 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
-from lsv_api.openai.generation import UsageCounter, collect, make_request, run
+from lsv_api.openai.generation import UsageCounter, collect, entries, make_request, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
@@ -41,7 +41,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
     handover = read_handover(body, served)
-    tools = read_tools(body, served, exchange.api.options)
+    tools = await exchange.api.pool.run(exchange.size, read_tools, body, served, exchange.api.options)
     prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")
@@ -56,9 +56,13 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
     (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
-    answer = writer.whole(request, answers, usage)
-    answer.kv_transfer_params = handover.answer
-    return json_response(answer)
+
+    def write() -> HTTPResponse:
+        answer = writer.whole(request, answers, usage)
+        answer.kv_transfer_params = handover.answer
+        return json_response(answer)
+
+    return await exchange.api.pool.run(entries(request, usage), write)
 
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:

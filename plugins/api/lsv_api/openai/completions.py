@@ -17,7 +17,7 @@ from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
-from lsv_api.openai.generation import UsageCounter, collect, make_request, run
+from lsv_api.openai.generation import UsageCounter, collect, entries, make_request, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
@@ -43,10 +43,15 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     if body.stream:
         await stream_response(exchange, writer.events(request, exchange))
         return None
-    answer = writer.whole(request, *await collect(request, served, exchange))
-    if handover.answer is not None:
-        answer.kv_transfer_params = handover.answer
-    return json_response(answer)
+    answers, usage = await collect(request, served, exchange)
+
+    def write() -> HTTPResponse:
+        answer = writer.whole(request, answers, usage)
+        if handover.answer is not None:
+            answer.kv_transfer_params = handover.answer
+        return json_response(answer)
+
+    return await exchange.api.pool.run(entries(request, usage), write)
 
 
 def _params(body: CompletionRequest, served: Served) -> SamplingParams:

@@ -17,7 +17,8 @@ from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
-from lsv_api.openai.sampling import tenancy
+from lsv_api.openai.sampling import priority_of, tenancy
+from lsv_api.records.pooling import PoolingRequest
 from lsv_api.records.requests import EmbeddingRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 
@@ -28,28 +29,26 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     params = PoolingParams(
         task="embed",
         dimensions=body.dimensions,
-        normalize=body.normalize,
+        normalize=_normalize(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         truncation_side=body.truncation_side or "left",
     )
     served.admission.check_pooling(params)
     before = served.admission.pooler.prompt(body.prompt_name)
     prompts = await encode_prompts(body, served, exchange.api, before)
-    if body.encoding_format != "base64" and (body.embed_dtype or body.endianness):
-        field = "embed_dtype" if body.embed_dtype else "endianness"
-        raise BadRequest(f"{field} is for encoding_format base64; numbers have neither", param=field)
+    write = packer(body) or list
     request = RequestSpec(
         prompts=tuple(prompts),
         pooling=params,
         request_id=f"embd-{exchange.key}",
+        priority=priority_of(body),
         trace=exchange.trace,
-        **tenancy(exchange),
+        **tenancy(exchange, body.cache_salt),
     )
     request = served.admission.admit(request, field="input")
     exchange.count_prompt(request.prompt_tokens)
     vectors = await served.client.encode(request)
     size = sum(map(len, vectors))
-    write = _packer(body) if body.encoding_format == "base64" else list
     return await exchange.api.pool.run(size, _answer, vectors, write, served.name, exchange)
 
 
@@ -67,13 +66,23 @@ def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: st
     )
 
 
-def as_base64(vector: Vector) -> str:
-    """Little-endian float32."""
-    return base64.b64encode(_pack(vector, "<", "float32")).decode("ascii")
+def _normalize(body: EmbeddingRequest) -> bool | None:
+    """Raises ``BadRequest`` where both names of the field are given and differ."""
+    if body.normalize is None or body.use_activation in (None, body.normalize):
+        return body.use_activation if body.normalize is None else body.normalize
+    raise BadRequest("normalize and use_activation say the same of vectors: give one of them", param="normalize")
 
 
-def _packer(body: EmbeddingRequest) -> Callable[[Vector], str]:
-    """Writes vectors as base64: little-endian float32, as the OpenAI client decodes it, unless asked otherwise."""
+def packer(body: EmbeddingRequest | PoolingRequest) -> Callable[[Vector], str] | None:
+    """Writes vectors as base64: little-endian float32, as the OpenAI client decodes it, unless asked otherwise.
+
+    None where numbers are asked for. Raises ``BadRequest`` for a form that only base64 has.
+    """
+    if body.encoding_format != "base64":
+        for field in ("embed_dtype", "endianness"):
+            if getattr(body, field):
+                raise BadRequest(f"{field} is for encoding_format base64; numbers have neither", param=field)
+        return None
     order = {"big": ">", "native": "="}.get(body.endianness or "", "<")
 
     def write(vector: Vector) -> str:

@@ -16,7 +16,8 @@ from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.handover import Handover
-from lsv_api.openai.sampling import tenancy
+from lsv_api.openai.sampling import priority_of, tenancy
+from lsv_api.preparing import SHORT
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import CompletionDetails, PromptDetails, Usage
 
@@ -37,7 +38,7 @@ def make_request(
         sampling=params,
         thinking=thinking,
         request_id=request_id,
-        priority=body.priority or 0,
+        priority=priority_of(body),
         trace=exchange.trace,
         preparing=exchange.preparing,
         kv_peer=handover.peer,
@@ -112,3 +113,17 @@ async def collect(
             if watch is not None:
                 watch(chunk)
     return answers, usage
+
+
+def entries(request: RequestSpec, usage: UsageCounter) -> int:
+    """About how many tokens and candidates the answer to a request lists: what writing it takes is in proportion."""
+    assert request.sampling is not None
+    used, sampling = usage.usage(), request.sampling
+    prompt = 0 if sampling.prompt_logprobs is None else _candidates(sampling.prompt_logprobs)
+    answer = 1 if sampling.logprobs is None else 1 + _candidates(sampling.logprobs)
+    return used.prompt_tokens * prompt + used.completion_tokens * answer
+
+
+def _candidates(asked: int) -> int:
+    """Those that a position shows, the token itself among them; all of a vocabulary are thousands at least."""
+    return 1 + asked if asked >= 0 else SHORT

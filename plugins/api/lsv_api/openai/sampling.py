@@ -11,7 +11,7 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.limits import Limits
 from lsv_api.openai.structured import structured_params
-from lsv_api.records.requests import GenerationRequest, SampledRequest
+from lsv_api.records.requests import GenerationRequest, SampledRequest, ScheduledRequest
 
 MAX_PRIORITY = 1 << 31
 MAX_TOKENS = 1 << 31
@@ -75,12 +75,10 @@ def sampling_params(
 
 
 def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
-    """What the request and, where it is silent, the checkpoint say. Raises ``BadRequest`` for a wrong priority.
+    """What the request and, where it is silent, the checkpoint say.
 
     What checkpoints recommend is for drawing tokens; a beam search draws none.
     """
-    if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:
-        raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name, None)) is not None}
     return named if named.get("use_beam_search") else {**served.client.tokenizer.sampling_defaults, **named}
 
@@ -97,6 +95,13 @@ def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
     salted = hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
     named = {"tenant": account.name, "weight": account.weight, "adapter": exchange.adapter}
     return {**named, "salt": salted if owner or salt else b""}
+
+
+def priority_of(body: ScheduledRequest) -> int:
+    """Raises ``BadRequest`` for one that is out of range."""
+    if not -MAX_PRIORITY <= (body.priority or 0) <= MAX_PRIORITY:
+        raise BadRequest(f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}", param="priority")
+    return body.priority or 0
 
 
 def bounded(max_tokens: int | None) -> int | None:

@@ -11,7 +11,7 @@ from lsv.request.pooling import PoolingTask
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.openai.sampling import tenancy
+from lsv_api.openai.sampling import priority_of, tenancy
 from lsv_api.records.pooling import PooledRequest
 from lsv_api.records.responses import Usage
 
@@ -43,15 +43,22 @@ def pooling_params(
 
 
 async def pool_prompts(
-    exchange: Exchange, served: Served, prompts: Sequence[Prompt], params: PoolingParams, *, field: str
+    body: PooledRequest,
+    exchange: Exchange,
+    served: Served,
+    prompts: Sequence[Prompt],
+    params: PoolingParams,
+    *,
+    field: str,
 ) -> tuple[RequestSpec, list[Vector]]:
     """The request as it was admitted, and what the engine makes of each prompt."""
     request = RequestSpec(
         prompts=tuple(prompts),
         pooling=params,
         request_id=f"pool-{exchange.key}",
+        priority=priority_of(body),
         trace=exchange.trace,
-        **tenancy(exchange),
+        **tenancy(exchange, body.cache_salt),
     )
     request = served.admission.admit(request, field=field)
     exchange.count_prompt(request.prompt_tokens)

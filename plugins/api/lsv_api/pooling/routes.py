@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Vector
 from lsv.errors import BadRequest
 from lsv.request.pooling import PoolingTask
+from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
-from lsv_api.openai.embeddings import as_base64
+from lsv_api.openai.embeddings import packer
 from lsv_api.openai.prompts import encode_prompts
-from lsv_api.pooling.asking import envelope, pool_prompts, pooling_params
+from lsv_api.pooling.asking import EnvelopeFields, envelope, pool_prompts, pooling_params
 from lsv_api.records.pooling import (
     Classified,
     ClassifyRequest,
@@ -32,6 +37,7 @@ async def pool(exchange: Exchange) -> HTTPResponse:
     own: PoolingTask = "token_embed" if pooler.own == "embed" else pooler.own
     params = pooling_params(body, body.task or own, normalize=body.normalize, dimensions=body.dimensions)
     params = served.admission.check_pooling(params)
+    pack = packer(body)
     prompts = await encode_prompts(body, served, exchange.api)
     width = (pooler.size or 1) if params.task == "token_embed" else len(pooler.labels)
     if params.kind == "all" and (numbers := width * sum(len(prompt.ids) for prompt in prompts)) > _MOST_NUMBERS:
@@ -40,13 +46,25 @@ async def pool(exchange: Exchange) -> HTTPResponse:
             f"{_MOST_NUMBERS} are given",
             param="input",
         )
-    request, vectors = await pool_prompts(exchange, served, prompts, params, field="input")
-    task, base64 = params.task or own, body.encoding_format == "base64"
-    data = [
-        Pooled(index=index, data=as_base64(vector) if base64 else pooler.rows(task, prompt.ids, vector))
-        for index, (prompt, vector) in enumerate(zip(request.prompts, vectors, strict=True))
+    request, vectors = await pool_prompts(body, exchange, served, prompts, params, field="input")
+    task = params.task or own
+
+    def write(prompt: Prompt, vector: Vector) -> Any:
+        return pooler.rows(task, prompt.ids, vector) if pack is None else pack(vector)
+
+    made = envelope(exchange, served, "pool")
+    return await exchange.api.pool.run(sum(map(len, vectors)), _answer, request.prompts, vectors, write, made)
+
+
+def _answer(
+    prompts: Sequence[Prompt], vectors: Sequence[Vector], write: Callable[[Prompt, Vector], Any], made: EnvelopeFields
+) -> HTTPResponse:
+    """Written vector by vector: millions of numbers at once would keep the interpreter's lock."""
+    written: list[Any] = [
+        msgspec.Raw(msgspec.json.encode(write(prompt, vector))) for prompt, vector in zip(prompts, vectors, strict=True)
     ]
-    return json_response(PoolingResponse(data=data, **envelope(exchange, served, "pool")))
+    data = [Pooled(index=index, data=one) for index, one in enumerate(written)]
+    return json_response(PoolingResponse(data=data, **made))
 
 
 async def classify(exchange: Exchange) -> HTTPResponse:
@@ -55,7 +73,7 @@ async def classify(exchange: Exchange) -> HTTPResponse:
     params = pooling_params(body, "classify")
     served.admission.check_pooling(params)
     prompts = await encode_prompts(body, served, exchange.api)
-    _, vectors = await pool_prompts(exchange, served, prompts, params, field="input")
+    _, vectors = await pool_prompts(body, exchange, served, prompts, params, field="input")
     labels = served.admission.pooler.labels
     data = [_classified(index, vector, labels) for index, vector in enumerate(vectors)]
     return json_response(ClassifyResponse(data=data, **envelope(exchange, served, "classify")))

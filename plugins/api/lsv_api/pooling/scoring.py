@@ -101,13 +101,12 @@ async def _score(exchange: Exchange, served: Served, body: PooledRequest, pairs:
     if pooler.task == "classify":
         params = pooling_params(body, "score", truncated=True)
         prompts = await exchange.api.pool.run(size, _encode_pairs, served, body, pairs)
-        _, vectors = await pool_prompts(exchange, served, prompts, params, field=pairs.fields[1])
+        _, vectors = await pool_prompts(body, exchange, served, prompts, params, field=pairs.fields[1])
         return [vector[0] for vector in vectors]
     params = pooling_params(body, "embed", normalize=True)
     prompts = await exchange.api.pool.run(size, _encode_texts, served, body, pairs)
-    _, vectors = await pool_prompts(exchange, served, prompts, params, field=pairs.fields[1])
-    firsts, seconds = vectors[: len(pairs.firsts)], vectors[len(pairs.firsts) :]
-    return [_product(firsts[pairs.first_of(index)], second) for index, second in enumerate(seconds)]
+    _, vectors = await pool_prompts(body, exchange, served, prompts, params, field=pairs.fields[1])
+    return await exchange.api.pool.run(sum(map(len, vectors)), _compare, pairs, vectors)
 
 
 def _encode_pairs(served: Served, body: PooledRequest, pairs: Pairs) -> list[Prompt]:
@@ -132,6 +131,12 @@ def _encode_texts(served: Served, body: PooledRequest, pairs: Pairs) -> list[Pro
                 ids = tokenizer.encode(text)
             prompts.append(Prompt(ids=tuple(ids)))
     return prompts
+
+
+def _compare(pairs: Pairs, vectors: Sequence[Vector]) -> list[float]:
+    """The products of the vectors of each pair; ``vectors`` are those of all firsts, then of all seconds."""
+    firsts, seconds = vectors[: len(pairs.firsts)], vectors[len(pairs.firsts) :]
+    return [_product(firsts[pairs.first_of(index)], second) for index, second in enumerate(seconds)]
 
 
 def _product(first: Vector, second: Vector) -> float:

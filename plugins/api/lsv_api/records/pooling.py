@@ -6,17 +6,15 @@ from typing import Literal
 
 import msgspec
 
-from lsv_api.records.requests import PromptField
+from lsv_api.records.requests import PromptField, ScheduledRequest
 from lsv_api.records.responses import Usage
 
 Texts = str | list[str]
 
 
-class PooledRequest(msgspec.Struct, kw_only=True):
+class PooledRequest(ScheduledRequest, kw_only=True):
     """What these requests share. ``use_activation`` false gives raw scores instead of probabilities."""
 
-    model: str | None = None
-    user: str | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     use_activation: bool | None = None
@@ -28,6 +26,8 @@ class PoolingRequest(PooledRequest, kw_only=True):
     input: PromptField
     task: Literal["embed", "classify", "token_embed", "token_classify", "reward"] | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    endianness: Literal["native", "little", "big"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
     add_special_tokens: bool | None = None
@@ -57,7 +57,7 @@ class RerankRequest(PooledRequest, kw_only=True):
 
 
 class Pooled(msgspec.Struct, kw_only=True):
-    """``data``: numbers, a list of numbers a token, or little-endian float32 as base64."""
+    """``data``: numbers, a list of numbers a token, or base64."""
 
     index: int
     object: Literal["pooling"] = "pooling"

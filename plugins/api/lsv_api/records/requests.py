@@ -33,12 +33,19 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool = False
 
 
-class SampledRequest(msgspec.Struct, kw_only=True):
-    """What all requests share whose answers are sampled."""
+class ScheduledRequest(msgspec.Struct, kw_only=True):
+    """What all requests share that the engine computes."""
 
     model: str | None = None
-    stream: bool | None = None
     user: str | None = None
+    priority: int | None = None
+    cache_salt: Annotated[str, msgspec.Meta(max_length=MAX_SALT)] | None = None
+
+
+class SampledRequest(ScheduledRequest, kw_only=True):
+    """What all requests share whose answers are sampled."""
+
+    stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -47,8 +54,6 @@ class SampledRequest(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    priority: int | None = None
-    cache_salt: Annotated[str, msgspec.Meta(max_length=MAX_SALT)] | None = None
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True):
@@ -240,20 +245,19 @@ class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
     lora_int_id: int | None = None
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(ScheduledRequest, kw_only=True):
     """POST /v1/embeddings. ``input``: a text, texts, token ids, or lists of token ids. ``prompt_name``: which of the
-    model's own prompts goes before texts.
+    model's own prompts goes before texts. ``use_activation`` is vLLM's name of ``normalize``.
     """
 
     input: PromptField
-    model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    endianness: Literal["native", "little", "big"] | None = None
     dimensions: int | None = None
-    user: str | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
-    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    endianness: Literal["native", "little", "big"] | None = None
     normalize: bool | None = None
+    use_activation: bool | None = None
     prompt_name: str | None = None
