@@ -161,11 +161,11 @@ class Planner:
 
     def _take(self, job: Job, count: int, plan: PlanBuilder) -> None:
         """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
-        plan.grow(job)
         if job.request.media:
             count = self._computable(job, count, plan)
-        if not count:
+        if not count:  # the plan may yet turn out empty, so it must not be what tells the worker of the blocks
             return
+        plan.grow(job)
         plan.prefill(job, count)
         job.tenant.charge(count)
         self._encoder.release_consumed(job)

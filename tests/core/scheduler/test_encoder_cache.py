@@ -250,3 +250,17 @@ def test_random_failures_hit_nobody_who_does_not_need_the_item(seed: int, depth:
         assert request.output == (expected[: len(request.output)] if request in failed else expected)
     assert 0 < len(failed) < len(requests)
     assert all(request.media for request in failed)
+
+
+def test_blocks_are_told_of_though_the_step_for_which_they_were_taken_did_not_come_about() -> None:
+    rig = Rig(limits=limits())
+    request = ask(rig, 0, 40, picture("a", 16, 12))
+    rig.step()
+    encoder, most = rig.scheduler._encoder, rig.scheduler._encoder._capacity
+    encoder._capacity = 0  # as if the embeddings of a request that drains filled it
+    assert rig.plan() is None
+    encoder._capacity = most
+    rig.run()
+    told = sum(len(grown.blocks) for plan in rig.plans for grown in plan.blocks)
+    assert told == -(-(40 + 4 - 1) // rig.kv.block_size)
+    assert rig.tokens(0) == expected_output(request, rig.scheduler.longest)
