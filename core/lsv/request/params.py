@@ -157,6 +157,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
             _as_tuple(self, name)
+        bias: Any = self.logit_bias
+        if bias is None:  # what vLLM's users write for none
+            msgspec.structs.force_setattr(self, "logit_bias", {})
         _read_structured(self)
         _read_processors(self)
         msgspec.structs.force_setattr(self, "repetition_detection", read_repetition(self.repetition_detection))

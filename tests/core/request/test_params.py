@@ -64,3 +64,7 @@ def test_a_clone_is_equal_and_its_own():
     assert clone == params
     assert clone is not params
     assert clone.replace(seed=4) != params
+
+
+def test_no_bias_may_be_given_as_none() -> None:
+    assert SamplingParams(logit_bias=None).logit_bias == {}
