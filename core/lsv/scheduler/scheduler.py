@@ -7,7 +7,6 @@ may be in flight. Where time matters, it is an argument: the scheduler has no cl
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -17,6 +16,7 @@ from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Need, Request, Status
 from lsv.scheduler.adapters import requests_of
+from lsv.scheduler.deadlines import Deadlines
 from lsv.scheduler.drafts.speculation import Speculation
 from lsv.scheduler.encoder_cache import EncoderCache, needs_of
 from lsv.scheduler.job import Group, Job
@@ -54,7 +54,7 @@ class Scheduler:
         )  # fmt: skip
         self._groups: dict[int, Group] = {}
         self._jobs: dict[int, Job] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         # Plans that have not settled, with the jobs of their rows and those that begin or encode.
         self._in_flight: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()
         self._steps = 0
@@ -142,7 +142,7 @@ class Scheduler:
         group = self._groups[asked.id] = Group(asked, tenant, self._policy.key(asked, now))
         self._waiting.add(group)
         if asked.deadline is not None:
-            heapq.heappush(self._deadlines, (asked.deadline, asked.id))
+            self._deadlines.add(asked.deadline, asked.id)
 
     def renew(self, asked: RequestGroup) -> None:
         """Queue the next round of a group that is made of rounds, in its old place; that of before has ended."""
@@ -169,9 +169,10 @@ class Scheduler:
         return tuple(outcomes)
 
     def refuse(self, id: int, why: str) -> tuple[Outcome, ...]:
-        """End a request group that can't be served, as it turned out while it waited; unknown ids are ignored."""
-        group = self._groups.get(id)
-        return () if group is None else tuple(self._end_group(group, FinishReason.ERROR, why))
+        """End a request group that can't be served, or no longer, in any state; unknown ids are ignored."""
+        outcomes = self._end_group(self._groups[id], FinishReason.ERROR, why) if id in self._groups else ()
+        self._running.release_blocks()
+        return tuple(outcomes)
 
     def finish(self, id: int, keep: int, reason: FinishReason) -> Outcome | None:
         """End a sequence after ``keep`` output tokens, as its client found out; None if it has ended already."""
@@ -191,10 +192,7 @@ class Scheduler:
 
     def expire(self, now: float) -> tuple[Outcome, ...]:
         """Abort the request groups whose deadline has passed."""
-        late: list[int] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            late.append(heapq.heappop(self._deadlines)[1])
-        return self.abort(late)
+        return self.abort(self._deadlines.take_late(now))
 
     def fail_all(self, message: str) -> tuple[Outcome, ...]:
         """The workers are gone: every request ends with ``message``, and nothing is in flight or cached any more."""
@@ -258,6 +256,7 @@ class Scheduler:
     def _forget(self, group: Group) -> None:
         del self._groups[group.id]
         self._tenants.leave(group.tenant)
+        self._deadlines.drop_ended(self._groups, len(self._groups))
 
     # Steps
 

@@ -267,3 +267,28 @@ def test_tenants_are_forgotten_with_their_last_request():
 
 def test_an_empty_queue_has_no_head():
     assert WaitingQueue(lambda group, request: pytest.fail("nothing waits")).head() is None
+
+
+def test_deadlines_of_requests_that_have_ended_do_not_pile_up():
+    rig = Rig(limits=limits())
+    ask(rig, 0, range(6), max_tokens=400, timeout=2000.0)
+    for id in range(1, 300):
+        ask(rig, id, range(6), max_tokens=1, timeout=1000.0)
+        rig.note(rig.scheduler.abort([id]))
+    assert len(rig.scheduler._deadlines) < 100
+    rig.clock.advance(2000.0)
+    rig.note(rig.scheduler.expire(rig.clock()))
+    assert rig.news[0][-1].finish is FinishReason.ABORT
+    assert not len(rig.scheduler._deadlines)
+
+
+def test_a_running_request_that_is_refused_gives_its_blocks_back_at_once():
+    """No step in flight will do so later, and the next request may need them to begin."""
+    rig = Rig(num_blocks=10, limits=limits(max_num_batched_tokens=64, max_model_len=40))
+    ask(rig, 0, range(36), max_tokens=3)
+    rig.step()
+    rig.note(rig.scheduler.refuse(0, "the engine goes to sleep"))
+    assert rig.kv.usage == 0
+    ask(rig, 1, range(50, 86), max_tokens=2)
+    rig.run()
+    assert rig.news[1][-1].finish is FinishReason.LENGTH
