@@ -274,7 +274,8 @@ class Worker:
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
         encodes = plan.encode or plan.forget or media.faults
         unencoded = media.apply(plan, self._slots.all) if encodes else {}
-        if self._in_flight and (any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
+        together = self._drafter is not None and self._communicator is not None  # drafts may be a sum over ranks
+        if self._in_flight and (together or any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
             # the engine has heard of the drafts from one rank; others may still have to read what they have sampled
             for earlier in self._in_flight:
                 earlier.settle()
