@@ -289,3 +289,10 @@ def test_guesses_of_all_rows_are_made_in_one_step():
     guesses = [sum(map(bool, plan.rows.propose)) for plan in rig.plans[40:-40] if any(plan.rows.propose)]
     assert guesses
     assert min(guesses) == 4
+
+
+def test_steps_without_a_time_of_their_own_teach_nothing() -> None:
+    times = StepTimes()
+    for seconds in (0.0, 0.5, 0.5, 0.5):
+        times.learn(2, seconds)
+    assert times.of(2) == 0.5

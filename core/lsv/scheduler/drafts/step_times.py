@@ -29,6 +29,8 @@ class StepTimes:
         self._least: list[float] = []
 
     def learn(self, tokens: int, seconds: float) -> None:
+        if seconds <= 0:  # a step that was over when the one before it was: its own time is not known
+            return
         size = _size(tokens)
         self._steps += 1
         self._latest[size] = self._steps
