@@ -9,25 +9,23 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 
 from lsv.errors import ConfigError
 from lsv.transports.exchange import Seat, join_address
-from lsv.worker.nodes.handshake import FETCHING, OtherKey, admit
+from lsv.worker.nodes.door import Door, Guest
+from lsv.worker.nodes.handshake import FETCHING
 from lsv_kv_offload.files import FileTransport
 from lsv_kv_offload.wire import OTHER, Late, Line
 
 _log = logging.getLogger(__name__)
 
-_STRANGER_SECONDS = 2.0
-"""What whoever connects gets to show who it is."""
 _PATIENCE = 5.0
 """Seconds that a content is waited for which workers were told to put."""
 _LOOK_SECONDS = 0.004
 _LONGEST = 60.0
 """Seconds that an answer may take, or --kv-timeout where that is more."""
 _MOST = 32
-"""Connections at a time."""
+"""Engines that are answered at a time."""
 _REMEMBERED = 1 << 16
 
 
@@ -64,8 +62,7 @@ class Server:
         self._told: set[str] = set()
         host, port = seat.transfers.host, seat.transfers.port
         try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._door = socket.create_server((host, port), family=family, backlog=_MOST)
+            self._door = Door(host, port, seat.secret)
         except OSError as error:
             raise ConfigError(
                 f"kv_host, kv_port: {join_address(host, port)} can't be listened at: {error.strerror or error}; it "
@@ -78,51 +75,37 @@ class Server:
 
     def close(self) -> None:
         self._closing = True
-        with suppress(OSError):
-            self._door.shutdown(socket.SHUT_RDWR)
         self._door.close()
 
     def _run(self) -> None:
         while not self._closing:
-            try:
-                end, address = self._door.accept()
-            except OSError:
-                if not self._closing:
-                    time.sleep(_LOOK_SECONDS)  # out of descriptors, say
+            guest = self._door.wait()
+            if guest is None:
                 continue
-            if not self._slots.acquire(blocking=False):
-                end.close()
+            if not self._is_expected(guest) or not self._slots.acquire(blocking=False):
+                guest.end.close()
                 continue
-            threading.Thread(target=self._serve, args=(end, address[0]), name="kv-sender", daemon=True).start()
+            threading.Thread(target=self._serve, args=(guest,), name="kv-sender", daemon=True).start()
 
-    def _serve(self, end: socket.socket, host: str) -> None:
+    def _is_expected(self, guest: Guest) -> bool:
+        if guest.purpose is None:
+            self._tell(f"{guest.address} has another LSV_CLUSTER_KEY, or none")
+        elif guest.purpose != FETCHING:
+            self._tell(f"{guest.address} wants something else than contents: is it a node of --nnodes?")
+        return guest.purpose == FETCHING
+
+    def _serve(self, guest: Guest) -> None:
         try:
-            with end:
-                if self._admit(end, host):
-                    self._answer(end)
+            with guest.end as end:
+                self._answer(end)
         except (OSError, Late):
             pass  # it has gone, or waits no longer
         except ValueError as fault:
-            self._tell(f"{host} asks for what can't be asked: {fault}")
+            self._tell(f"{guest.address} asks for what can't be asked: {fault}")
         except Exception:
             _log.exception("a part of the KV cache could not be handed on")
         finally:
             self._slots.release()
-
-    def _admit(self, end: socket.socket, host: str) -> bool:
-        """Whether this is an engine that has the secret. A slow stranger is cut off."""
-        end.settimeout(_STRANGER_SECONDS)
-        watch = threading.Timer(_STRANGER_SECONDS, _cut, (end,))
-        watch.start()
-        try:
-            if admit(end, self._seat.secret) == FETCHING:
-                return True
-            self._tell(f"{host} wants something else than contents: is it a node of --nnodes?")
-        except OtherKey:
-            self._tell(f"{host} has another LSV_CLUSTER_KEY, or none")
-        finally:
-            watch.cancel()
-        return False
 
     def _answer(self, end: socket.socket) -> None:
         line = Line(end, time.monotonic() + max(_LONGEST, self._seat.transfers.timeout))
@@ -153,8 +136,3 @@ class Server:
         if line not in self._told and len(self._told) < _MOST:
             self._told.add(line)
             _log.warning("KV cache: %s", line)
-
-
-def _cut(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)

@@ -15,6 +15,7 @@ from lsv.errors import ConfigError
 from lsv.processes.ports import free_port
 from lsv.transports import Site
 from lsv.transports.exchange import Seat, TransferFailed, join_address
+from lsv.worker.nodes import door
 from lsv.worker.nodes.handshake import FETCHING, JOINING, introduce
 from lsv_kv_offload import form, producers, server
 from lsv_kv_offload.exchange import FileExchange
@@ -176,8 +177,8 @@ def test_closing_breaks_off_what_is_under_way(open_exchange, port):
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
 def test_who_is_silent_or_something_else_holds_nobody_up(said, open_exchange, port):
     consumer = open_exchange("c")
-    with socket.create_server(("127.0.0.1", port)) as door:
-        threading.Thread(target=lambda: door.accept()[0].sendall(said) or time.sleep(1), daemon=True).start()
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].sendall(said) or time.sleep(1), daemon=True).start()
         began = time.monotonic()
         with pytest.raises(TransferFailed):
             fetch(consumer, port, *KEYS, seconds=0.2)
@@ -203,13 +204,13 @@ def test_a_connection_that_breaks_costs_what_had_not_come(open_exchange, port, m
 
 
 def test_strangers_are_cut_off(open_exchange, port, monkeypatch):
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(door, "_STRANGER_SECONDS", 0.2)
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     keep(producer, *KEYS)
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
         while slow.recv(100):
             pass
-    monkeypatch.setattr(server, "_STRANGER_SECONDS", 20.0)
+    monkeypatch.setattr(door, "_STRANGER_SECONDS", 20.0)
     with socket.create_connection(("127.0.0.1", port), 5) as node:
         introduce(node, SECRET, JOINING)
         assert node.recv(1) == b""
