@@ -16,8 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from checkpoints import make_checkpoint
 
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.testing.adapters import linear_layers, write_adapter
@@ -46,25 +45,18 @@ def main() -> None:
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    torch.manual_seed(0)
-    shape = Qwen2Config(
-        vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=options.layers,
-        num_attention_heads=14, num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=4096,
-    )  # fmt: skip
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        Qwen2ForCausalLM(shape).to(torch.bfloat16).save_pretrained(folder / "model")
-        modules = list(linear_layers(folder / "model"))
+        model = make_checkpoint("qwen2.5-0.5b", folder, options.layers)
+        modules = list(linear_layers(model))
         adapters = []
         for number in range(1, options.adapters + 1):
             path = folder / f"adapter{number}"
-            write_adapter(path, folder / "model", modules, seed=number, rank=options.rank, spread=0.01)
+            write_adapter(path, model, modules, seed=number, rank=options.rank, spread=0.01)
             adapters.append(LoRARequest(path.name, number, str(path)))
         given = {"skip_tokenizer_init": True, "dtype": "bfloat16", "max_model_len": 1024}
-        plain = LLM(str(folder / "model"), **given)
-        llm = LLM(
-            str(folder / "model"), enable_lora=True, max_loras=options.adapters, max_lora_rank=options.rank, **given
-        )
+        plain = LLM(str(model), **given)
+        llm = LLM(str(model), enable_lora=True, max_loras=options.adapters, max_lora_rank=options.rank, **given)
         cases = {
             "1 stream, without": (plain, [None]),
             "1 stream, enabled": (llm, [None]),

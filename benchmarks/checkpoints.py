@@ -34,6 +34,27 @@ def _sparse(experts: int, top: int) -> dict:
     }
 
 
+def _llama(*, hidden: int, heads: int, intermediate: int, vocabulary: int, eos: int) -> dict:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": 16,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": eos,
+    }
+
+
 SHAPES = {
     "qwen2.5-0.5b": {
         "architectures": ["Qwen2ForCausalLM"],
@@ -52,53 +73,21 @@ SHAPES = {
         "torch_dtype": "bfloat16",
         "eos_token_id": 151645,
     },
-    "llama-0.3b": {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 1024,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "intermediate_size": 4096,
-        "vocab_size": 32000,
-        "max_position_embeddings": 8192,
-        "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 2,
-    },
-    "llama-3.2-1b": {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 2048,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "intermediate_size": 8192,
-        "vocab_size": 128256,
-        "max_position_embeddings": 8192,
-        "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 128009,
-    },
+    "llama-0.3b": _llama(hidden=1024, heads=16, intermediate=4096, vocabulary=32000, eos=2),
+    "llama-3.2-1b": _llama(hidden=2048, heads=32, intermediate=8192, vocabulary=128256, eos=128009),
     **{f"qwen3-moe-{experts}x{top}": _sparse(experts, top) for experts, top in ((32, 4), (64, 8))},
 }
 
 
-def make_checkpoint(shape: str, folder: Path) -> Path:
-    """Write ``shape`` under ``folder`` unless it is there already; weights are N(0, 0.02) in bf16, seeded."""
-    target = folder / shape
+def make_checkpoint(shape: str, folder: Path, layers: int | None = None) -> Path:
+    """Write ``shape``, with so many ``layers`` or its own, under ``folder`` unless it is there already; weights are
+    N(0, 0.02) in bf16, seeded.
+    """
+    target = folder / (shape if layers is None else f"{shape}-{layers}")
     if (target / "model.safetensors").exists():
         return target
     target.mkdir(parents=True, exist_ok=True)
-    config = SHAPES[shape]
+    config = SHAPES[shape] | ({} if layers is None else {"num_hidden_layers": layers})
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(_weights(config), target / "model.safetensors", metadata={"format": "pt"})
     return target

@@ -9,14 +9,12 @@ cache has room for one prompt, so that another one evicts it. Medians, and how m
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from checkpoints import make_checkpoint
 
 from lsv import LLM, SamplingParams
 
@@ -36,14 +34,9 @@ def main() -> None:
     for name, default in {"tokens": 4096, "layers": 24, "repeats": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    torch.manual_seed(0)
-    shape = Qwen2Config(
-        vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=options.layers,
-        num_attention_heads=14, num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
-    )  # fmt: skip
-    folder = Path(tempfile.mkdtemp())
-    try:
-        Qwen2ForCausalLM(shape).to(torch.bfloat16).save_pretrained(folder / "model")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        model = str(make_checkpoint("qwen2.5-0.5b", folder, options.layers))
         blocks = -(-(options.tokens + 64) // 16) + 8
         given = {
             "skip_tokenizer_init": True, "dtype": "bfloat16", "max_model_len": options.tokens + 64, "block_size": 16,
@@ -57,22 +50,20 @@ def main() -> None:
             times.setdefault(what, []).append(seconds)
             print(f"{what}: {seconds:.3f} s, {cached} tokens were cached", flush=True)
 
-        with LLM(str(folder / "model"), **given, kv_offload_gib=1.0) as llm:
+        with LLM(model, **given, kv_offload_gib=1.0) as llm:
             first_token(llm, 64, 99)
             for seed in range(options.repeats):
                 measure("computed", llm, seed)
             for seed in range(options.repeats):
                 measure("host memory", llm, seed)
         kept = {**given, "kv_offload_path": str(folder / "kept")}
-        with LLM(str(folder / "model"), **kept) as llm:
+        with LLM(model, **kept) as llm:
             for seed in range(options.repeats):
                 measure("computed", llm, seed)
-        with LLM(str(folder / "model"), **kept) as llm:
+        with LLM(model, **kept) as llm:
             first_token(llm, 64, 99)
             for seed in range(options.repeats):
                 measure("files", llm, seed)
-    finally:
-        shutil.rmtree(folder)
     medians = {what: statistics.median(seconds) for what, seconds in times.items()}
     for what, seconds in medians.items():
         print(f"{what:12} {1000 * seconds:9.1f} ms to the first token  {medians['computed'] / seconds:6.1f} ×")
