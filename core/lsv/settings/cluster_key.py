@@ -6,6 +6,6 @@ from lsv.settings import Declared, gather
 from lsv.settings.hardware import CLUSTER_KEY
 
 
-def read_secret() -> bytes:
+def read_cluster_key() -> bytes:
     """That of this process's machine, which ``Settings.hand_on`` has given it; empty where there is none."""
     return str(gather(Declared((CLUSTER_KEY,)), {})["cluster_key"] or "").encode()

@@ -16,7 +16,7 @@ from lsv.kv.manager import KVManager
 from lsv.plugins import load
 from lsv.request.group import RequestGroup
 from lsv.scheduler.outcome import OffloadCounts
-from lsv.settings.secret import read_secret
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange, TransferFailed
 from lsv.transports.making import make_exchange
 
@@ -52,7 +52,7 @@ class Fetches:
     def start(self) -> Exchange | None:
         """Begin to listen, where others are to be served. Raises ``ConfigError``."""
         if self._transfers is not None:
-            self.exchange = make_exchange(self._config, load(self._config.plugins).catalog, read_secret())
+            self.exchange = make_exchange(self._config, load(self._config.plugins).catalog, read_cluster_key())
         return self.exchange
 
     def stop(self) -> None:

@@ -13,9 +13,9 @@ from lsv.devices.collectives import serve_store
 from lsv.errors import LsvError
 from lsv.plugins.catalog import Catalog
 from lsv.processes.folder import PrivateFolder
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.worker.channel import Start
 from lsv.worker.nodes.gathering import Gathering, Member, dismiss_all
-from lsv.worker.nodes.messages import read_key
 from lsv.worker.processes import Rank, RankLink, RanksExecutor
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class NodesExecutor(RanksExecutor):
         """Raises ``StartError`` for machines that do not come, and for those that do not fit."""
         nodes = config.nodes
         assert nodes is not None, "the executor nodes is chosen for several machines"
-        gathering = Gathering(config, nodes, read_key())
+        gathering = Gathering(config, nodes, read_cluster_key())
         self._members = gathering.members
         try:
             gathering.await_members()

@@ -23,9 +23,10 @@ from lsv.processes.peer import Peer
 from lsv.processes.process import Process
 from lsv.resolve.hardware import load_platform
 from lsv.settings import export
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.version import __version__
 from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, introduce
-from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, name_checkpoint, prepare, read_key
+from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, name_checkpoint, prepare
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def serve_node(config: EngineConfig, catalog: Catalog, delay: Delay) -> None:
 
 
 def _serve_once(config: EngineConfig, nodes: Nodes) -> None:
-    key, workers = read_key(), list[Process]()
+    key, workers = read_cluster_key(), list[Process]()
     engine: Peer[Join, Answer] = Peer(_reach(nodes, key, JOINING), Answer)
     with PrivateFolder() as folder:
         try:

@@ -70,10 +70,3 @@ def prepare(end: socket.socket) -> None:
     for name, value in _KEEP_ALIVE.items():
         if hasattr(socket, name):
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def read_key() -> bytes:
-    """The secret of this process's machine, which ``Settings.hand_on`` has given it."""
-    from lsv.settings.secret import read_secret
-
-    return read_secret()
