@@ -14,10 +14,10 @@ from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
+from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
-from lsv_api.openai.generation import UsageCounter, collect, entries, make_request, run
+from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
@@ -56,13 +56,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
         await stream_response(exchange, writer.events(request, served, exchange))
         return None
     (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
-
-    def write() -> HTTPResponse:
-        answer = writer.whole(request, answers, usage)
-        answer.kv_transfer_params = handover.answer
-        return json_response(answer)
-
-    return await exchange.api.pool.run(entries(request, usage), write)
+    return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
 
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:

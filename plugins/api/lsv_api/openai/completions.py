@@ -15,9 +15,9 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.reply import Envelope, check_stream, json_response, stream_response
+from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
-from lsv_api.openai.generation import UsageCounter, collect, entries, make_request, run
+from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
@@ -44,14 +44,7 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
         await stream_response(exchange, writer.events(request, exchange))
         return None
     answers, usage = await collect(request, served, exchange)
-
-    def write() -> HTTPResponse:
-        answer = writer.whole(request, answers, usage)
-        if handover.answer is not None:
-            answer.kv_transfer_params = handover.answer
-        return json_response(answer)
-
-    return await exchange.api.pool.run(entries(request, usage), write)
+    return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
 
 
 def _params(body: CompletionRequest, served: Served) -> SamplingParams:

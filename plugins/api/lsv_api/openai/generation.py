@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
 from msgspec import UNSET, UnsetType
+from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answers
 from lsv.request.outputs import Chunk
@@ -15,11 +16,12 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
+from lsv_api.http.reply import json_response
 from lsv_api.openai.handover import Handover
 from lsv_api.openai.sampling import priority_of, tenancy
 from lsv_api.preparing import SHORT
 from lsv_api.records.requests import SampledRequest, StreamOptions
-from lsv_api.records.responses import CompletionDetails, PromptDetails, Usage
+from lsv_api.records.responses import ChatResponse, CompletionDetails, CompletionResponse, PromptDetails, Usage
 
 
 def make_request(
@@ -115,7 +117,25 @@ async def collect(
     return answers, usage
 
 
-def entries(request: RequestSpec, usage: UsageCounter) -> int:
+async def respond(
+    exchange: Exchange,
+    request: RequestSpec,
+    usage: UsageCounter,
+    handover: Handover,
+    whole: Callable[[], ChatResponse | CompletionResponse],
+) -> HTTPResponse:
+    """The ``whole`` answer to a request, written beside the event loop where it is long."""
+
+    def write() -> HTTPResponse:
+        answer = whole()
+        if handover.answer is not None:
+            answer.kv_transfer_params = handover.answer
+        return json_response(answer)
+
+    return await exchange.api.pool.run(_entries(request, usage), write)
+
+
+def _entries(request: RequestSpec, usage: UsageCounter) -> int:
     """About how many tokens and candidates the answer to a request lists: what writing it takes is in proportion."""
     assert request.sampling is not None
     used, sampling = usage.usage(), request.sampling
