@@ -172,7 +172,8 @@ class Transfers(msgspec.Struct, frozen=True, kw_only=True):
 
     produces: bool
     """Whether others may have what it keeps."""
-    consumes: bool  # what others keep, where a request says so
+    consumes: bool
+    """Whether it fetches what others keep, where a request says so."""
     host: str
     """The address where others reach it, and that it listens at where it ``produces``."""
     port: int
@@ -218,8 +219,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention: str
     """The name of the ``AttentionOffer``."""
     attention_next: tuple[str, ...] = ()
-    """The offers to turn to, in this order, where that one can't serve a layer of the model; none where it was asked
-    for by name."""
+    """The offers to turn to, in this order, where that one can't serve a layer; none where it was asked for by name."""
     quantization: str | None = None
     """The name of the ``QuantizerOffer``; None is unquantised."""
     quantization_ignore: tuple[str, ...] = ()
