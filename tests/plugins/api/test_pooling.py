@@ -226,8 +226,7 @@ async def test_long_answers_are_written_beside_the_event_loop(start, monkeypatch
         "lsv_api.pooling.routes.json_response",
         "lsv_api.pooling.scoring._product",
         "lsv_api.openai.chat.read_tools",
-        "lsv_api.openai.chat.json_response",
-        "lsv_api.openai.completions.json_response",
+        "lsv_api.openai.generation.json_response",
     )
     for place in watched:
         watch(place)
@@ -238,4 +237,5 @@ async def test_long_answers_are_written_beside_the_event_loop(start, monkeypatch
     await site.chat(logprobs=True)
     await site.complete(logprobs=1)
     assert {place for place, _ in threads} == set(watched)
+    assert [place for place, _ in threads].count(watched[-1]) == 2  # a chat's and a completion's
     assert all(thread is not threading.main_thread() for _, thread in threads)
