@@ -17,7 +17,7 @@ from lsv.engine.client import Client, Service
 from lsv_api.app import create_app
 from lsv_api.http.context import Api, Shared
 from lsv_api.http.failures import log
-from lsv_api.http.protocol import Protocol
+from lsv_api.http.protocol import Protocol, most_connections
 from lsv_api.listening import BACKLOG, address_of, listening, tls_context
 from lsv_api.options import ApiOptions
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sanic.server.async_server import AsyncioServer
 
 WATCH_SECONDS = 0.2
+HANDSHAKE_SECONDS = 10.0
+"""How long a client may take to agree on TLS: it holds a socket meanwhile that nothing else counts."""
+
 LAST_WORDS_SECONDS = 1.0
 """How long connections get at the end to send what is already written."""
 
@@ -94,12 +97,14 @@ class Server:
             watcher.result()
 
     async def _listen(self, sock: socket.socket, tls: ssl.SSLContext | None) -> AsyncioServer:
+        handshake = {"ssl_handshake_timeout": HANDSHAKE_SECONDS} if tls else {}
         server = await self._app.create_server(
             sock=sock,
             ssl=tls,
             protocol=Protocol,
-            backlog=BACKLOG,
-            asyncio_server_kwargs={"start_serving": False},
+            # so many are accepted at once, before the protocol hears of one
+            backlog=min(BACKLOG, most_connections() // 8),
+            asyncio_server_kwargs={"start_serving": False, **handshake},
         )
         assert server is not None
         await server.startup()
