@@ -155,11 +155,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
-            _as_tuple(self, name)
-        bias: Any = self.logit_bias
-        if bias is None:  # what vLLM's users write for none
-            msgspec.structs.force_setattr(self, "logit_bias", {})
+        for name, default in _DEFAULTS.items():
+            if getattr(self, name) is None:  # what vLLM's users write for "not given"
+                msgspec.structs.force_setattr(self, name, default)
+        for name, kind in _LISTS.items():
+            _read_list(self, name, kind)
+        _check_types(self)
         _read_structured(self)
         _read_processors(self)
         msgspec.structs.force_setattr(self, "repetition_detection", read_repetition(self.repetition_detection))
@@ -197,16 +198,44 @@ _RANGES: Mapping[str, Range] = {
 }
 
 
-def _as_tuple(params: SamplingParams, name: str) -> None:
-    """Users pass a string or a list where the record holds a tuple."""
+_HINTS = get_type_hints(SamplingParams)
+
+_DEFAULTS: Mapping[str, Any] = {
+    field.name: {} if field.default is msgspec.NODEFAULT else field.default
+    for field in msgspec.structs.fields(SamplingParams)
+    if type(None) not in get_args(_HINTS[field.name])
+}
+"""What None means where it is no value of its own."""
+
+_FLAGS = tuple(name for name, hint in _HINTS.items() if hint is bool)
+
+_LISTS: Mapping[str, type] = {"stop": str, "stop_token_ids": int, "bad_words": str, "allowed_token_ids": int}
+"""The fields that hold several values, and of what type these are."""
+
+
+def _read_list(params: SamplingParams, name: str, kind: type) -> None:
+    """Users pass a single value, a list or a set where the record holds a tuple."""
     value = getattr(params, name)
-    if isinstance(value, str):
-        value = (value,)
-    elif value is None and name != "allowed_token_ids":
-        value = ()
-    elif isinstance(value, list):
+    if isinstance(value, list | set | frozenset | range):
         value = tuple(value)
+    elif type(value) is kind:
+        value = (value,)
+    if value is not None and not (isinstance(value, tuple) and set(map(type, value)) <= {kind}):
+        held = "strings" if kind is str else "token ids"
+        raise BadRequest(f"{name} must be a list of {held}, got {value!r:.100}", param=name)
     msgspec.structs.force_setattr(params, name, value)
+
+
+def _check_types(params: SamplingParams) -> None:
+    """What has no range: flags and the bias of tokens."""
+    for name in _FLAGS:
+        if not isinstance(getattr(params, name), bool):
+            raise BadRequest(f"{name} must be true or false, got {told(getattr(params, name))}", param=name)
+    bias: Any = params.logit_bias
+    if not (
+        isinstance(bias, Mapping) and set(map(type, bias)) <= {int} and set(map(type, bias.values())) <= {int, float}
+    ):
+        raise BadRequest(f"logit_bias must map token ids to numbers, got {bias!r:.100}", param="logit_bias")
 
 
 def _read_processors(params: SamplingParams) -> None:

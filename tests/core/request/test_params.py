@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import msgspec
 import pytest
 
 from lsv.errors import BadRequest
@@ -66,5 +69,43 @@ def test_a_clone_is_equal_and_its_own():
     assert clone.replace(seed=4) != params
 
 
-def test_no_bias_may_be_given_as_none() -> None:
-    assert SamplingParams(logit_bias=None).logit_bias == {}
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(SamplingParams)])
+def test_none_is_not_given(name: str) -> None:
+    """But for fields that have a None of their own: ``max_tokens`` is as many as fit."""
+    plain = SamplingParams(max_tokens=None) if name == "max_tokens" else SamplingParams()
+    assert SamplingParams(**{name: None}) == plain
+
+
+def test_one_value_or_a_set_is_a_list() -> None:
+    params = SamplingParams(stop="a", bad_words={"b"}, stop_token_ids=7, allowed_token_ids=range(3))
+    assert (params.stop, params.bad_words) == (("a",), ("b",))
+    assert (params.stop_token_ids, params.allowed_token_ids) == ((7,), (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "wrong", [5j, "x", b"x", ["x"], [None], [[1]], {"x": 1}, {1: "x"}, {1: None}, object(), True, 2.5]
+)
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(SamplingParams)])
+def test_whatever_is_given_is_taken_or_refused_by_name(name: str, wrong: object) -> None:
+    with suppress(BadRequest):
+        SamplingParams(**{name: wrong})
+        return
+    with pytest.raises(BadRequest) as refused:
+        SamplingParams(**{name: wrong})
+    assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("stop_token_ids", ["a"], r"must be a list of token ids, got \('a',\)"),
+        ("stop_token_ids", [True], "must be a list of token ids"),
+        ("bad_words", [3], "must be a list of strings"),
+        ("ignore_eos", "no", "must be true or false, got 'no'"),
+        ("logit_bias", {"a": 1}, "must map token ids to numbers, got {'a': 1}"),
+        ("logit_bias", {5: True}, "must map token ids to numbers"),
+    ],
+)
+def test_wrong_types_are_refused(name: str, wrong: object, message: str) -> None:
+    with pytest.raises(BadRequest, match=f"{name} {message}"):
+        SamplingParams(**{name: wrong})
