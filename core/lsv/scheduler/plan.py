@@ -27,7 +27,7 @@ class Kind(enum.StrEnum):
     ENCODE = "encode"
     """No rows: the step only encodes media."""
     IDLE = "idle"
-    """Nothing is computed: blocks are only copied."""
+    """Nothing is computed: blocks are copied, or a request enters its slot that waits for room for its media."""
 
 
 class Begin(msgspec.Struct, frozen=True):

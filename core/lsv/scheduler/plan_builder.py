@@ -135,7 +135,7 @@ class PlanBuilder:
 
     def _kind(self) -> Kind:
         if not self.jobs:
-            return Kind.ENCODE if self.held else Kind.IDLE
+            return Kind.ENCODE if self._encode else Kind.IDLE
         if not self._chunks:
             return Kind.PREFILL if self._drafts else Kind.DECODE
         return Kind.PREFILL if len(self._chunks) == len(self.jobs) else Kind.MIXED

@@ -204,6 +204,14 @@ def test_many_populations_in_many_worlds(seed, **world):
     run_population(seed, 30, **world)
 
 
+def test_a_step_may_only_begin_a_request():
+    """Its media find no room beside those of others, none of whose rows can be planned just then."""
+    run_population(
+        52, 30, depth=2, groups="cross and a window", blocks=18, tokens=3, seqs=3, chunked=False, mixed=False,
+        caching=True, policy=Fcfs, most_preempted=1, drafts=1,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("groups", list(GROUPS))
 def test_crowded_cache(depth, groups):

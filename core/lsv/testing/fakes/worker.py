@@ -246,10 +246,10 @@ class FakeWorker:
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
-        assert rows or plan.encode or plan.saves, "an empty step"
+        assert rows or plan.encode or plan.saves or plan.begin, "an empty step"
         if not rows:
             expected = Kind.ENCODE if plan.encode else Kind.IDLE
-            assert plan.kind == expected, f"a step that only copies or encodes calls itself {plan.kind}"
+            assert plan.kind == expected, f"a step without rows calls itself {plan.kind}"
             return
         assert len({slot.stay for slot, *_ in rows}) == len(rows), "a request has two rows"
         assert plan.tokens <= self._limits.max_num_batched_tokens, "the step is over its budget"
