@@ -139,10 +139,11 @@ class Engine(Generic[Owner]):
         assert (owner, message.id) not in self._ids, f"request {message.id} is known"
         group = make_group(self._submitted, message, self.config, self._now())
         self._submitted += message.spec.width  # whatever becomes of it: who reads its adapter knows it by its number
-        self._open_adapter(group)
-        self._open_grammar(group)
-        self._fetches.open(group, self._kv)
         try:
+            self._started.check_request(group.spec)
+            self._open_adapter(group)
+            self._open_grammar(group)
+            self._fetches.open(group, self._kv)
             asked = self._searches.open(group, message.stop_ids) if group.spec.searched else group
             self._started.add(asked, group.arrival)
         except LsvError as error:

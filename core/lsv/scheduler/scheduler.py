@@ -15,6 +15,7 @@ from lsv.kv.manager import KVManager
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Need, Request, Status
+from lsv.request.spec import RequestSpec
 from lsv.scheduler.adapters import requests_of
 from lsv.scheduler.deadlines import Deadlines
 from lsv.scheduler.drafts.speculation import Speculation
@@ -129,15 +130,16 @@ class Scheduler:
 
     # Requests come and go
 
-    def add(self, asked: RequestGroup, now: float) -> None:
-        """Queue a request group.
-
-        Raises ``BadRequest`` if it can never be served, ``Overloaded`` when its tenant's queue is full.
-        """
-        assert asked.id not in self._groups, f"request group {asked.id} is known"
-        self._requirements.check(asked.spec)
-        if self._waiting.groups_of(asked.spec.tenant) >= self.limits.max_queue:
+    def check_request(self, spec: RequestSpec) -> None:
+        """Raises ``BadRequest`` for what can never be served, ``Overloaded`` when its tenant's queue is full."""
+        self._requirements.check(spec)
+        if self._waiting.groups_of(spec.tenant) >= self.limits.max_queue:
             raise Overloaded(f"{self.limits.max_queue} requests are waiting already: try again later")
+
+    def add(self, asked: RequestGroup, now: float) -> None:
+        """Queue a request group. Raises what ``check_request`` raises."""
+        assert asked.id not in self._groups, f"request group {asked.id} is known"
+        self.check_request(asked.spec)
         tenant = self._tenants.enter(asked.spec.tenant, asked.spec.weight)
         group = self._groups[asked.id] = Group(asked, tenant, self._policy.key(asked, now))
         self._waiting.add(group)
@@ -158,7 +160,7 @@ class Scheduler:
         return job
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting group got something it needs. Seam for adapters, which nothing needs yet."""
+        """A waiting group got something it needs; unknown ids are ignored."""
         self._waiting.satisfy(id, need)
 
     def abort(self, ids: Iterable[int]) -> tuple[Outcome, ...]:

@@ -166,6 +166,35 @@ def test_refusals():
     assert tokens(run(engine)["a"], 1) == expected((1, 2, 3), 5)
 
 
+def test_nothing_is_begun_for_who_is_refused(monkeypatch):
+    """Neither an adapter is read, nor a grammar compiled, nor another engine asked."""
+    engine, begun = make(max_queue=1), []
+    for name in ("_open_adapter", "_open_grammar"):
+        monkeypatch.setattr(engine, name, lambda group: begun.append(group.id))
+    monkeypatch.setattr(engine._fetches, "open", lambda group, kv: begun.append(group.id))
+    engine.submit("a", ask(1))
+    assert len(begun) == 3
+    with pytest.raises(Overloaded):
+        engine.submit("a", ask(2))
+    with pytest.raises(BadRequest):
+        engine.submit("a", ask(3, tuple(range(1, 90)) * 4))
+    assert len(begun) == 3
+
+
+def test_nothing_is_kept_of_who_is_refused_late(monkeypatch):
+    engine, closed = make(), []
+    refusal = BadRequest("no")
+
+    def refuse(group, kv):
+        raise refusal
+
+    monkeypatch.setattr(engine._fetches, "open", refuse)
+    monkeypatch.setattr(engine, "_close_group", closed.append)
+    with pytest.raises(BadRequest):
+        engine.submit("a", ask(1))
+    assert len(closed) == 1
+
+
 def test_a_failed_row_fails_its_request_alone():
     engine = make(options={"fake.fail": 1})
     engine.submit("a", ask(0))
