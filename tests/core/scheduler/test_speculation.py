@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from lsv.capabilities import Padding
 from lsv.request.params import SamplingParams
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
@@ -73,6 +74,18 @@ def test_wrong_drafts_are_taken_back(depth: int):
     counts = rig.scheduler.speculation
     assert (counts.accepted, counts.by_place) == (0, (0, 0, 0, 0))
     assert counts.drafts > 0
+
+
+@pytest.mark.parametrize(("streams", "drafts"), [(2, True), (3, False)])
+def test_nothing_is_drafted_that_no_step_could_verify(streams: int, drafts: bool):
+    """Prompts of a padded layout hold rows with drafts, so many as there is a shape for; others are planned ahead."""
+    padding = Padding(rows=(1, 2), queries=(1, 8, 16))
+    rig = rig_of(fake_drafts.right, depth=2, adaptive_drafts=False, padding=padding, mixed_batches=False)
+    for number in range(streams):
+        rig.ask(number, range(5), max_tokens=20)
+    rig.run()
+    proposing = [plan for plan in rig.plans if len(plan.rows) == streams and any(plan.rows.propose or ())]
+    assert bool(proposing) == any(drafts_of(rig)) == drafts
 
 
 def test_an_answer_ends_within_its_drafts():

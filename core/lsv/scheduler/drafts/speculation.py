@@ -37,6 +37,7 @@ class Speculation:
 
     def __init__(self, limits: Limits) -> None:
         self._most, self._limits = limits.drafts, limits
+        self._most_rows = _most_rows(limits)
         self._times = StepTimes()
         """Of all steps without prompts."""
         self._verifying = StepTimes()
@@ -119,7 +120,9 @@ class Speculation:
     def ask(self, plan: StepPlan, jobs: Sequence[Job]) -> StepPlan:
         """The plan with what is to be drafted behind its rows."""
         self._step += 1
-        if self._crowded or (self._limits.adaptive_drafts and not self._pay and not self._guesses):
+        if self._crowded or len(jobs) > self._most_rows:
+            return plan
+        if self._limits.adaptive_drafts and not self._pay and not self._guesses:
             return plan
         columns = zip(jobs, plan.rows.start, plan.rows.wants_logits, strict=True)
         most = [self._fitting(job, start) if samples else 0 for job, start, samples in columns]
@@ -257,6 +260,14 @@ class Speculation:
         made = self._making.of(rows * self._most) / (rows * self._most)
         self._pause = max(1, int(self._making.of(rows) / (_GUESSED * alone)))
         return max(0.0, longer + made) * rows / alone
+
+
+def _most_rows(limits: Limits) -> int:
+    """The most rows of a step that can have drafts."""
+    if limits.padding is None:
+        return limits.max_num_seqs
+    tokens = limits.max_num_batched_tokens
+    return max((rows for rows in limits.padding.rows if _room(limits.padding, rows, tokens) > 0), default=0)
 
 
 def _said(job: Job, tokens: tuple[int, ...]) -> int:
