@@ -19,6 +19,8 @@ from lsv.testing.fakes.medusa import write_medusa
 from lsv.testing.fakes.speculator import write_speculator
 from lsv.testing.tiny import tiny
 
+from .conftest import EIGHT_BITS
+
 LENGTH, TOKENS = 160, 20
 PLAIN: dict[str, Any] = {
     "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 1, "block_size": 16, "max_num_batched_tokens": LENGTH,
@@ -30,7 +32,7 @@ FEATURES: Mapping[str, dict[str, Any]] = {
     "prefix": {"enable_prefix_caching": True},
     "preemption": {"num_gpu_blocks_override": 11},
     "weights": {"quantization": "int8"},
-    "cache": {"kv_cache_dtype": "int8"},
+    "cache": {"kv_cache_dtype": EIGHT_BITS},
     "async": {},
     "adapters": {"enable_lora": True, "max_loras": 2},
     "grammar": {},

@@ -14,6 +14,8 @@ from lsv.errors import ConfigError
 from lsv.testing.fakes.drafter import ForcedDrafter
 from lsv.testing.tiny import tiny
 
+from .conftest import EIGHT_BITS
+
 LENGTH, TOKENS, STOP = 160, 24, 77
 
 PLAIN: dict[str, Any] = {
@@ -29,7 +31,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "few blocks": {"num_gpu_blocks_override": 11},
     "int8": {"quantization": "int8"},
     "int4": {"quantization": "asym_int4_g32"},
-    "quantised cache": {"kv_cache_dtype": "int8"},
+    "quantised cache": {"kv_cache_dtype": EIGHT_BITS},
     "plain torch": {"reference_ops": True, "attention_backend": "torch-paged"},
 }
 
@@ -142,8 +144,9 @@ def test_no_answer_changes_with_steps_in_flight(
 @pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_right_drafts_save_steps_and_wrong_ones_cost_none(
-    count: int, checkpoint: Path, plain: dict[str, list[Any]]
+    count: int, checkpoint: Path, plain: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lsv.resolve.choose_depth", lambda asked, capabilities, stages: 1)  # all steps can draft
     steps = {}
     for luck in ("right", "wrong"):
         ForcedDrafter.tell(sequences(plain[""]), luck)

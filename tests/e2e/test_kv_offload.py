@@ -16,6 +16,8 @@ from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
 from lsv.testing.tiny import tiny
 
+from .conftest import EIGHT_BITS
+
 PLAIN = {"max_num_seqs": 1, "enable_prefix_caching": False}
 CACHED = {"enable_prefix_caching": True}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -120,7 +122,7 @@ def test_what_was_spoilt_is_computed_and_written_anew(tmp_path, caplog):
 
 ENGINES: dict[str, dict[str, Any]] = {
     "preempted": {"num_gpu_blocks_override": 22, "max_num_seqs": 8, "max_num_batched_tokens": 40},
-    "8 bits": {"kv_cache_dtype": "int8"},
+    "8 bits": {"kv_cache_dtype": EIGHT_BITS},
     "steps ahead": {"platform": "xpu", "emulate": True, "async_scheduling": True, "max_num_seqs": 4},
     "heads": {"platform": "hpu", "emulate": True, "block_size": 128, "max_model_len": 512, "max_num_seqs": 2},
 }
@@ -165,7 +167,7 @@ def test_other_weights_never_read_the_files(tmp_path):
     first = tiny("llama", tmp_path / "model")
     run(first, asked, **kept)
     assert run(first, asked, **kept)[1] == [112]
-    assert run(first, asked, **kept, kv_cache_dtype="int8")[1] == [0]
+    assert run(first, asked, **kept, kv_cache_dtype=EIGHT_BITS)[1] == [0]
     other = tiny("llama", tmp_path / "model", seed=1)
     plain = run(other, asked, **PLAIN)[0]
     assert run(other, asked, **kept) == (plain, [0])

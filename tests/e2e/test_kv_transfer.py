@@ -75,7 +75,8 @@ def test_answers_are_those_of_one_engine(case, tmp_path, engines):
     family, shape, both, own = CASES[case]
     path = tiny(family, tmp_path / "model", **shape)
     copy = shutil.copytree(path, tmp_path / "copy", copy_function=shutil.copyfile)
-    options = {"dtype": "float32", "max_model_len": 160, "block_size": 16, "skip_tokenizer_init": True, **both}
+    options = {"dtype": "float32", "max_model_len": 160, "block_size": 16, "skip_tokenizer_init": True,
+               "num_gpu_blocks_override": 64, **both}  # fmt: skip
     port = free_port()
 
     def begin(model: Path, role: str, **more: Any) -> LLM:
