@@ -13,6 +13,8 @@ from lsv.config import AdapterOptions, OptionValue
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
 from lsv.errors import BadRequest, CheckpointError, ErrorRecord, ModelNotFound, NotYet
+from lsv.kv.manager import KVManager
+from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import AdapterRequests
@@ -148,10 +150,16 @@ def test_orders_are_answered_when_they_are_done(engine: Engine[str], executor: R
         engine.adapters.load("y", str(folder))
 
 
-def test_a_refused_request_takes_nothing_from_the_next_one(engine: Engine[str], executor: ReadingExecutor) -> None:
-    too_long = make_spec((1,) * 300, SamplingParams(max_tokens=4), request_id="r0", adapter="one")
-    with pytest.raises(BadRequest, match="300 tokens"):
-        engine.submit("a", Submit(id=0, spec=too_long))
+def test_a_refused_request_takes_nothing_from_the_next_one(
+    engine: Engine[str], executor: ReadingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(group: RequestGroup, kv: KVManager) -> None:
+        raise BadRequest("nothing is fetched from there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._fetches, "open", refuse)  # its adapter is asked for already
+        with pytest.raises(BadRequest, match="fetched"):
+            engine.submit("a", ask(0, "one"))
     engine.submit("a", ask(1, "two"))
     executor.there = CheckpointError("it is for another model")
     while not executor.asked:

@@ -71,6 +71,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
     monkeypatch.setattr(engine, "submit", over_the_wire)
     monkeypatch.setattr(engine, "_open_grammar", lambda group: None)
     monkeypatch.setattr(engine._fetches, "open", lambda group, kv: None)
+    monkeypatch.setattr(engine._scheduler, "check_request", lambda spec: None)
     monkeypatch.setattr(engine._scheduler, "add", lambda group, now: found.append(group))
 
     def send(spec: RequestSpec) -> Request:
