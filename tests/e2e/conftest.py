@@ -25,7 +25,7 @@ EMULATED = "LSV_EMULATE" in os.environ
 """Whether devices are emulated: what their steps take says nothing of real ones."""
 
 EIGHT_BITS = "fp8" if os.environ.get("LSV_PLATFORM") == "hpu" else "int8"
-"""The 8-bit KV cache of tests: Gaudi has one of floats alone."""
+"""The 8-bit KV cache of tests: Gaudi has one of floats alone, plain torch one of integers."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

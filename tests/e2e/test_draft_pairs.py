@@ -128,6 +128,7 @@ def test_features_beside_drafts_change_no_token(
 
 
 @pytest.mark.row("F-359")
+@pytest.mark.two_ranks
 def test_each_rank_drafts_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = ("batching", "chunking", "prefix", "async")
     check("draft_model", features, folder, monkeypatch, tensor_parallel_size=2)
@@ -143,6 +144,7 @@ def test_every_pair_of_features_changes_no_token(
 
 
 @pytest.mark.slow
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_each_rank_drafts_the_same_with_each_feature(

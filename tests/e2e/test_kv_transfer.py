@@ -20,6 +20,8 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.testing.tiny import tiny
 
+from .conftest import EIGHT_BITS
+
 KEY = "a secret of two engines"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, detokenize=False)
 RNG = random.Random(3)
@@ -28,7 +30,7 @@ HYBRID = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers"
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # family, its shape, options of both, and of the consumer alone
-    "8 bits, in chunks": ("llama", {}, {"kv_cache_dtype": "fp8"}, {"max_num_batched_tokens": 24}),
+    "8 bits, in chunks": ("llama", {}, {"kv_cache_dtype": EIGHT_BITS}, {"max_num_batched_tokens": 24}),
     "windows": ("mistral", {"sliding_window": 40}, {}, {"kv_offload_gib": 0.05}),
     "states": ("lfm2", HYBRID, {}, {}),
     "two ranks": ("llama", {}, {"tensor_parallel_size": 2}, {}),
@@ -102,7 +104,7 @@ def ask(server: Any, text: str, **more: Any) -> tuple[str, int, dict[str, Any]]:
 
 def test_two_servers_share_requests(own_server, tmp_path):
     port = free_port()
-    shared = ("lsv-demo", "--cluster-key", KEY, "--kv-cache-dtype", "fp8")
+    shared = ("lsv-demo", "--cluster-key", KEY, "--kv-cache-dtype", EIGHT_BITS)
     producer = own_server(*shared, "--kv-role", "producer", "--kv-port", str(port), "--kv-offload-path",
                           str(tmp_path / "p"))  # fmt: skip
     consumer = own_server(*shared, "--kv-role", "kv_consumer", "--kv-peers", f"127.0.0.1:{port}", "--kv-offload-path",

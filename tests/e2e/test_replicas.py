@@ -16,6 +16,8 @@ import pytest
 
 from .conftest import EMULATED
 
+pytestmark = pytest.mark.two_ranks
+
 
 def engines(server) -> list[int]:
     """The processes of the server's engines, in no order: each is started by a thread of its own."""
