@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lsv.errors import CheckpointError
 from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource
 from lsv.weights.pickled import PickledSource, pickled_files
+from lsv.weights.quantizer import LinearLayer, PlainLinear
 
 
 def open_heads(folder: Path) -> CheckpointSource:
@@ -39,6 +40,7 @@ class Tensors:
             prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
             self._own[name.removeprefix(prefix)] = name
         self._read: dict[str, Tensor] = {}
+        self._layers: dict[str, PlainLinear] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._own
@@ -54,6 +56,19 @@ class Tensors:
             self._read[name] = (tensor.float() * scale).to(self._device, self._dtype).contiguous()
         return self._read[name]
 
+    def linear(self, name: str, outputs: int, inputs: int, rows: Tensor | None = None) -> PlainLinear:
+        """The layer ``name``, with a bias where there is one; of all its outputs, or of ``rows`` int64 alone. It is the
+        same each time. Raises ``CheckpointError``.
+        """
+        if name not in self._layers:
+            weight = self.read(f"{name}.weight", (outputs, inputs))
+            bias = self.read(f"{name}.bias", (outputs,)) if f"{name}.bias" in self else None
+            if rows is not None:
+                weight, bias = weight[rows], None if bias is None else bias[rows]
+            layer = LinearLayer(name, "column", inputs, (len(weight),), bias is not None, self._dtype)
+            self._layers[name] = PlainLinear(layer, _fixed(weight), None if bias is None else _fixed(bias))
+        return self._layers[name]
+
     def read_plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """As it is stored, on the CPU."""
         own = self._name(name)
@@ -66,3 +81,7 @@ class Tensors:
         if name not in self._own:
             raise CheckpointError(f"the heads' checkpoint has no tensor {name}")
         return self._own[name]
+
+
+def _fixed(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

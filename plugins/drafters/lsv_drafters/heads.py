@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lsv.config import Drafts, EngineConfig
 from lsv.drafts.drafter import Draftable, Drafter, Site
@@ -20,11 +20,12 @@ from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights.checkpoint import CheckpointSource
 from lsv.worker.edits import NO_EDITS
+from lsv.worker.load.bound import bind_filled
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.choices import choices_behind, tell
 
 
-class Heads(Protocol):
+class Heads(nn.Module, abc.ABC):
     """The weights of all places."""
 
     places: int
@@ -33,12 +34,15 @@ class Heads(Protocol):
     """How many numbers the states have that they read."""
     vocabulary: int
 
+    @abc.abstractmethod
     def begin(self, states: Tensor) -> Tensor:
         """What the first place is given of the model's normed states [rows, width]."""
 
+    @abc.abstractmethod
     def go_on(self, states: Tensor, tokens: Tensor, place: int) -> Tensor:
         """The states [rows, ...] of a place, from those before it and the tokens int64 [rows] drawn from these."""
 
+    @abc.abstractmethod
     def logits(self, states: Tensor, place: int) -> Tensor:
         """[rows, vocabulary]."""
 
@@ -61,16 +65,13 @@ class HeadsDrafter(Drafter):
     def weigh(self, config: EngineConfig, catalog: Catalog) -> int:
         with closing(open_heads(self._folder)) as source:
             sizes = [math.prod(info.shape) for info in source.tensors().values()]
-        return sum(sizes) * (4 if config.platform == "cpu" else model_dtype(config.dtype).itemsize)
+        return sum(sizes) * model_dtype(config.dtype).itemsize
 
     def start(self, site: Site) -> None:
         config = read_config(self._folder, {})
-        device = site.device.torch_device
-        # torch multiplies single rows faster in float32 on processors
-        dtype = torch.float32 if device.type == "cpu" else model_dtype(site.config.dtype)
         hidden = int(next(site.model.norm.parameters()).shape[-1])
         with closing(open_heads(self._folder)) as source:
-            self._heads = self.make(config, source, dtype, device)
+            self._heads = self.make(config, source, model_dtype(site.config.dtype), site.device.torch_device)
         for what, own, theirs in (
             ("reads states of {} numbers, and those of this model have {}", self._heads.width, hidden),
             ("drafts {} tokens, and the model has {}", self._heads.vocabulary, site.model.vocab_size),
@@ -80,6 +81,7 @@ class HeadsDrafter(Drafter):
                     f"speculative_model: {self._folder} {what.format(own, theirs)}: it was made for another model",
                     param="speculative_model",
                 )
+        bind_filled(self._heads, site.config, site.catalog)
         self._sampling = site.sampling
 
     @torch.inference_mode()

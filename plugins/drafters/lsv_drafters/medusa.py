@@ -11,22 +11,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
 from lsv.weights.checkpoint import CheckpointSource
+from lsv.weights.quantizer import PlainLinear
 from lsv_drafters.checkpoint import Tensors, number
-from lsv_drafters.heads import HeadsDrafter
+from lsv_drafters.heads import Heads, HeadsDrafter
 
 
-class MedusaHeads:
+class MedusaHeads(Heads):
     """The residual blocks of all places, and a matrix for each, or one for all."""
 
     def __init__(
         self, config: Mapping[str, Any], source: CheckpointSource, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Raises ``CheckpointError`` for a checkpoint that lacks what its config.json promises."""
+        super().__init__()
         tensors = Tensors(source, dtype, device, "medusa_heads.", "medusa_head.")
         self.places = number(config, "num_heads", "medusa_num_heads")
         layers = number(config, "num_hidden_layers", "medusa_num_layers")
@@ -38,36 +40,34 @@ class MedusaHeads:
         self.width = tensors.rows(f"{block.format(0, 0)}.weight")
         known = tensors.rows(f"{first}.weight")
         self.vocabulary = number(config, "vocab_size") if "vocab_size" in config else known
-        self._scale = float(config.get("logit_scale", 1.0))
+        self._dtype, self._scale = dtype, float(config.get("logit_scale", 1.0))
         self._map = _read_map(config, tensors, self.vocabulary)
         self._map = None if self._map is None else self._map.to(device)
 
-        def read_head(place: int) -> Tensor:
-            name = f"{first if shared else head.format(place)}.weight"
-            rows = tensors.rows(name)  # all tokens, or those alone that the heads know
+        def read_head(place: int) -> PlainLinear:
+            name = first if shared else head.format(place)
+            rows = tensors.rows(f"{name}.weight")  # all tokens, or those alone that the heads know
             if self._map is not None and rows == len(self._map):
-                return tensors.read(name, (rows, self.width))
-            weight = tensors.read(name, (self.vocabulary, self.width))
-            return weight if self._map is None else weight[self._map]
+                return tensors.linear(name, rows, self.width)
+            return tensors.linear(name, self.vocabulary, self.width, self._map)
 
-        def read_block(place: int, layer: int) -> tuple[Tensor, Tensor | None]:
-            name = block.format(place, layer)
-            bias = tensors.read(f"{name}.bias", (self.width,)) if f"{name}.bias" in tensors else None
-            return tensors.read(f"{name}.weight", (self.width, self.width)), bias
+        def read_blocks(place: int) -> nn.ModuleList:
+            names = (block.format(place, layer) for layer in range(layers))
+            return nn.ModuleList(tensors.linear(name, self.width, self.width) for name in names)
 
-        self._blocks = [[read_block(place, layer) for layer in range(layers)] for place in range(self.places)]
-        self._heads = [read_head(0)] * self.places if shared else [read_head(place) for place in range(self.places)]
+        self._blocks = nn.ModuleList(read_blocks(place) for place in range(self.places))
+        self._heads = nn.ModuleList(read_head(place) for place in range(self.places))
 
     def begin(self, states: Tensor) -> Tensor:
-        return states.to(self._heads[0].dtype)
+        return states.to(self._dtype)
 
     def go_on(self, states: Tensor, tokens: Tensor, place: int) -> Tensor:
         return states
 
     def logits(self, states: Tensor, place: int) -> Tensor:
-        for weight, bias in self._blocks[place]:
-            states = states + functional.silu(functional.linear(states, weight, bias))
-        logits = functional.linear(states, self._heads[place]) * self._scale
+        for layer in self._blocks[place]:
+            states = states + functional.silu(layer(states))
+        logits = self._heads[place](states) * self._scale
         if self._map is None:
             return logits
         least = torch.finfo(logits.dtype).min  # of tokens that the heads do not know; infinite logits count as broken

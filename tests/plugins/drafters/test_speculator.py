@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,16 @@ from torch import Tensor
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
+from lsv.offers import KernelOffer, OpSpec
+from lsv.ops import Kernel
 from lsv.resolve.locate import read_config
+from lsv.testing.catalog import catalog_of
+from lsv.testing.fakes.engine import engine_config
 from lsv.testing.fakes.speculator import write_speculator
 from lsv.testing.tiny import tiny
 from lsv.weights.checkpoint import SafetensorsSource
+from lsv.weights.quantizer import PlainLinear
+from lsv.worker.load.bound import bind_filled
 from lsv_drafters.speculator import SpeculatorHeads
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4, "skip_tokenizer_init": True}
@@ -60,6 +67,33 @@ def test_states_go_from_place_to_place(tied: bool, scales: bool, tmp_path: Path)
         logits = heads.logits(x, place)
         torch.testing.assert_close(logits[0], wanted[place], rtol=1e-4, atol=1e-4)
         token = logits.argmax(-1)
+
+
+class Doubling(Kernel):
+    """A kernel of linear layers that can be told from the reference."""
+
+    def __init__(self, module: PlainLinear, spec: OpSpec) -> None:
+        self.module, self.packed = module, 0
+
+    def pack(self) -> None:
+        self.packed += 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.packed == 1, "heads that share a matrix pack it once"
+        return 2.0 * self.module.reference(x)
+
+
+def test_the_platforms_kernels_multiply(tmp_path: Path) -> None:
+    offer = KernelOffer("linear", "cpu", f"{__name__}:Doubling", lambda spec: None)
+    catalog = catalog_of(SimpleNamespace(lsv_kernels=lambda: [offer]))
+    folder, state = write_speculator(tmp_path / "s", places=2, tied=True), torch.randn(1, 64)
+    for reference, factor in ((True, 1.0), (False, 2.0)):
+        with closing(SafetensorsSource(folder)) as source:
+            heads = SpeculatorHeads(read_config(folder, {}), source, torch.float32, torch.device("cpu"))
+        x = heads.go_on(heads.begin(state), torch.tensor([5]), 0)
+        expected = factor * heads.logits(x, 0)
+        bind_filled(heads, engine_config(platform="cpu", reference_ops=reference), catalog)
+        torch.testing.assert_close(heads.logits(x, 0), expected)
 
 
 def test_as_many_are_drafted_as_there_are_places(tmp_path: Path) -> None:

@@ -106,6 +106,17 @@ def bind_ops(
     return ops.bind(modules, offers, platform, catalog.load)
 
 
+def bind_filled(model: nn.Module, config: EngineConfig, catalog: Catalog) -> None:
+    """Choose kernels for the ops of what runs beside a configuration's model and has its weights already."""
+    if config.reference_ops:
+        return
+    offers = [_as_wanted(offer, config) for offer in catalog.offers(KernelOffer)]
+    ops.bind(model, offers, config.platform, catalog.load)
+    for module in model.modules():
+        if isinstance(module, ops.Bindable):
+            module.pack()
+
+
 def name_strangers(bound: Sequence[BoundOp], catalog: Catalog) -> str:
     """A clause for messages about wrong results: what was bound that does not come with lsv; empty for nothing."""
     offers: list[KernelOffer | AttentionOffer] = [*catalog.offers(KernelOffer), *catalog.offers(AttentionOffer)]
