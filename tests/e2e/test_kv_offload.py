@@ -105,6 +105,23 @@ def test_what_was_computed_last_is_kept_too(tmp_path):
         assert answer.num_cached_tokens == cached
 
 
+@pytest.mark.parametrize(("level", "behind", "cached"), [(1, "memory", 112), (2, "memory", 0), (2, "files", 112)])
+def test_what_is_behind_the_cache_outlives_a_sleep(level, behind, cached, tmp_path):
+    path = tiny("llama", tmp_path / "llama")
+    tier = {"kv_offload_gib": 0.05} if behind == "memory" else {"kv_offload_path": str(tmp_path / "kept")}
+    params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
+    options = {**CACHED, "skip_tokenizer_init": True, "block_size": 16, "enable_sleep_mode": True}
+    with LLM(str(path), **options, **tier) as llm:
+        found = []
+        for _ in range(3):
+            (answer,) = llm.generate([{"prompt_token_ids": prompts()[0]}], params, use_tqdm=False)
+            found.append((answer.outputs[0].token_ids, answer.num_cached_tokens))
+            llm.sleep(level)
+            llm.wake_up()
+    ids = found[0][0]
+    assert found == [(ids, 0), (ids, cached), (ids, cached)]
+
+
 def test_what_was_spoilt_is_computed_and_written_anew(tmp_path, caplog):
     path = tiny("llama", tmp_path / "llama")
     asked, kept = prompts()[:3], {**CACHED, "kv_offload_path": str(tmp_path / "kept")}

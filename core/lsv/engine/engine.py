@@ -189,11 +189,14 @@ class Engine(Generic[Owner]):
     def reset_prefix_cache(self) -> None:
         self._started.reset_prefix_cache()
 
-    def _forget_cached(self) -> None:
-        """The workers' cache and their embeddings of media are about to go; no request has any."""
+    def _forget_cached(self, host: bool) -> None:
+        """The workers' cache, their embeddings of media and maybe host memory are about to go; no request has any."""
         self._settle_all()
+        if not self.sleep.parts:  # what was computed last is saved behind the device
+            self._plan_ahead(self._now())
+            self._settle_all()
         self.adapters.interrupt(Unavailable("the engine was put to sleep while the adapter was read"))
-        self._started.forget_cached()
+        self._started.forget_cached(host=host)
 
     def refuse_all(self, error: LsvError) -> None:
         """End all requests with an error, of which their owners hear with the next step."""

@@ -349,10 +349,10 @@ class KVManager:
         for _, block in listed:
             self._pool.unref(block)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget all cached content, that of host memory too; running requests keep their blocks."""
+    def reset_prefix_cache(self, *, host: bool = True) -> None:
+        """Forget all cached content, that of ``host`` memory too; running requests keep their blocks."""
         self._pool.clear_cache()
-        if self.tiers is not None:
+        if self.tiers is not None and host:
             self.tiers.clear()
 
     def check(self, tables: Sequence[Table]) -> None:

@@ -218,12 +218,15 @@ class Scheduler:
         """Forget all cached prefixes; running requests go on."""
         self._kv.reset_prefix_cache()
 
-    def forget_cached(self) -> None:
-        """The worker's cache and embeddings are about to go: forget what they hold. No request may be under way."""
-        assert not self._groups, "requests have not ended"
+    def forget_cached(self, *, host: bool) -> None:
+        """The worker's cache and embeddings are about to go: forget what they hold, and what ``host`` memory does.
+
+        No request may be under way, and nothing left to be saved.
+        """
+        assert not self.has_work, "requests have not ended, or not all is saved"
         assert not self._in_flight, "steps have not settled"
         self._encoder.clear()
-        self._kv.reset_prefix_cache()
+        self._kv.reset_prefix_cache(host=host)
 
     def _end_group(self, group: Group, reason: FinishReason, error: str | None = None) -> list[Outcome]:
         """All sequences of a group end, also those that have not come up yet."""

@@ -230,6 +230,8 @@ class Worker:
         if self._profiler is not None and self._profiler.running:
             raise BadRequest("a profile is being recorded: stop that first")
         self._device.synchronize()
+        if level > 1 and self._mover is not None:
+            self._mover.forget()
         self._media, self._runner, self._adapters = MediaEncoder(None, self._device.torch_device), None, None
         self._sampling, self._pool, self._drafter = Sampling(), Pool(), None
         self._resident.sleep(level)

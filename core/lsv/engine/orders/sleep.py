@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 PARTS = ("weights", "kv_cache")
 """What sleeps, by the names that vLLM gives them; also the order in which they wake up."""
 LEVELS = (1, 2)
-"""At 1 the host keeps the weights, at 2 they are read from the checkpoint again."""
+"""At 1 the host keeps the weights, and what it has of the KV cache; at 2 they are read from the checkpoint again."""
 
 MODES = ("abort", "wait")
 """What becomes of requests that are under way: they end with an error, or are waited for."""
@@ -25,8 +25,8 @@ Control = Callable[[str, Mapping[str, OptionValue]], None]
 class Sleep:
     """Which parts of an engine's memory have been given back."""
 
-    def __init__(self, config: EngineConfig, control: Control, forget: Callable[[], None]) -> None:
-        """``forget`` empties the books of what the workers cache."""
+    def __init__(self, config: EngineConfig, control: Control, forget: Callable[[bool], None]) -> None:
+        """``forget`` empties the books of what the workers cache; given True also of what host memory does."""
         self._enabled = config.sleep_mode
         self._control, self._forget = control, forget
         self._level = 0
@@ -46,7 +46,7 @@ class Sleep:
         self.check_allowed(level)
         if self.parts == PARTS and level <= self._level:
             return
-        self._forget()
+        self._forget(level > 1)
         self._control("sleep", {"level": level})
         self._level = max(level, self._level) if "weights" in self.parts else level
         self.parts = PARTS

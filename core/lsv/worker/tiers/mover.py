@@ -74,6 +74,10 @@ class BlockMover:
         if self._writer is not None:
             self._writer.flush()
 
+    def forget(self) -> None:
+        """Let go of host memory, of which the books say that it holds nothing."""
+        self._host = None
+
     def close(self) -> None:
         """Hand over what is left, and let go of host memory and the transport."""
         if self._writer is not None:
@@ -82,7 +86,7 @@ class BlockMover:
             self._readers.shutdown()
         if self._transport is not None:
             self._transport.close()
-        self._host = None
+        self.forget()
 
     def _save(self, saves: Sequence[Save], memory: Sequence[Tensor], host: HostMemory) -> None:
         pages = self._gather(memory, [block for save in saves for block in save.blocks])
