@@ -115,11 +115,15 @@ class KVManager:
         return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.has)
 
     def missing(self, request: Request) -> list[bytes]:
-        """The contents of its prompt that a request could begin behind, which are not cached anywhere."""
+        """Those of its ``names`` that are not cached anywhere."""
         if self.tiers is None:
             return []
+        return [key for key in self.names(request) if self._pool.find(key) is None and not self.tiers.has(key)]
+
+    def names(self, request: Request) -> list[bytes]:
+        """The contents of its prompt that a request could begin behind, in the order in which they are computed."""
         hashes = self._finder.hashes(self.open(request), (len(request.prompt) - 1) // self.block_size)
-        return [key for key in self._finder.keys(hashes) if self._pool.find(key) is None and not self.tiers.has(key)]
+        return list(self._finder.keys(hashes))
 
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.

@@ -56,7 +56,7 @@ class Tiers:
     def save(self, key: bytes, blocks: Sequence[int]) -> None:
         """A content is complete, in these blocks until the next plan has been carried out."""
         cells = () if self._cells.touch(key) else self._cells.take(key, len(blocks))
-        keep = self._keeper is not None and key not in self._given
+        keep = self._keeper is not None and (key not in self._given or not self._keeper.has(key))
         if keep:
             _remember(self._given, key)
             self._lost.pop(key, None)
@@ -67,7 +67,6 @@ class Tiers:
     def keep(self, key: bytes, blocks: Sequence[int]) -> None:
         """A content that is on the device will be asked for by others: save it, where the keeper has lost it since."""
         if self._keeper is not None and not self._keeper.has(key):
-            self._given.pop(key, None)
             self.save(key, blocks)
 
     def load(self, key: bytes, blocks: Sequence[int]) -> Load:
