@@ -17,7 +17,7 @@ from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
 from lsv.plugins.catalog import Catalog
 from lsv.worker.channel import Start
-from lsv.worker.nodes.door import Door
+from lsv.worker.nodes.door import Door, listen
 from lsv.worker.processes import RankLink, RanksExecutor
 from lsv_ray.cluster import Cluster, Placed
 
@@ -68,7 +68,7 @@ class RayExecutor(RanksExecutor):
 def _connect(placed: list[Placed], host: str) -> list[socket.socket]:
     """The sockets of the actors, by rank, once each has connected and shown that it is one."""
     key, ends = secrets.token_bytes(_KEY), dict[int, socket.socket]()
-    with closing(Door(host, 0, key)) as door:
+    with closing(Door(listen(host, 0), key)) as door:
         runs = [one.actor.serve.remote(host, door.port, key, rank) for rank, one in enumerate(placed)]
         deadline = time.monotonic() + _CONNECT_SECONDS
         while len(ends) < len(placed):

@@ -20,7 +20,7 @@ from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
-from lsv.worker.nodes.door import Door
+from lsv.worker.nodes.door import Door, listen
 from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
 
 KEY = "a secret of two machines"
@@ -191,7 +191,7 @@ def test_a_machine_whose_engine_ran_once_waits_with_it(
 
 @pytest.fixture
 def door() -> Iterator[Door]:
-    opened = Door("127.0.0.1", 0, b"key")
+    opened = Door(listen("127.0.0.1", 0), b"key")
     yield opened
     opened.close()
 

@@ -27,21 +27,34 @@ class Guest(NamedTuple):
     """What it has come for; None for one of another key, whose connection is closed."""
 
 
-class Door:
-    """Listens at ``address`` from the start to ``close``. Raises ``OSError`` where that can't be."""
+def listen(address: str, port: int) -> socket.socket:
+    """A listener for a ``Door``. Raises ``OSError`` where that can't be; of port 0 the system makes a free one."""
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(found[4][:2], family=found[0])
 
-    def __init__(self, address: str, port: int, key: bytes) -> None:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.create_server(found[4][:2], family=found[0])
+
+class Door:
+    """Lets in who comes to ``listener``, from the start to ``close``, which closes that, too."""
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self._listener = listener
         self._listener.settimeout(_LOOK_SECONDS)
         self._key = key
         self._guests: queue.SimpleQueue[Guest] = queue.SimpleQueue()
         self._room = threading.Semaphore(_MOST)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="node-door", daemon=True)
-        name = self._listener.getsockname()
-        self.host, self.port = str(name[0]), int(name[1])
+        self._name = listener.getsockname()
         self._thread.start()
+
+    @property
+    def host(self) -> str:
+        """The address that machines connect to."""
+        return str(self._name[0])
+
+    @property
+    def port(self) -> int:
+        return int(self._name[1])
 
     def wait(self) -> Guest | None:
         """The next one; None where nobody has come for a moment."""
@@ -53,6 +66,8 @@ class Door:
     def close(self) -> None:
         """Let nobody in any more; those who have not been asked for are sent away. May be called again."""
         self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # nobody waits for somebody to come any more
         self._thread.join()
         self._listener.close()
         with suppress(queue.Empty):
@@ -68,13 +83,15 @@ class Door:
             except OSError:  # nobody, or somebody who has gone again
                 self._room.release()
                 continue
-            threading.Thread(target=self._greet, args=(end, str(address[0])), name="node-guest", daemon=True).start()
+            named = str(address[0]) if address else "this machine"
+            threading.Thread(target=self._greet, args=(end, named), name="node-guest", daemon=True).start()
 
     def _greet(self, end: socket.socket, address: str) -> None:
         purpose: int | None = None
         try:
             end.settimeout(_STRANGER_SECONDS)
-            prepare(end)
+            if end.family != socket.AF_UNIX:
+                prepare(end)
             purpose = admit(end, self._key)
         except OtherKey:
             end.close()

@@ -16,7 +16,7 @@ from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.processes.peer import Peer
 from lsv.processes.wire import Failed
 from lsv.version import __version__
-from lsv.worker.nodes.door import Door, Guest
+from lsv.worker.nodes.door import Door, Guest, listen
 from lsv.worker.nodes.handshake import JOINING
 from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, differences, name_checkpoint
 
@@ -64,7 +64,7 @@ class Gathering:
         self._patience, self._limit = min(limits)
         self._deadline = time.monotonic() + self._patience
         try:
-            self._door = Door(nodes.address, nodes.port, key)
+            self._door = Door(listen(nodes.address, nodes.port), key)
         except OSError as cause:
             raise ConfigError(
                 f"master_addr={nodes.address}, master_port={nodes.port}: the other nodes can't join here: {cause}; "
