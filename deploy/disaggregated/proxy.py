@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A small proxy before servers that share requests: each prompt goes to a producer first, then to a consumer.
+"""A small proxy before servers that share requests: each prompt goes to a producer, which computes it, and a consumer.
 
     proxy.py --producers http://10.0.0.1:8000 --consumers http://10.0.0.2:8000,http://10.0.0.3:8000 --port 9000
 
-Servers of one kind take turns. Where no producer answers, the consumer computes the prompt itself. Needs nothing but
-Python; those of vLLM do the same, as do gateways of llm-d's kind.
+Servers of one kind take turns. The first answer of a producer tells where it hands its KV cache on; from then on
+consumers are asked at the same time and fetch what it computes as it comes. Where no producer answers, the consumer
+computes the prompt itself. Needs nothing but Python. Proxies of vLLM's kind, which wait for the producer, work as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,6 +51,8 @@ def prefill(address: str, path: str, body: dict, headers: dict[str, str]) -> dic
 class Proxy(BaseHTTPRequestHandler):
     producers: Iterator[str]
     consumers: Iterator[str]
+    told: dict[str, dict]
+    """By producer, what it has last told of where its KV cache is handed on."""
 
     def do_GET(self) -> None:
         self._forward(b"")
@@ -68,8 +72,23 @@ class Proxy(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             return data
         body.pop("kv_transfer_params", None)
-        told = prefill(next(self.producers), self.path, body, self._headers())
+        producer = next(self.producers)
+        told = self.told.get(producer)
+        if told is None:
+            told = self._prefill(producer, body, self._headers())
+        else:
+            threading.Thread(target=self._prefill, args=(producer, body, self._headers()), daemon=True).start()
+            told = {**told, "remote_prefill_pending": True}
         return json.dumps(body if told is None else {**body, "kv_transfer_params": told}).encode()
+
+    def _prefill(self, producer: str, body: dict, headers: dict[str, str]) -> dict | None:
+        """As ``prefill``; what is told is remembered, until it is not told any more."""
+        told = prefill(producer, self.path, body, headers)
+        if told is None:
+            self.told.pop(producer, None)
+        else:
+            self.told[producer] = told
+        return told
 
     def _forward(self, data: bytes) -> None:
         connection = connect(next(self.consumers))
@@ -104,7 +123,7 @@ class Proxy(BaseHTTPRequestHandler):
 def make_server(host: str, port: int, producers: str, consumers: str) -> ThreadingHTTPServer:
     """A server; lists of addresses have commas between them."""
     turns = {"producers": itertools.cycle(producers.split(",")), "consumers": itertools.cycle(consumers.split(","))}
-    return ThreadingHTTPServer((host, port), type("Proxy", (Proxy,), turns))
+    return ThreadingHTTPServer((host, port), type("Proxy", (Proxy,), {**turns, "told": {}}))
 
 
 def main() -> None:

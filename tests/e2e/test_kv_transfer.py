@@ -6,7 +6,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from openai import BadRequestError, OpenAI
 from lsv import LLM, SamplingParams
 from lsv.processes.ports import free_port
 from lsv.request.prompt import Prompt
+from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
 from lsv.testing.tiny import tiny
 
@@ -50,9 +52,12 @@ def engines() -> Iterator[ExitStack]:
 
 def answer(llm: LLM, **asked: Any) -> tuple[tuple[int, ...], int]:
     """What an engine says, and how many tokens of the prompt it did not compute."""
-    client = llm._client
-    assert client is not None
-    client.add(RequestSpec(prompts=(Prompt(ids=PROMPT),), sampling=GREEDY, request_id=str(time.monotonic()), **asked))
+    assert llm._client is not None
+    llm._client.add(request(**asked))
+    return finish(llm._client)
+
+
+def finish(client: Any) -> tuple[tuple[int, ...], int]:
     ids, cached = [], 0
     while client.unfinished:
         for output in client.step():
@@ -92,6 +97,68 @@ def test_answers_are_those_of_one_engine(case, tmp_path, engines):
     assert answer(consumer, kv_peer=f"127.0.0.1:{port}") == (plain, 112)
 
 
+FATES = {
+    "it ends well": (112, 112),
+    "it is aborted": (16, 96),
+    "it dies": (16, 96),
+}  # at least and at most so many tokens come from the producer
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_what_is_computed_is_fetched_meanwhile(fate, tmp_path, engines):
+    path = tiny("llama", tmp_path / "model")
+    options = {"dtype": "float32", "max_model_len": 160, "block_size": 16, "skip_tokenizer_init": True,
+               "num_gpu_blocks_override": 64, "max_num_batched_tokens": 24, "enable_chunked_prefill": True}  # fmt: skip
+    with LLM(str(path), **options) as alone:
+        plain, _ = answer(alone)
+    port = free_port()
+    dying = engines.enter_context(ExitStack())
+    kept = {**options, "kv_port": port}
+    producer = LLM(str(path), kv_role="producer", kv_offload_path=str(tmp_path / "producer"), **kept)
+    first = dying.enter_context(producer)._client
+    peers = {"kv_role": "consumer", "kv_peers": f"127.0.0.1:{port}", "kv_offload_path": str(tmp_path / "consumer")}
+    consumer = engines.enter_context(LLM(str(path), **options, **peers))
+    second = consumer._client
+    second.add(request(kv_peer=f"127.0.0.1:{port}", kv_pending=True))
+    first.add(request(hand_on=True))
+    device = second._engine._kv._pool
+    wanted = second._engine._kv.names(Request(1, request()))
+    steps, here = 0, 0
+    while here < 2:  # two blocks are on the consumer's device, and the producer has not come to the end of the prompt
+        first.step()
+        steps += 1
+        here = max(here, (steps - 1) * 24 // 16)  # what the step before has filled is under way now
+        wait_for(second, lambda here=here: all(device.find(key) for key in wanted[:here]))
+    assert steps * 24 < len(PROMPT)
+    assert not any(device.find(key) for key in wanted[steps * 24 // 16 :])
+    if fate == "it is aborted":
+        first.abort(first.unfinished)
+        first.step()
+    elif fate == "it dies":
+        dying.close()
+    else:
+        finish(first)
+    said, cached = finish(second)
+    assert said == plain
+    least, most = FATES[fate]
+    assert least <= cached <= most
+    failed = second.stats.offload.failed_transfers
+    assert failed == (fate != "it ends well")
+
+
+def request(**asked: Any) -> RequestSpec:
+    return RequestSpec(prompts=(Prompt(ids=PROMPT),), sampling=GREEDY, request_id=str(time.monotonic()), **asked)
+
+
+def wait_for(client: Any, true: Callable[[], bool]) -> None:
+    """Step until something is true."""
+    ends = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < ends, "it did not come to that"
+        client.step()
+        time.sleep(0.001)
+
+
 def ask(server: Any, text: str, **more: Any) -> tuple[str, int, dict[str, Any]]:
     client = OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0)
     said = client.completions.create(
@@ -121,10 +188,23 @@ def test_two_servers_share_requests(own_server, tmp_path):
     with pytest.raises(BadRequestError, match="none of the producers"):
         ask(consumer, other, **{**told, "remote_port": consumer.port})
     assert ask(consumer, "Nobody has computed " + text, **told)[1] == 0
+    third = " ".join(sorted(houses))
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(ask, consumer, third, **told, remote_prefill_pending=True)
+        ask(producer, third, max_tokens=1, do_remote_decode=True)
+        said, cached, _ = beside.result(60)
+    assert cached > 200
+    assert said == ask(producer, third)[0]
     plain, _, told = ask(producer, other, do_remote_decode=True)
-    producer.stop(signal.SIGKILL)
+    unknown = "Nobody computes " + text
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, consumer, unknown, **told, remote_prefill_pending=True)
+        producer.stop(signal.SIGKILL)
+        said, cached, _ = waiting.result(60)
+    assert cached == 0
+    assert said == ask(consumer, unknown)[0]
     assert ask(consumer, other, **told)[:2] == (plain, 0)
     metrics = [line.split() for line in consumer.get("/metrics")[1].decode().splitlines()]
     values = {line[0].partition("{")[0]: float(line[-1]) for line in metrics if line[0].startswith("lsv:")}
-    assert (values["lsv:kv_transfers_total"], values["lsv:kv_transfers_failed_total"]) == (3, 2)
+    assert (values["lsv:kv_transfers_total"], values["lsv:kv_transfers_failed_total"]) == (5, 3)
     assert values["lsv:kv_transferred_bytes_total"] > 100_000

@@ -73,9 +73,8 @@ class Engine(Generic[Owner]):
         self._submitted = 0
         self._preemptions = PreemptionLog()
         self._warned_of_itl = False
-        self._steps = self._broken = self._nonfinite = self._unwarmed = 0
+        self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = self._tokens = 0
         self._step_seconds = self._model_seconds = 0.0
-        self._rejected = self._tokens = 0
         self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -254,8 +253,7 @@ class Engine(Generic[Owner]):
 
     def _settle_oldest(self, began: float) -> None:
         result = self._executor.collect(self.config.step_timeout)
-        now = self._now()
-        plan = self._in_flight.popleft()
+        now, plan = self._now(), self._in_flight.popleft()
         searching = bool(self._searches)
         for outcome in self._started.settle(plan, result, now):
             if searching:
@@ -352,13 +350,13 @@ class Engine(Generic[Owner]):
     def _close_group(self, group: int) -> None:
         """A request group is over, or was never queued."""
         self._searches.close(group)
+        self._fetches.close(group)
         if self._guide is not None:
             self._guide.close(group)
 
     def _publish(self, outcome: Outcome, error: LsvError | None = None) -> None:
         """Turn an outcome into an update for its owner; ``error`` is what it failed with, where that is known."""
-        request = outcome.request
-        asked = self._open[request.group]
+        request, asked = outcome.request, self._open[outcome.request.group]
         if outcome.error is not None and error is None and self._guide is not None:
             error = self._guide.fault(request)
         if outcome.finish is not None:

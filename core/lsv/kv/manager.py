@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
 from lsv.kv.checkpoints import Branches
@@ -12,6 +13,7 @@ from lsv.kv.pending import PendingBlocks
 from lsv.kv.prefix import cross_hashes
 from lsv.kv.spec import KVGroup, find_cohorts, held_blocks, longest_length
 from lsv.kv.table import Table
+from lsv.kv.tiers.arrivals import Arrivals
 from lsv.kv.tiers.tiers import Tiers
 from lsv.request.request import Request
 
@@ -59,6 +61,11 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._reserved = 0
         self._finder = PrefixFinder(self._pool, self._cohorts, self._cross_cohorts, block_size, root)
+        self.arrivals: Arrivals | None = None
+        """What comes behind the device for those who wait; None where nothing is behind it."""
+        if tiers is not None and self._cohorts and self.prefix_caching:
+            widths = (cohort.width for cohort in self._cohorts)
+            self.arrivals = Arrivals(self._pool, dict(zip(self._finder.prefixes, widths, strict=True)), tiers)
 
     @property
     def windowed(self) -> bool:
@@ -114,16 +121,16 @@ class KVManager:
         match = self._finder.match(table, limit)
         return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.has)
 
+    def names(self, request: Request) -> list[bytes]:
+        """The contents of its prompt that a request could begin behind, in the order in which they are computed."""
+        hashes = self._finder.hashes(self.open(request), (len(request.prompt) - 1) // self.block_size)
+        return list(self._finder.keys(hashes))
+
     def missing(self, request: Request) -> list[bytes]:
         """Those of its ``names`` that are not cached anywhere."""
         if self.tiers is None:
             return []
         return [key for key in self.names(request) if self._pool.find(key) is None and not self.tiers.has(key)]
-
-    def names(self, request: Request) -> list[bytes]:
-        """The contents of its prompt that a request could begin behind, in the order in which they are computed."""
-        hashes = self._finder.hashes(self.open(request), (len(request.prompt) - 1) // self.block_size)
-        return list(self._finder.keys(hashes))
 
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.
@@ -372,6 +379,7 @@ class KVManager:
             assert table.allocated == sum(map(len, bundles)), "a table miscounts its blocks"
             held = [block for blocks in (*table.blocks, *table.cross) for block in blocks if block != NULL_BLOCK]
             assert sorted(held) == sorted(block for bundle in bundles for block in bundle), "a bundle is torn apart"
-        self._pool.check(block for table in tables for _, block in table.listed())
+        listed = (block for table in tables for _, block in table.listed())
+        self._pool.check(chain(listed, () if self.arrivals is None else self.arrivals.blocks))
         assert self._reserved == sum(table.reserved for table in tables), "reservations do not add up"
         assert 0 <= self._reserved <= self._pool.available, "more is reserved than is available"

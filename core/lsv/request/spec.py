@@ -63,6 +63,9 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is fetched before the request begins. Empty where there is none.
     """
 
+    kv_pending: bool = False
+    """Whether that engine is still computing the prompt, or about to: what it keeps is fetched as it comes."""
+
     trace: Mapping[str, str] = {}
     """Headers of the distributed trace the request belongs to (W3C ``traceparent``, ``tracestate``). They travel to the
     engine for whoever exports spans there; nothing else depends on them.

@@ -129,7 +129,7 @@ def _read_theirs(config: Mapping[str, Any] | None) -> dict[str, Any]:
     connector, role = config.get("kv_connector"), config.get("kv_role")
     if connector not in _CONNECTORS:
         raise ConfigError(
-            f"{name}: kv_connector must be {' or '.join(_CONNECTORS)}, got {connector!r}; contents go over TCP between "
+            f"{name}: kv_connector must be {' or '.join(_CONNECTORS)}, got {connector!r}; contents go between "
             "the folders of --kv-offload-path in any case, and --kv-offload-gib is host memory behind the KV cache",
             param=name,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from lsv.kv.tiers.records import Load, Save
@@ -47,7 +49,7 @@ class PlanBuilder:
     @property
     def empty(self) -> bool:
         """Whether the step would do nothing at all, and tell the worker of nobody."""
-        return not self.jobs and not self.held and not self.saves
+        return not self.jobs and not self.held and not self.saves and not self._loads
 
     def decode(self, jobs: list[Job]) -> None:
         """One more token of each job whose next token is sampled by the row before, as many as the step can take."""
@@ -107,6 +109,10 @@ class PlanBuilder:
         self._hold(job)
         for cohort, blocks in zip(job.table.cross_cohorts, job.table.cross, strict=True):
             self._blocks.append(Grown(job.slot, cohort.first, tuple(blocks), cohort.width))
+
+    def load(self, loads: Sequence[Load]) -> None:
+        """What comes to the device for nobody who is under way."""
+        self._loads += loads
 
     def _hold(self, job: Job) -> None:
         self.held.append(job)

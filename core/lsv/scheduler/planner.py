@@ -19,6 +19,9 @@ _STEPS_A_STAGE, _LEAST_SHARE = 2, 128
 """Into how many steps for each stage prompts are cut: while the first of them passes through the stages, others wait,
 so more are better; and tokens from which on larger steps hardly take less time for each."""
 
+_ARRIVING_TOKENS = 256
+"""The cache of so many tokens is loaded in a step for requests that have not begun: it waits for that."""
+
 
 class Planner:
     """Works on the queues and caches it is given, which belong to the scheduler; it keeps no state of its own."""
@@ -64,6 +67,8 @@ class Planner:
             self._prefill(plan, now)
         else:
             self._take_turns(plan, now)
+        if self._kv.arrivals is not None:
+            plan.load(self._kv.arrivals.take(max(1, _ARRIVING_TOKENS // self._kv.block_size), self._running.spare))
         return plan
 
     def _budget(self) -> StepBudget:

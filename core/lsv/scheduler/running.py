@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from lsv.kv.lookup import Match
 from lsv.kv.manager import KVManager
@@ -93,7 +93,12 @@ class RunningBatch:
     def fits(self, job: Job, match: Match) -> bool:
         """Whether a waiting job finds its blocks without taking those that the running ones need soon."""
         needed = self._most_blocks(job) - self._kv.in_use(match)
-        return self._kv.unreserved >= needed + self._watermark()
+        return self.spare >= needed
+
+    @property
+    def spare(self) -> int:
+        """Blocks that the running ones do not need soon."""
+        return self._kv.unreserved - self._watermark()
 
     def max_cached(self, job: Job) -> int:
         """How many of the job's tokens may come from the prefix cache."""
@@ -171,14 +176,20 @@ class RunningBatch:
             self._requeue(job)
         return True
 
-    def restart(self, lost: Iterable[Load], held: Iterable[Job]) -> None:
+    def settle_loads(self, loads: Iterable[Load], lost: Collection[int], held: Iterable[Job]) -> None:
         """Have jobs computed anew into whose blocks nothing could be loaded; nobody else has found those yet.
 
-        ``held`` are the jobs that began in the plan.
+        ``lost`` are those of the loads; ``held`` are the jobs that began in the plan.
         """
         assert self._kv.tiers is not None, "there is nothing behind the device"
         by_slot = {job.slot: job for job in held}
-        for load in lost:
+        for index, load in enumerate(loads):
+            if load.slot < 0:
+                assert self._kv.arrivals is not None, "nothing arrives"
+                self._kv.arrivals.settle(load, there=index not in lost)
+                continue
+            if index not in lost:
+                continue
             self._kv.tiers.lose(load.key)
             job = by_slot[load.slot]
             if not job.ended and not job.lost:

@@ -295,8 +295,8 @@ class Scheduler:
             self._speculation.settle(plan, jobs, result)
         outcomes: list[Outcome] = []
         special = {*result.failed, *result.vectors, *result.prompt_logprobs}
-        if result.lost:
-            self._running.restart([plan.loads[index] for index in result.lost], held)
+        if plan.loads:
+            self._running.settle_loads(plan.loads, result.lost, held)
         for job in held:
             job.in_flight -= 1
         if result.unencoded:

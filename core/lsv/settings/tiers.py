@@ -36,7 +36,8 @@ TIERS = grouped(
     ),
     Setting(
         name="kv_timeout", type="float", default=10.0, low=0.01, high=600,
-        help="seconds that a request waits for what is fetched; then its prompt is computed",
+        help="seconds that a request waits for what is fetched, or for a sign of life of who computes it; then its "
+        "prompt is computed here",
     ),
     Setting(
         name="kv_transfer_config", type="json",

@@ -6,7 +6,7 @@ Contents have the names they have in the transport, so what comes from elsewhere
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -39,16 +39,27 @@ class Exchange(ABC):
         """Raises ``ConfigError`` where it can't listen."""
         self.seat = seat
 
+    def promise(self, keys: Sequence[bytes]) -> None:
+        """A request is going to compute contents: who asks for one meanwhile waits, until it is expected or withdrawn.
+
+        Quick, like the two that follow; they are called by the engine's thread.
+        """
+
+    def withdraw(self, keys: Sequence[bytes]) -> None:
+        """That request has ended: what of its promise is not expected by now does not come."""
+
     @abstractmethod
     def expect(self, key: bytes) -> None:
-        """Workers are about to put a content: who asks for it meanwhile waits. Quick; called by the engine's thread."""
+        """Workers are about to put a content: who asks for it meanwhile waits."""
 
     @abstractmethod
-    def fetch(self, peer: str, keys: Sequence[bytes], until: float) -> int:
+    def fetch(self, peer: str, keys: Sequence[bytes], until: float | None, came: Callable[[bytes], None]) -> int:
         """Bring contents, in their order, until one can't be had; returns how many bytes.
 
-        ``until`` is a time of ``time.monotonic``. Called by several threads at a time. Raises ``TransferFailed``; what
-        has come before that is kept.
+        Each is kept as it comes, and ``came`` is told of it. ``until`` is a time of ``time.monotonic``; None for what
+        the other engine is still computing, or about to: that is waited for as long as it says so, and ``Transfers.
+        timeout`` without a word. Called by several threads at a time. Raises ``TransferFailed``; what has come before
+        that stays.
         """
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Requests that wait for what another engine has computed of their prompts. It is brought beside the steps."""
+"""Requests that engines share. What another one computes of a prompt is brought beside the steps, as it comes."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.plugins import load
 from lsv.request.group import RequestGroup
+from lsv.request.request import Request
 from lsv.scheduler.outcome import OffloadCounts
 from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange, TransferFailed
@@ -22,21 +23,23 @@ from lsv.transports.making import make_exchange
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 4
+_THREADS = 64
+"""Most of them wait for a prompt that is being computed."""
 _MOST = 256
 """Requests that wait at a time; what others' prompts are made of is computed."""
 _LATE = "it takes longer than --kv-timeout"
 
 
 class _Fetch(NamedTuple):
-    until: float
+    until: float | None
+    """None for one that ends by itself, when the other engine has no more or says nothing."""
     peer: str
     bytes: Future[int]
 
 
 class Fetches:
     """Knows request groups by their ids. A group waits at most as long as its fetch may take, whatever becomes of that:
-    then it is computed as if there were no other engine.
+    then it is computed as if there were no other engine. Where the other is still computing, that is its time to take.
     """
 
     def __init__(self, config: EngineConfig, now: Callable[[], float] = time.monotonic) -> None:
@@ -45,6 +48,7 @@ class Fetches:
         self._now = now
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kv-fetch")
         self._waiting: dict[int, _Fetch] = {}
+        self._promised: dict[int, Sequence[bytes]] = {}
         self._told: set[str] = set()
         self._counts = (0, 0, 0)  # transfers, failed, bytes
         self.exchange: Exchange | None = None
@@ -61,10 +65,14 @@ class Fetches:
             self.exchange.close()
 
     def open(self, group: RequestGroup, kv: KVManager) -> None:
-        """A group whose prompts another engine has computed waits for that. Raises ``BadRequest`` for an engine that is
-        not to be fetched from.
+        """A group whose prompts another engine computes waits for that; what others wait for is promised to them.
+
+        Raises ``BadRequest`` for an engine that is not to be fetched from.
         """
         spec = group.spec
+        if spec.hand_on and self.exchange is not None and "adapter" not in group.needs:
+            self._promised[group.id] = _names(group, kv.names)
+            self.exchange.promise(self._promised[group.id])
         if not spec.kv_peer:
             return
         if self.exchange is None or self._transfers is None or spec.kv_peer not in self._transfers.peers:
@@ -74,17 +82,24 @@ class Fetches:
             )
         if "adapter" in group.needs or (spec.sampling is not None and spec.sampling.prompt_logprobs is not None):
             return  # what the contents are called is not known yet, or nothing can be taken over
-        firsts = (number * spec.candidates for number in range(len(spec.prompts)))
-        keys = list(dict.fromkeys(key for first in firsts for key in kv.missing(group.make(first))))
-        if not keys:
+        keys = _names(group, kv.missing)
+        if not keys or kv.arrivals is None:
             return
         if len(self._waiting) >= _MOST:
             self._count(spec.kv_peer, 0, "too many requests wait for other engines")
             return
-        until = self._now() + self._transfers.timeout
-        future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, until)
+        until = None if spec.kv_pending else self._now() + self._transfers.timeout
+        future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, until, kv.arrivals.note)
         self._waiting[group.id] = _Fetch(until, spec.kv_peer, future)
         group.needs.add("kv")
+
+    def close(self, id: int) -> None:
+        """A group has ended, or was never queued: it waits for nothing, and what it has not computed does not come."""
+        if (fetch := self._waiting.get(id)) is not None:
+            fetch.bytes.cancel()
+        promised = self._promised.pop(id, None)
+        if promised is not None and self.exchange is not None:
+            self.exchange.withdraw(promised)
 
     def take(self) -> Iterator[int]:
         """The groups that need not wait any more."""
@@ -92,7 +107,7 @@ class Fetches:
             return
         now = self._now()
         for id, fetch in tuple(self._waiting.items()):
-            if fetch.bytes.done() or now >= fetch.until:
+            if fetch.bytes.done() or (fetch.until is not None and now >= fetch.until):
                 del self._waiting[id]
                 self._finish(fetch)
                 yield id
@@ -105,6 +120,8 @@ class Fetches:
         return msgspec.structs.replace(counts, transfers=transfers, failed_transfers=failed, transferred_bytes=size)
 
     def _finish(self, fetch: _Fetch) -> None:
+        if fetch.bytes.cancelled():  # before it has begun
+            return
         if not fetch.bytes.done():
             fetch.bytes.cancel()
             self._count(fetch.peer, 0, _LATE)
@@ -123,3 +140,9 @@ class Fetches:
         if fault is not None and (line := f"{peer}: {fault}") not in self._told and len(self._told) < _MOST:
             self._told.add(line)
             _log.warning("KV cache of %s; the prompt is computed here, and others like it are not told of", line)
+
+
+def _names(group: RequestGroup, names_of: Callable[[Request], Sequence[bytes]]) -> list[bytes]:
+    """The names of the contents of all prompts of a group, each once."""
+    firsts = (number * group.spec.candidates for number in range(len(group.spec.prompts)))
+    return list(dict.fromkeys(key for first in firsts for key in names_of(group.make(first))))

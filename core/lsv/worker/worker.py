@@ -151,8 +151,7 @@ class Worker:
         return msgspec.structs.replace(loaded.fit, padding=runner.policy.padding, encoder_parts=parts, cores=cores)
 
     def _limits(self, loaded: Loaded) -> BatchLimits:
-        captures_prompts = loaded.backend.captures_prompts
-        return batch_limits(self._config, loaded.fit.num_blocks, prompts_captured=captures_prompts)
+        return batch_limits(self._config, loaded.fit.num_blocks, prompts_captured=loaded.backend.captures_prompts)
 
     def _make_runner(self, device: Device, resident: ResidentModel, report: ReportProgress) -> ModelRunner:
         """What runs the model over its cache, warmed up, and what else belongs to the model."""

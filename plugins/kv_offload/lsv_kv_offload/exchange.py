@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -25,41 +27,62 @@ class FileExchange(Exchange):
         self._server = Server(seat, self._parts) if seat.transfers.produces else None
         self._producers = Producers(seat.secret)
 
+    def promise(self, keys: Sequence[bytes]) -> None:
+        if self._server is not None:
+            self._server.coming.promise(keys)
+
+    def withdraw(self, keys: Sequence[bytes]) -> None:
+        if self._server is not None:
+            self._server.coming.withdraw(keys)
+
     def expect(self, key: bytes) -> None:
         if self._server is not None:
-            self._server.coming.add(key)
+            self._server.coming.expect(key)
 
-    def fetch(self, peer: str, keys: Sequence[bytes], until: float) -> int:
+    def fetch(self, peer: str, keys: Sequence[bytes], until: float | None, came: Callable[[bytes], None]) -> int:
         wanted = tuple(key for key in keys if not all(part.has(key) for part in self._parts))
         if not wanted:
             return 0
-        with self._producers.call(peer, until) as line:
-            return self._receive(line, wanted)
+        silence = self.seat.transfers.timeout
+        with self._producers.call(peer, until, silence) as line:
+            seconds = silence if until is None else until - time.monotonic()
+            line.send_ask(Ask(self.seat.site.identity, self.seat.ranks, wanted, seconds, until is None))
+            take, received = self._take if line.near else self._copy, 0
+            for key in wanted:
+                received += take(line, key)
+                came(key)
+            return received
 
     def close(self) -> None:
         self._producers.close()
         if self._server is not None:
             self._server.close()
 
-    def _receive(self, line: Line, keys: tuple[bytes, ...]) -> int:
-        """Write what comes into files; returns how many bytes that were."""
-        line.send_ask(Ask(self.seat.site.identity, self.seat.ranks, keys))
-        received = 0
-        for key in keys:
-            contents = []
+    def _copy(self, line: Line, key: bytes) -> int:
+        """Write a content that comes over the network; returns its bytes."""
+        contents, received = [], 0
+        for _ in self._parts:
+            size = _check(line.read_size())
+            contents.append(self._read(line, size, key))
+            received += size
+        for part, content in zip(reversed(self._parts), reversed(contents), strict=True):
+            part.put(key, content)  # rank 0's last: the engine looks for that one
+        return received
+
+    def _take(self, line: Line, key: bytes) -> int:
+        """Take over the files of a content on this machine. They are checked when they are read, like any other."""
+        descriptors, received = list[int](), 0
+        try:
             for _ in self._parts:
-                size = line.read_size()
-                if size == OTHER:
-                    raise TransferFailed(
-                        "what it keeps is of another form: start both with the same model, release and options of the "
-                        "model, the cache, ranks and plugins"
-                    )
-                if not size:
-                    raise TransferFailed("it does not have all of the prompt any more")
-                contents.append(self._read(line, size, key))
-                received += size
-            for part, content in zip(reversed(self._parts), reversed(contents), strict=True):
-                part.put(key, content)  # rank 0's last: the engine looks for that one
+                size, descriptor = line.read_descriptor()
+                received += _check(size)
+                assert descriptor is not None, "a file has a descriptor"
+                descriptors.append(descriptor)
+            for part, descriptor in zip(reversed(self._parts), reversed(descriptors), strict=True):
+                part.adopt(key, descriptor)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
         return received
 
     def _read(self, line: Line, size: int, key: bytes) -> memoryview:
@@ -70,3 +93,15 @@ class FileExchange(Exchange):
         if fault is not None:
             raise TransferFailed(f"a file of it is spoilt: {fault}")
         return content
+
+
+def _check(size: int) -> int:
+    """The size that was said of a file. Raises ``TransferFailed`` where there is none."""
+    if size == OTHER:
+        raise TransferFailed(
+            "what it keeps is of another form: start both with the same model, release and options of the model, the "
+            "cache, ranks and plugins"
+        )
+    if not size:
+        raise TransferFailed("it does not have all of the prompt any more")
+    return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 from lsv.transports.exchange import TransferFailed, split_address
 from lsv.worker.nodes.handshake import FETCHING, OtherKey, OtherProtocol, introduce
+from lsv_kv_offload import nearby
 from lsv_kv_offload.wire import Late, Line
 
 _CONNECT_SECONDS = 2.0
@@ -31,9 +33,10 @@ class Producers:
         self._lock = threading.Lock()
 
     @contextmanager
-    def call(self, peer: str, until: float) -> Iterator[Line]:
-        """A connection to an engine that has shown that it has the secret. Raises ``TransferFailed``, also for what
-        goes wrong while it is used.
+    def call(self, peer: str, until: float | None, silence: float) -> Iterator[Line]:
+        """A connection to an engine that has shown that it has the secret, ``until`` a time of ``time.monotonic``, or
+        as long as that is not silent for so many seconds. Raises ``TransferFailed``, also for what goes wrong while it
+        is used.
         """
         began = time.monotonic()
         with self._lock:
@@ -42,13 +45,13 @@ class Producers:
             raise TransferFailed(_CLOSED)
         if began < rests:
             raise TransferFailed(why)
-        if began >= until:
+        if until is not None and began >= until:
             raise TransferFailed(_LATE)
         with self._connect(peer) as end:
             try:
                 self._note(end)
                 self._introduce(end, peer)
-                yield Line(end, until)
+                yield Line(end, math.inf, silence) if until is None else Line(end, until)
             except (TimeoutError, Late):
                 stalled = time.monotonic() - began >= _STALLED_SECONDS
                 raise self._leave_alone(peer, _LATE) if stalled else TransferFailed(_LATE) from None
@@ -67,6 +70,9 @@ class Producers:
                     end.shutdown(socket.SHUT_RDWR)
 
     def _connect(self, peer: str) -> socket.socket:
+        near = nearby.connect(peer, _CONNECT_SECONDS)
+        if near is not None:
+            return near
         try:
             end = socket.create_connection(split_address(peer), _CONNECT_SECONDS)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

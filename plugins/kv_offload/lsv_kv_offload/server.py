@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from lsv.errors import ConfigError
 from lsv.transports.exchange import Seat, join_address
-from lsv.worker.nodes.door import Door, Guest
+from lsv.worker.nodes.door import Door, Guest, listen
 from lsv.worker.nodes.handshake import FETCHING
+from lsv_kv_offload import nearby
+from lsv_kv_offload.coming import PATIENCE, Coming
 from lsv_kv_offload.files import FileTransport
-from lsv_kv_offload.wire import OTHER, Late, Line
+from lsv_kv_offload.wire import BUSY, OTHER, Late, Line
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 5.0
-"""Seconds that a content is waited for which workers were told to put."""
-_LOOK_SECONDS = 0.004
-_LONGEST = 60.0
-"""Seconds that an answer may take, or --kv-timeout where that is more."""
-_MOST = 32
-"""Engines that are answered at a time."""
-_REMEMBERED = 1 << 16
+_LONGEST = 600.0
+"""Seconds that an answer may take, or a word of it, however long who asks would wait."""
+_SIGN_SECONDS = 1.0
+"""Who waits for what is being computed hears that it still is."""
+_QUESTION_SECONDS = 10.0
+_MOST = 256
+"""Questions that are answered at a time."""
+_MOST_TOLD = 32
 
 
-class Coming:
-    """Contents on their way into files. The engine's thread adds them, others ask."""
+class Sign:
+    """Now and then tells who waits at the other end of a line that this one is still there."""
 
-    def __init__(self) -> None:
-        self._until: OrderedDict[bytes, float] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._every = min(_SIGN_SECONDS, line.silence / 4)
+        self._next = time.monotonic() + self._every
 
-    def add(self, key: bytes) -> None:
-        with self._lock:
-            self._until[key] = time.monotonic() + _PATIENCE
-            if len(self._until) > _REMEMBERED:
-                self._until.popitem(last=False)
-
-    def until(self, key: bytes) -> float:
-        """Until when to wait for a content."""
-        with self._lock:
-            return self._until.get(key, 0.0)
+    def give(self) -> float:
+        """Say it, if it is time to; returns seconds until it will be. Raises ``OSError`` and ``Late``."""
+        now = time.monotonic()
+        if now >= self._line.until:
+            raise Late
+        if now >= self._next:
+            self._next = now + self._every
+            if self._line.until == math.inf:
+                self._line.send_size(BUSY)
+        return min(self._next, self._line.until) - now
 
 
 class Server:
@@ -62,24 +64,28 @@ class Server:
         self._told: set[str] = set()
         host, port = seat.transfers.host, seat.transfers.port
         try:
-            self._door = Door(host, port, seat.secret)
+            listener = listen(host, port)
         except OSError as error:
             raise ConfigError(
                 f"kv_host, kv_port: {join_address(host, port)} can't be listened at: {error.strerror or error}; it "
                 "must be an address of this machine, and a port that nobody has",
                 param="kv_port",
             ) from None
-        self._thread = threading.Thread(target=self._run, name="kv-server", daemon=True)
-        self._thread.start()
+        listeners = (listener, nearby.listen(join_address(host, port)))
+        self._doors = [Door(one, seat.secret) for one in listeners if one is not None]
+        for door in self._doors:
+            threading.Thread(target=self._run, args=(door,), name="kv-server", daemon=True).start()
         _log.info("the KV cache is handed on at %s", join_address(host, port))
 
     def close(self) -> None:
         self._closing = True
-        self._door.close()
+        self.coming.close()
+        for door in self._doors:
+            door.close()
 
-    def _run(self) -> None:
+    def _run(self, door: Door) -> None:
         while not self._closing:
-            guest = self._door.wait()
+            guest = door.wait()
             if guest is None:
                 continue
             if not self._is_expected(guest) or not self._slots.acquire(blocking=False):
@@ -97,7 +103,7 @@ class Server:
     def _serve(self, guest: Guest) -> None:
         try:
             with guest.end as end:
-                self._answer(end)
+                self._answer(Line(end, time.monotonic() + _QUESTION_SECONDS))
         except (OSError, Late):
             pass  # it has gone, or waits no longer
         except ValueError as fault:
@@ -107,32 +113,31 @@ class Server:
         finally:
             self._slots.release()
 
-    def _answer(self, end: socket.socket) -> None:
-        line = Line(end, time.monotonic() + max(_LONGEST, self._seat.transfers.timeout))
+    def _answer(self, line: Line) -> None:
         ask = line.read_ask()
+        now, seconds = time.monotonic(), min(_LONGEST, ask.seconds)
+        line.until, line.silence = (math.inf, seconds) if ask.pending else (now + seconds, math.inf)
+        pending = now + PATIENCE if ask.pending else 0.0
         if ask.identity != self._seat.site.identity or ask.ranks != self._seat.ranks:
             line.send_size(OTHER)
             return
         for key in ask.keys:
             for part in self._parts:
-                if not self._send(line, end, part, key):
+                if not self._send(line, part, key, pending):
                     line.send_size(0)
                     return
 
-    def _send(self, line: Line, end: socket.socket, part: FileTransport, key: bytes) -> bool:
-        """Send the file of a content, if there is one or will be."""
-        until = min(line.until, self.coming.until(key))
+    def _send(self, line: Line, part: FileTransport, key: bytes, pending: float) -> bool:
+        """Send the file of a content, if there is one or will be; until ``pending`` it may still be promised."""
+        waiting = Sign(line)
         while (descriptor := part.open(key)) is None:
-            if time.monotonic() >= until or self._closing:
+            if self._closing or not self.coming.wait(key, waiting.give(), pending):
                 return False
-            time.sleep(_LOOK_SECONDS)
         with os.fdopen(descriptor, "rb") as file:
-            size = os.fstat(descriptor).st_size
-            line.send_size(size)
-            end.sendfile(file, count=size)
+            line.send_file(file)
         return True
 
     def _tell(self, line: str) -> None:
-        if line not in self._told and len(self._told) < _MOST:
+        if line not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(line)
             _log.warning("KV cache: %s", line)

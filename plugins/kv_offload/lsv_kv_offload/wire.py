@@ -6,20 +6,26 @@
                 8 bytes     how long the file is
                 …           the file as it is, see ``form``
 
-A length of 0 ends it: that content is not there. ``OTHER`` ends it where contents are of another form altogether. All
-numbers are little endian. Nothing is encrypted.
+A length of 0 ends it: that content is not there. ``OTHER`` ends it where contents are of another form altogether.
+``BUSY`` says that the next one is still being computed. On one machine a length comes with a descriptor of the file,
+and nothing follows it. All numbers are little endian. Nothing is encrypted.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import socket
 import time
+from typing import BinaryIO
 
 import msgspec
 
 from lsv_kv_offload import form
 
 OTHER = (1 << 64) - 1
+BUSY = OTHER - 1
+_NO_FILES = (0, OTHER, BUSY)
 _MOST_ASKED = 16 << 20
 MOST_SENT = form.SIZE + (1 << 30)
 """Bytes of a file, at most."""
@@ -32,6 +38,10 @@ class Ask(msgspec.Struct, frozen=True):
     """Its ``Site.identity``."""
     ranks: int
     keys: tuple[bytes, ...]
+    seconds: float
+    """How long it waits for all of them, or where they are pending for a word."""
+    pending: bool
+    """Whether they are still being computed, or about to be."""
 
 
 class Late(Exception):
@@ -41,9 +51,13 @@ class Late(Exception):
 class Line:
     """One end of a connection, with a time by which all must have been said."""
 
-    def __init__(self, end: socket.socket, until: float) -> None:
-        """``until`` is a time of ``time.monotonic``."""
-        self._end, self.until = end, until
+    def __init__(self, end: socket.socket, until: float, silence: float = math.inf) -> None:
+        """``until`` is a time of ``time.monotonic``; the other end may be silent for ``silence`` seconds at a time."""
+        self._end, self.until, self.silence = end, until, silence
+        self.near = end.family == socket.AF_UNIX
+        """Whether both ends are on one machine."""
+        if self.near:  # a user may have only so many descriptors on their way, over all connections
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
     def send_ask(self, ask: Ask) -> None:
         """Raises ``OSError`` and ``Late``, as all others do."""
@@ -64,12 +78,43 @@ class Line:
     def send_size(self, size: int) -> None:
         self.send(size.to_bytes(8, "little"))
 
+    def send_file(self, file: BinaryIO) -> None:
+        """A whole file, or where both ends are near the file itself."""
+        size = os.fstat(file.fileno()).st_size
+        if self.near:
+            self._wait()
+            socket.send_fds(self._end, [size.to_bytes(8, "little")], [file.fileno()])
+        else:
+            self.send_size(size)
+            self._end.sendfile(file, count=size)
+
     def read_size(self) -> int:
         """Raises ``ValueError`` for a size that no file has."""
-        size = int.from_bytes(self.read(bytearray(8)), "little")
-        if size not in (0, OTHER) and not form.SIZE < size <= MOST_SENT:
-            raise ValueError(f"a file of {size} bytes")
+        while (size := _check_size(self.read(bytearray(8)))) == BUSY:
+            pass
         return size
+
+    def read_descriptor(self) -> tuple[int, int | None]:
+        """As ``read_size``, between near ends: with a descriptor of the file, which is to be closed; None of none."""
+        while (found := self._read_descriptor())[0] == BUSY:
+            pass
+        return found
+
+    def _read_descriptor(self) -> tuple[int, int | None]:
+        self._wait()
+        data, descriptors, _, _ = socket.recv_fds(self._end, 8, 1, socket.MSG_CMSG_CLOEXEC)
+        descriptor = descriptors[0] if descriptors else None
+        try:
+            if len(data) < 8:
+                raise ConnectionResetError("the connection was closed")
+            size = _check_size(data)
+            if (descriptor is None) != (size in _NO_FILES):
+                raise ValueError("a length without its file")
+        except (OSError, ValueError):
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        return size, descriptor
 
     def send(self, data: bytes) -> None:
         self._wait()
@@ -87,7 +132,14 @@ class Line:
         return into
 
     def _wait(self) -> None:
-        left = self.until - time.monotonic()
+        left = min(self.until - time.monotonic(), self.silence)
         if left <= 0:
             raise Late
         self._end.settimeout(left)
+
+
+def _check_size(said: bytes | bytearray) -> int:
+    size = int.from_bytes(said, "little")
+    if size not in _NO_FILES and not form.SIZE < size <= MOST_SENT:
+        raise ValueError(f"a file of {size} bytes")
+    return size

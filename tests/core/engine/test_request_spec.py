@@ -43,6 +43,7 @@ ASKED = {
     "timeout": 60.0,
     "hand_on": True,
     "kv_peer": "10.0.0.1:5600",
+    "kv_pending": True,
     "trace": {"traceparent": "00-1-2-01"},
 }
 

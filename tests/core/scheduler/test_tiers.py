@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -148,9 +150,9 @@ def test_a_keepers_other_end_is_told_what_is_coming():
     told: list[bytes] = []
     tiers = Tiers(0, keeper := FakeKeeper(), told.append)
     tiers.save(b"a", [1])
+    keeper.contents[b"a"] = ()
     tiers.save(b"a", [1])
     assert told == [b"a"]
-    keeper.contents[b"a"] = ()
     tiers.lose(b"a")
     tiers.save(b"a", [2])
     assert told == [b"a"] * 2
@@ -173,6 +175,82 @@ def test_forgetting_the_cache_forgets_host_memory():
     rig.scheduler.reset_prefix_cache()
     assert rig.kv.tiers.usage == 0
     assert cached(rig, 2) == 0
+
+
+def arrive(rig: Rig, keys: Iterable[bytes]) -> None:
+    assert rig.kv.arrivals is not None
+    for key in keys:
+        rig.kv.arrivals.note(key)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_arrives_is_on_the_device_before_anybody_begins(groups, depth):
+    keeper = FakeKeeper()
+    cached(Rig(groups=GROUPS[groups], cells=0, keeper=keeper), 1)
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64, depth=depth)
+    rig = Rig(groups=GROUPS[groups], cells=0, keeper=keeper, limits=limits)
+    other = rig.ask(2, range(200, 220), 6)
+    wanted = rig.kv.names(make_request(1, PROMPT, sampling=SamplingParams(max_tokens=4)))
+    for key in wanted:  # one after the other, as they are computed elsewhere; some come twice
+        arrive(rig, [key, key, *wanted[:1]])
+        rig.step()
+    rig.run()
+    assert rig.tokens(2) == fake_tokens.expected_output(other, rig.scheduler.longest)
+    assert rig.worker.copies.loaded == sum(len(load.blocks) for plan in rig.plans for load in plan.loads) > 0
+    before = rig.worker.copies.loaded
+    assert cached(rig, 1) == 28
+    assert rig.kv.tiers.hits == 0, "all of it was on the device"
+    assert rig.worker.copies.loaded == before
+
+
+def test_a_step_loads_no_more_than_a_little_for_those_who_wait(monkeypatch):
+    monkeypatch.setattr("lsv.scheduler.planner._ARRIVING_TOKENS", 8)
+    keeper = FakeKeeper()
+    cached(Rig(cells=0, keeper=keeper), 1)
+    rig = Rig(cells=0, keeper=keeper)
+    arrive(rig, keeper.contents)
+    rig.run()
+    for _ in range(9):
+        rig.step()
+    assert [len(plan.loads) for plan in rig.plans] == [2, 2, 2, 2]
+    assert {plan.kind for plan in rig.plans} == {Kind.IDLE}
+
+
+def test_what_arrives_and_is_lost_is_computed():
+    keeper = FakeKeeper()
+    cached(Rig(cells=0, keeper=keeper), 1)
+    rig = Rig(cells=0, keeper=keeper)
+    keeper.gone = set(list(keeper.contents)[3:5])
+    arrive(rig, [*keeper.contents, b"\0\0" + bytes(32)])
+    rig.step()
+    assert cached(rig, 1) == 12
+
+
+def test_what_arrives_takes_no_blocks_from_those_who_run():
+    keeper = FakeKeeper()
+    cached(Rig(cells=0, keeper=keeper), 1)
+    rig = Rig(cells=0, keeper=keeper, num_blocks=11)
+    rig.ask(2, range(200, 232), 8)
+    rig.step()
+    arrive(rig, keeper.contents)
+    rig.run()
+    assert sum(len(plan.loads) for plan in rig.plans) <= 2
+    assert rig.scheduler.preemptions == 0
+    assert cached(rig, 1) == 28
+
+
+def test_what_was_forgotten_before_it_was_saved_is_saved_when_it_is_computed_again():
+    keeper = FakeKeeper()
+    rig = Rig(cells=0, keeper=keeper)
+    rig.ask(1, PROMPT, 1)
+    rig.step()
+    rig.scheduler.reset_prefix_cache()
+    rig.run()
+    assert not keeper.contents
+    rig.ask(2, PROMPT, 1)
+    rig.run()
+    assert len(keeper.contents) == 7
 
 
 class Tiered(RuleBasedStateMachine):
@@ -223,6 +301,12 @@ class Tiered(RuleBasedStateMachine):
     def lose(self, data) -> None:
         if self.keeper is not None and self.keeper.contents:
             self.keeper.gone |= set(data.draw(st.lists(st.sampled_from(sorted(self.keeper.contents)), max_size=4)))
+
+    @rule(data=st.data())
+    def arrive(self, data) -> None:
+        if self.keeper is not None and self.keeper.contents and self.rig.kv.arrivals is not None:
+            for key in data.draw(st.lists(st.sampled_from(sorted(self.keeper.contents)), max_size=20)):
+                self.rig.kv.arrivals.note(key)
 
     @rule()
     def forget(self) -> None:

@@ -30,14 +30,22 @@ class FakeExchange(Exchange):
     """Brings as many bytes as ``answers`` say, or fails; ``go`` lets it end."""
 
     def __init__(self, *answers: int | Exception) -> None:
-        self.answers, self.asked = list(answers), list[tuple[str, list[bytes]]]()
+        self.answers, self.asked = list(answers), list[tuple[str, list[bytes], bool]]()
+        self.promised: list[bytes] = []
         self.go = threading.Event()
         self.go.set()
 
+    def promise(self, keys):
+        self.promised += keys
+
+    def withdraw(self, keys):
+        for key in keys:
+            self.promised.remove(key)
+
     def expect(self, key: bytes) -> None: ...
 
-    def fetch(self, peer, keys, until):
-        self.asked.append((peer, list(keys)))
+    def fetch(self, peer, keys, until, came):
+        self.asked.append((peer, list(keys), until is None))
         self.go.wait(5)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -83,9 +91,67 @@ def test_a_request_waits_until_what_it_lacks_has_come():
     exchange.go.set()
     assert wait(fetches) == [1]
     assert counts(fetches) == (1, 0, 700)
-    ((peer, keys),) = exchange.asked
-    assert peer == PEER
+    ((peer, keys, pending),) = exchange.asked
+    assert (peer, pending) == (PEER, False)
     assert len(keys) == 7, "the last token is computed in any case"
+
+
+def test_what_others_wait_for_is_promised_until_its_request_ends():
+    exchange = FakeExchange()
+    fetches, kv = open_fetches(exchange), cache()
+    asked = group(1, kv_peer="", hand_on=True)
+    fetches.open(asked, kv)
+    assert exchange.promised == kv.names(asked.make(0))
+    assert len(exchange.promised) == 7
+    fetches.open(group(2, kv_peer="", hand_on=True), kv)
+    fetches.close(1)
+    assert len(exchange.promised) == 7
+    for _ in range(2):
+        fetches.close(2)
+    assert not exchange.promised
+
+
+def test_nothing_is_promised_of_a_prompt_whose_adapter_is_not_known_yet():
+    exchange, asked = FakeExchange(), group(kv_peer="", hand_on=True)
+    asked.needs.add("adapter")
+    open_fetches(exchange).open(asked, cache())
+    assert not exchange.promised
+
+
+def test_a_prompt_that_is_being_computed_is_asked_for_as_such():
+    exchange = FakeExchange(9)
+    fetches = open_fetches(exchange)
+    fetches.open(group(kv_pending=True), cache())
+    assert wait(fetches) == [1]
+    assert exchange.asked[0][2]
+
+
+def test_a_prompt_that_is_being_computed_is_waited_for():
+    exchange = FakeExchange(9)
+    exchange.go.clear()
+    fetches = open_fetches(exchange, timeout=0.0)
+    fetches.open(group(kv_pending=True), cache())
+    assert list(fetches.take()) == []
+    exchange.go.set()
+    assert wait(fetches) == [1]
+    assert counts(fetches) == (1, 0, 9)
+
+
+def test_who_has_gone_needs_no_thread(monkeypatch):
+    monkeypatch.setattr("lsv.transports.fetches._THREADS", 1)
+    exchange = FakeExchange(9, 9)
+    exchange.go.clear()
+    fetches, kv = open_fetches(exchange), cache()
+    for id in (1, 2, 3):
+        fetches.open(group(id, kv_pending=True), kv)
+    fetches.close(2)
+    assert wait(fetches) == [2]
+    exchange.go.set()
+    assert wait(fetches)[0] == 1
+    while len(exchange.asked) < 2 or list(fetches.take()):
+        time.sleep(0.001)
+    fetches.stop()
+    assert counts(fetches) == (2, 0, 18)
 
 
 @pytest.mark.parametrize("fault", [TransferFailed("it is gone"), RuntimeError("a fault of ours")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import threading
 from collections.abc import Callable, Iterator
@@ -124,9 +125,13 @@ async def test_a_proxy_sends_prompts_to_the_one_and_requests_to_the_other(stream
     at = proxy(first.server.address, second.server.address)
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 5, "stream": stream,
             "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "rude", "remote_port": 1}}  # fmt: skip
-    answer = await second.http.post(at + "/v1/chat/completions", json=body)
-    assert answer.status_code == 200
-    assert ("data: [DONE]" in answer.text) is stream
+    for pending in (False, True):  # once it knows where the producer hands its KV cache on, it asks both at a time
+        answer = await second.http.post(at + "/v1/chat/completions", json=body)
+        assert answer.status_code == 200
+        assert ("data: [DONE]" in answer.text) is stream
+        assert second.engine.requests[-1].kv_pending is pending
+    while len(first.engine.requests) < 2:
+        await asyncio.sleep(0.001)
     assert (first.engine.requests[-1].hand_on, first.engine.requests[-1].sampling.max_tokens) == (True, 1)
     assert (second.engine.requests[-1].kv_peer, second.engine.requests[-1].sampling.max_tokens) == (PEERS[0], 5)
     assert (await second.http.get(at + "/v1/models")).json()["data"][0]["id"] == "fake"

@@ -25,6 +25,6 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: tuple[int, ...]
     """The bundle that it goes to."""
     slot: int
-    """The slot of the request that reads it; that of a plan, so it is not known before."""
+    """The slot of the request that reads it; that of a plan, so it is not known before. -1 for no request yet."""
     cells: tuple[int, ...] = ()
     """Where it is in host memory; empty is with the transport."""

@@ -53,14 +53,15 @@ class FakeCopies:
                 self._keeper.gone.discard(save.key)
         lost: list[int] = []
         for index, load in enumerate(plan.loads):
-            slot = slots[load.slot]
+            slot = slots[load.slot] if load.slot >= 0 else None
             contents = tuple(self._cells[cell] for cell in load.cells) if load.cells else self._fetch(load.key)
             for block, (group, content) in zip(load.blocks, contents, strict=bool(contents)):
-                own(group, block, slot.stay)[:] = content
+                own(group, block, 0 if slot is None else slot.stay)[:] = content
                 self.loaded += 1
             if not contents:
-                slot.fault = LOST
                 lost.append(index)
+                if slot is not None:
+                    slot.fault = LOST
         return tuple(lost)
 
     def _read(self, block: int) -> Content:

@@ -246,7 +246,7 @@ class FakeWorker:
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
-        assert rows or plan.encode or plan.saves or plan.begin, "an empty step"
+        assert rows or plan.encode or plan.saves or plan.loads or plan.begin, "an empty step"
         if not rows:
             expected = Kind.ENCODE if plan.encode else Kind.IDLE
             assert plan.kind == expected, f"a step without rows calls itself {plan.kind}"

@@ -83,7 +83,7 @@ class Door:
             except OSError:  # nobody, or somebody who has gone again
                 self._room.release()
                 continue
-            named = str(address[0]) if address else "this machine"
+            named = str(address[0]) if address else "a process of this machine"
             threading.Thread(target=self._greet, args=(end, named), name="node-guest", daemon=True).start()
 
     def _greet(self, end: socket.socket, address: str) -> None:

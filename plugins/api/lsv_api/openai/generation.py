@@ -44,6 +44,7 @@ def make_request(
         trace=exchange.trace,
         preparing=exchange.preparing,
         kv_peer=handover.peer,
+        kv_pending=handover.pending,
         hand_on=handover.answer is not None,
         **tenancy(exchange, body.cache_salt),
     )

@@ -19,7 +19,9 @@ class Handover(NamedTuple):
     """This server's part in a request."""
 
     peer: str = ""
-    """The server that has computed the prompt."""
+    """The server that computes the prompt."""
+    pending: bool = False
+    """Whether that has not answered yet."""
     answer: Mapping[str, Any] | None = None
     """What the one that goes on is to be told."""
 
@@ -37,7 +39,7 @@ def read_handover(body: GenerationRequest, served: Served) -> Handover:
         raise BadRequest(f"{_FIELD}: give do_remote_decode or do_remote_prefill, not both", param=_FIELD)
     if params.do_remote_decode:
         return Handover(answer=_hand_on(body, transfers))
-    return Handover(peer=_find_peer(body, params, transfers))
+    return Handover(peer=_find_peer(body, params, transfers), pending=bool(params.remote_prefill_pending))
 
 
 def _hand_on(body: GenerationRequest, transfers: Transfers | None) -> Mapping[str, Any]:

@@ -79,7 +79,8 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 class TransferParams(msgspec.Struct, kw_only=True):
     """Engines that share a request. ``do_remote_decode`` asks the one that computes the prompt to hand it on, and its
-    answer has what the one with ``do_remote_prefill`` is to be told. What else vLLM's connectors have in it is ignored.
+    answer has what the one with ``do_remote_prefill`` is to be told. With ``remote_prefill_pending`` it may be told
+    before that answer is there. What else vLLM's connectors have in it is ignored.
     """
 
     do_remote_decode: bool | None = None
@@ -88,6 +89,7 @@ class TransferParams(msgspec.Struct, kw_only=True):
     remote_block_ids: list[Any] | None = None
     remote_host: str | None = None
     remote_port: int | str | None = None
+    remote_prefill_pending: bool | None = None
 
 
 class GenerationRequest(SampledRequest, kw_only=True):

@@ -1,0 +1,61 @@
+"""Contents that come behind the device for requests that wait: loaded before these begin, a few in each step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from lsv.kv.blocks import BlockPool
+from lsv.kv.tiers.records import Load
+from lsv.kv.tiers.tiers import Tiers
+
+_MOST = 1 << 16
+
+
+class Arrivals:
+    """Whoever waits finds them on the device; what was not loaded by then is behind it, as ever.
+
+    Until its plan has settled a content is nobody's. Then it is cached, and evicted like any other.
+    """
+
+    def __init__(self, pool: BlockPool, widths: Mapping[bytes, int], tiers: Tiers) -> None:
+        """``widths`` are those of bundles, by what keys begin with."""
+        self._pool, self._widths, self._tiers = pool, widths, tiers
+        self._prefix = len(next(iter(widths)))
+        self._queue: deque[bytes] = deque(maxlen=_MOST)
+        self._loading: dict[bytes, int] = {}
+
+    @property
+    def blocks(self) -> Iterable[int]:
+        """The first block of each bundle that is being filled."""
+        return self._loading.values()
+
+    def note(self, key: bytes) -> None:
+        """A content has come. May be called by any thread."""
+        self._queue.append(key)
+
+    def take(self, most: int, spare: int) -> list[Load]:
+        """What the plan that is being made loads: at most so many contents, into blocks that are to ``spare``."""
+        loads: list[Load] = []
+        while self._queue and len(loads) < most:
+            key = self._queue.popleft()
+            if key in self._loading or self._pool.find(key) is not None or not self._tiers.has(key):
+                continue
+            width = self._widths[key[: self._prefix]]
+            if width > spare:
+                self._queue.clear()  # what is loaded now would only be evicted again
+                break
+            spare -= width
+            blocks = self._pool.take(1, width)
+            self._loading[key] = blocks[0]
+            loads.append(self._tiers.load(key, blocks))
+        return loads
+
+    def settle(self, load: Load, *, there: bool) -> None:
+        """A load is carried out, or could not be."""
+        block = self._loading.pop(load.key)
+        if there:
+            self._pool.publish(block, load.key)
+        else:
+            self._tiers.lose(load.key)
+        self._pool.unref(block)
