@@ -105,7 +105,7 @@ FATES = {
 
 
 @pytest.mark.parametrize("fate", FATES)
-def test_what_is_computed_is_fetched_meanwhile(fate, tmp_path, engines):
+def test_what_is_computed_is_fetched_meanwhile(fate, tmp_path, engines, monkeypatch):
     path = tiny("llama", tmp_path / "model")
     options = {"dtype": "float32", "max_model_len": 160, "block_size": 16, "skip_tokenizer_init": True,
                "num_gpu_blocks_override": 64, "max_num_batched_tokens": 24, "enable_chunked_prefill": True}  # fmt: skip
@@ -119,8 +119,9 @@ def test_what_is_computed_is_fetched_meanwhile(fate, tmp_path, engines):
     peers = {"kv_role": "consumer", "kv_peers": f"127.0.0.1:{port}", "kv_offload_path": str(tmp_path / "consumer")}
     consumer = engines.enter_context(LLM(str(path), **options, **peers))
     second = consumer._client
-    second.add(request(kv_peer=f"127.0.0.1:{port}", kv_pending=True))
+    monkeypatch.setattr("lsv_kv_offload.server.PATIENCE", 0.0)  # what nobody has promised is not waited for
     first.add(request(hand_on=True))
+    second.add(request(kv_peer=f"127.0.0.1:{port}", kv_pending=True))
     device = second._engine._kv._pool
     wanted = second._engine._kv.names(Request(1, request()))
     steps, here = 0, 0

@@ -145,7 +145,8 @@ def test_what_is_about_to_be_put_is_waited_for(open_exchange, port):
     assert had(consumer, KEYS[0])
 
 
-def test_what_is_being_computed_comes_block_by_block(open_exchange, port):
+def test_what_is_being_computed_comes_block_by_block(open_exchange, port, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.0)  # what nobody has promised is not waited for
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     producer.promise(KEYS)
     told: list[bytes] = []
@@ -160,7 +161,7 @@ def test_what_is_being_computed_comes_block_by_block(open_exchange, port):
     assert came() == 2 * len(KEYS) * (form.SIZE + len(CONTENT) + 1 + len(KEYS[0]))
 
 
-def test_who_asks_before_the_request_has_come_waits_for_its_promise(open_exchange, port, monkeypatch):
+def test_who_asks_before_the_request_has_come_waits_for_its_promise(open_exchange, port):
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     assert producer._server is not None
     awaited = producer._server.coming._news
@@ -188,6 +189,8 @@ def test_what_is_withdrawn_is_not_waited_for(open_exchange, port):
     keep(producer, KEYS[0])
     came = fetch_beside(consumer, port, *KEYS, seconds=60)
     wait_until(lambda: had(consumer, KEYS[0]))
+    assert producer._server is not None
+    wait_until(lambda: KEYS[1] in producer._server.coming._news)
     producer.withdraw(KEYS)
     assert "does not have all of the prompt" in str(came())
 
