@@ -49,7 +49,12 @@ class PlanBuilder:
     @property
     def empty(self) -> bool:
         """Whether the step would do nothing at all, and tell the worker of nobody."""
-        return not self.jobs and not self.held and not self.saves and not self._loads
+        return not self.jobs and not self.held and not self.saves and not self.loading
+
+    @property
+    def loading(self) -> bool:
+        """Whether anything comes back to the device."""
+        return self._loads != []
 
     def decode(self, jobs: list[Job]) -> None:
         """One more token of each job whose next token is sampled by the row before, as many as the step can take."""

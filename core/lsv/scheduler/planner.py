@@ -67,7 +67,7 @@ class Planner:
             self._prefill(plan, now)
         else:
             self._take_turns(plan, now)
-        if self._kv.arrivals is not None:
+        if self._kv.arrivals is not None and not plan.loading:  # it may be the same that would be loaded
             plan.load(self._kv.arrivals.take(max(1, _ARRIVING_TOKENS // self._kv.block_size), self._running.spare))
         return plan
 

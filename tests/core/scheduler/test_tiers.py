@@ -217,6 +217,16 @@ def test_a_step_loads_no_more_than_a_little_for_those_who_wait(monkeypatch):
     assert {plan.kind for plan in rig.plans} == {Kind.IDLE}
 
 
+def test_what_a_request_loads_itself_is_not_loaded_twice():
+    keeper = FakeKeeper()
+    cached(Rig(cells=0, keeper=keeper), 1)
+    rig = Rig(cells=0, keeper=keeper)
+    arrive(rig, keeper.contents)
+    assert cached(rig, 1) == 28
+    assert rig.kv.tiers.hits == 28
+    assert rig.worker.copies.loaded == 8, "its seven, and one of the answer's"
+
+
 def test_what_arrives_and_is_lost_is_computed():
     keeper = FakeKeeper()
     cached(Rig(cells=0, keeper=keeper), 1)
