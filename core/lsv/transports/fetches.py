@@ -31,8 +31,9 @@ _LATE = "it takes longer than --kv-timeout"
 
 
 class _Fetch(NamedTuple):
-    until: float | None
-    """None for one that ends by itself, when the other engine has no more or says nothing."""
+    until: float
+    pending: bool
+    """Whether it ends by itself once it has begun, when the other engine has no more or says nothing."""
     peer: str
     bytes: Future[int]
 
@@ -88,9 +89,10 @@ class Fetches:
         if len(self._waiting) >= _MOST:
             self._count(spec.kv_peer, 0, "too many requests wait for other engines")
             return
-        until = None if spec.kv_pending else self._now() + self._transfers.timeout
-        future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, until, kv.arrivals.note)
-        self._waiting[group.id] = _Fetch(until, spec.kv_peer, future)
+        until, pending = self._now() + self._transfers.timeout, spec.kv_pending
+        ends = None if pending else until
+        future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, ends, kv.arrivals.note)
+        self._waiting[group.id] = _Fetch(until, pending, spec.kv_peer, future)
         group.needs.add("kv")
 
     def close(self, id: int) -> None:
@@ -107,7 +109,8 @@ class Fetches:
             return
         now = self._now()
         for id, fetch in tuple(self._waiting.items()):
-            if fetch.bytes.done() or (fetch.until is not None and now >= fetch.until):
+            late = now >= fetch.until and not (fetch.pending and fetch.bytes.running())
+            if late or fetch.bytes.done():
                 del self._waiting[id]
                 self._finish(fetch)
                 yield id

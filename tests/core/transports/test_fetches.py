@@ -131,10 +131,27 @@ def test_a_prompt_that_is_being_computed_is_waited_for():
     exchange.go.clear()
     fetches = open_fetches(exchange, timeout=0.0)
     fetches.open(group(kv_pending=True), cache())
+    while not exchange.asked:
+        time.sleep(0.001)
     assert list(fetches.take()) == []
     exchange.go.set()
     assert wait(fetches) == [1]
     assert counts(fetches) == (1, 0, 9)
+
+
+def test_nobody_waits_for_ever_to_begin(monkeypatch):
+    monkeypatch.setattr("lsv.transports.fetches._THREADS", 1)
+    exchange = FakeExchange(9)
+    exchange.go.clear()
+    fetches, kv = open_fetches(exchange, timeout=0.0), cache()
+    fetches.open(group(1, kv_pending=True), kv)
+    while not exchange.asked:
+        time.sleep(0.001)
+    fetches.open(group(2, kv_pending=True), kv)
+    assert wait(fetches) == [2]
+    exchange.go.set()
+    assert wait(fetches) == [1]
+    assert counts(fetches) == (2, 1, 9)
 
 
 def test_who_has_gone_needs_no_thread(monkeypatch):
@@ -147,10 +164,10 @@ def test_who_has_gone_needs_no_thread(monkeypatch):
     fetches.close(2)
     assert wait(fetches) == [2]
     exchange.go.set()
-    assert wait(fetches)[0] == 1
-    while len(exchange.asked) < 2 or list(fetches.take()):
-        time.sleep(0.001)
-    fetches.stop()
+    found: list[int] = []
+    while len(found) < 2:
+        found += wait(fetches)
+    assert found == [1, 3]
     assert counts(fetches) == (2, 0, 18)
 
 
