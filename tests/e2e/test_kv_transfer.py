@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "8 bits, in chunks": ("llama", {}, {"kv_cache_dtype": EIGHT_BITS}, {"max_num_batched_tokens": 24}),
     "windows": ("mistral", {"sliding_window": 40}, {}, {"kv_offload_gib": 0.05}),
     "states": ("lfm2", HYBRID, {}, {}),
+    "steps ahead": ("llama", {}, {"platform": "xpu", "emulate": True, "async_scheduling": True}, {}),
     "two ranks": ("llama", {}, {"tensor_parallel_size": 2}, {}),
 }
 
@@ -74,7 +75,7 @@ def finish(client: Any) -> tuple[tuple[int, ...], int]:
     "case",
     [
         "8 bits, in chunks",
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("windows", "states")),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("windows", "states", "steps ahead")),
         pytest.param("two ranks", marks=[pytest.mark.slow, pytest.mark.two_ranks]),
     ],
 )
