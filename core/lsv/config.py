@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.capabilities import Layout, Padding
+from lsv.ranks.topology import ExpertOptions as ExpertOptions
 from lsv.ranks.topology import Nodes as Nodes
 from lsv.ranks.topology import Topology as Topology
 from lsv.request.encoded import EncodedText
@@ -249,6 +250,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     reference_ops: bool = False
     """Whether every op runs in its plain torch form."""
     topology: Topology = Topology()
+    experts: ExpertOptions | None = None
+    """Where whole experts are; None where they are cut, or where nothing was said: evenly, and there to stay."""
     nodes: Nodes | None = None
     """None where all ranks are on this machine, or where an executor finds machines itself."""
     plugins: tuple[str, ...] = ()

@@ -47,7 +47,8 @@ class Kernel:
 
         Called each time the weights of the module and of all modules below it have been filled. A kernel that wants
         another layout takes weights with ``module.release(name)`` and hands its own to ``module.keep(name, tensor)``,
-        so that filling again writes to the same storage.
+        so that filling again writes to the same storage. Nothing else may depend on the weights' values: where experts
+        move between ranks, those tensors are written to without a call.
         """
 
 

@@ -106,7 +106,7 @@ def attach_experts(
 
     Experts that are spread over ranks get none: no rank could take all of an adapter.
     """
-    for moe in [module for module in model.layers.modules() if isinstance(module, MoE) and not module.spread]:
+    for moe in [module for module in model.layers.modules() if isinstance(module, MoE) and module.spread is None]:
         for slots in attach_to(moe, count, dtype, active):
             yield from ((name, slots) for name in slots.sources)
 

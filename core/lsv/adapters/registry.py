@@ -18,7 +18,7 @@ from lsv.request.adapter import Adapter
 
 log = logging.getLogger(__name__)
 
-Control = Callable[[str, Mapping[str, OptionValue]], None]
+Control = Callable[[str, Mapping[str, OptionValue]], object]
 """Carries out an order on every worker, once nothing is in flight."""
 
 

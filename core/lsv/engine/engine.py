@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 import msgspec
@@ -16,8 +16,9 @@ from lsv.beams.rounds import BeamSearches
 from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
+from lsv.engine.orders.experts import ExpertBalance
 from lsv.engine.orders.sleep import Sleep
-from lsv.engine.report import PreemptionLog, warn_of_itl
+from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler
 from lsv.engine.updates import OpenRequest, Owner, make_group, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
@@ -64,6 +65,7 @@ class Engine(Generic[Owner]):
         self._fetches = Fetches(config)
         self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
         self.sleep = Sleep(config, self.control, self._forget_cached)
+        self._experts = ExpertBalance(config, self.control)
         self._now = now
         self._scheduler: Scheduler | None = None
         self._open: dict[int, OpenRequest[Owner]] = {}
@@ -72,7 +74,7 @@ class Engine(Generic[Owner]):
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
         self._preemptions = PreemptionLog()
-        self._warned_of_itl = False
+        self._itl = ItlLog(config.max_itl_ms)
         self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = self._tokens = 0
         self._step_seconds = self._model_seconds = 0.0
         self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
@@ -128,6 +130,7 @@ class Engine(Generic[Owner]):
             speculation=self._scheduler.speculation,
             adapters=self._scheduler.adapter_requests,
             offload=self._fetches.counted(self._scheduler.offload),
+            experts=self._experts.counts,
         )
 
     def submit(self, owner: Owner, message: Submit) -> None:
@@ -175,10 +178,10 @@ class Engine(Generic[Owner]):
         if outcome is not None:
             self._close(outcome.request)
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         """Have every worker carry out an order once what is in flight has settled. Raises what refuses it."""
         self._settle_all()
-        self._executor.control(order, arguments)
+        return self._executor.control(order, arguments)
 
     def watch(self, around: Callable[[Executor], Executor]) -> None:
         """Put something around the executor, or take it away again."""
@@ -224,6 +227,7 @@ class Engine(Generic[Owner]):
             self._started.satisfy(group, "kv")
         self.adapters.advance()
         try:
+            self._experts.advance(self._steps)
             self._plan_ahead(began)
             self.stalled = not self._in_flight
             if self._in_flight:
@@ -269,9 +273,7 @@ class Engine(Generic[Owner]):
         self._unwarmed += result.unwarmed
         self._step_seconds += now - began
         self._model_seconds += result.seconds
-        if self._started.too_slow is not None and not self._warned_of_itl:
-            self._warned_of_itl = True
-            warn_of_itl(self.config.max_itl_ms, self._started.too_slow)
+        self._itl.tell(self._started.too_slow)
 
     def _open_adapter(self, group: RequestGroup) -> None:
         """The group waits for its adapter where that has to be read first, everybody does for that of a search.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from lsv.config import EngineConfig, Fit, OptionValue
@@ -40,8 +40,8 @@ class Executor(Protocol):
         """
         ...
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        """Carry out an order on every worker while nothing is in flight.
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+        """Carry out an order on every worker while nothing is in flight. What the ranks answer, in their order.
 
         ``load_adapter`` and ``drop_adapter`` are such orders, ``sleep`` and ``wake_up``, and ``reset``, which needs
         nothing of workers. Raises ``ConfigError`` for an unknown order, and what a worker refuses it with.

@@ -172,6 +172,21 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the sequence failed."""
 
 
+class ExpertCounts(msgspec.Struct, frozen=True):
+    """How evenly ranks that share experts are loaded: a rank's mean load as a share of the fullest rank's, 0 … 1, over
+    all layers with experts. 0 while nothing has been measured.
+    """
+
+    measured: float = 0.0
+    """When it was measured last."""
+    expected: float = 0.0
+    """What it would have been with the experts as they were moved then."""
+    moved_total: int = 0
+    """Experts that have changed ranks since the start, each time in one layer."""
+    balanced_total: int = 0
+    """How often experts have been moved, or found to be well where they are."""
+
+
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """What steps are counted by: how many tokens they compute."""
 
@@ -229,6 +244,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     offload: OffloadCounts | None = None
     """What is behind the device's KV cache; None where nothing is."""
+
+    experts: ExpertCounts | None = None
+    """Where experts move between ranks; None where they stay."""
 
     step_tokens: tuple[int, ...] = ()
     """How many steps computed at most as many tokens as each of ``STEP_TOKENS``, and more than the one before; then

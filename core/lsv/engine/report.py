@@ -72,15 +72,25 @@ class Stages:
         self._stage = ""
 
 
-def warn_of_itl(asked: float | None, seconds: float) -> None:
-    """The time between tokens that was ``asked`` for, in ms, can't be kept: a step alone takes ``seconds``."""
-    log.warning(
-        "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
-        "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
-        "(max_num_seqs)",
-        asked,
-        1000 * seconds,
-    )
+class ItlLog:
+    """Warns once that the time between tokens that was ``asked`` for, in ms, can't be kept."""
+
+    def __init__(self, asked: float | None) -> None:
+        self._asked = asked
+        self._warned = False
+
+    def tell(self, seconds: float | None) -> None:
+        """A step alone takes so many seconds, where that is too slow."""
+        if seconds is None or self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
+            "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
+            "(max_num_seqs)",
+            self._asked,
+            1000 * seconds,
+        )
 
 
 class PreemptionLog:

@@ -14,6 +14,7 @@ from lsv.nn.routers import Router
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, Kernel, dtype_name
 from lsv.weights.place import Weights
+from lsv.weights.placement import Spread
 from lsv.weights.quantizer import LinearLayer, PlainLinear, joint_format
 
 MakeExpert = Callable[[Weights], nn.Module]
@@ -42,8 +43,9 @@ class RoutedAdapters(Protocol):
 class MoE(Bindable):
     """x [T, hidden] -> [T, hidden]. Each expert is split over the ranks like a plain MLP; sums run in expert order.
 
-    Where experts are spread (``Weights.spread``) a rank has ``len(experts)`` whole ones, from the number ``first`` on,
-    and adds what these make of the tokens that chose them: tokens are on every rank, so none is sent.
+    Where experts are ``spread`` a rank has ``len(experts)`` whole ones, and adds what these make of the tokens that
+    chose them: tokens are on every rank, so none is sent. A kernel for that finds them in ``spread.table``, which may
+    change between steps, and tells ``spread.count`` what was chosen.
 
     ``names`` are gate, up and down of one expert, whose weights are at ``experts.<number>``; checkpoints that stack
     them are unfolded (``lsv.weights.stacks``). ``router`` and ``expert`` take the place of a softmax router at ``gate``
@@ -53,8 +55,7 @@ class MoE(Bindable):
     op: ClassVar[str] = "moe"
     adapters: RoutedAdapters | None = None
     capturable: ClassVar[bool] = False
-    spread: bool = False
-    first: int = 0
+    spread: Spread | None = None
 
     def __init__(
         self,
@@ -78,9 +79,11 @@ class MoE(Bindable):
         self.communicator = w.communicator
         self.router = router or Router(w / "gate", hidden_size, experts, top, normalise=normalise)
         every = [(expert or make)(w.spread() / "experts" / number) for number in range(experts)]
-        self.spread = w.declaration.spread
-        self.first, stop = w.shard.some(experts, "experts") if self.spread else (0, experts)
-        self.experts = nn.ModuleList(every[self.first : stop])
+        if w.declaration.placement is not None:
+            owners = w.declaration.placement.place(experts, w.shard.size)
+            self.spread = Spread(owners, w.shard.rank, w.device)
+            every = [every[number] for number in self.spread.places]
+        self.experts = nn.ModuleList(every)
 
     def spec(self) -> OpSpec:
         """With the flags that both linear layers of an expert have, and their groups."""
@@ -89,7 +92,7 @@ class MoE(Bindable):
         groups = {linear.shape.get("group", 0) for linear in linears}
         shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top, "group": max(groups)}
         shared = linears[0].flags & linears[1].flags if len(groups) == 1 else frozenset()
-        op = f"{self.op}.spread" if self.spread else self.op
+        op = self.op if self.spread is None else f"{self.op}.spread"
         return OpSpec(op, inner.dtype, inner.format, shape, inner.flags | shared)
 
     def use(self, kernel: Kernel) -> None:
@@ -109,18 +112,21 @@ class MoE(Bindable):
     def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """What the chosen experts make of x [T, width], weighed: weights and ids [T, top] -> [T, width]."""
         y = torch.zeros_like(x)
+        if self.spread is not None:
+            self.spread.count(experts)
         for number in experts.unique().tolist():  # type: ignore[no-untyped-call]
-            if not self.first <= number < self.first + len(self.experts):
+            place = number if self.spread is None else self.spread.places.get(number)
+            if place is None:
                 continue
             rows, places = (experts == number).nonzero(as_tuple=True)
             if self.adapters is not None:
                 self.adapters.rows = rows
-            y.index_add_(0, rows, self.compute(number - self.first, x[rows], weights[rows, places, None]))
+            y.index_add_(0, rows, self.compute(place, x[rows], weights[rows, places, None]))
         return y if self.communicator is None else self.communicator.all_reduce(y)
 
-    def compute(self, number: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def compute(self, place: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """What one of this rank's experts adds to its tokens: x [R, hidden] and weights [R, 1] -> [R, hidden]."""
-        return self.experts[number](x) * weights  # type: ignore[no-any-return]
+        return self.experts[place](x) * weights  # type: ignore[no-any-return]
 
 
 class WeighedInputMoE(MoE):
@@ -128,8 +134,8 @@ class WeighedInputMoE(MoE):
 
     op: ClassVar[str] = "moe.weighed_input"
 
-    def compute(self, number: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return self.experts[number](x * weights)  # type: ignore[no-any-return]
+    def compute(self, place: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.experts[place](x * weights)  # type: ignore[no-any-return]
 
 
 class PlainExpert(nn.Module):
@@ -187,7 +193,7 @@ class SharedMoE(Bindable):
     def spec(self) -> OpSpec:
         routed, shared = self.routed.spec(), self.shared.spec()
         flags = routed.flags | {f"shared.{flag}" for flag in shared.flags} | ({"gated"} if self.gate else set())
-        flags |= {"spread"} if self.routed.spread else set()
+        flags |= set() if self.routed.spread is None else {"spread"}
         return OpSpec(self.op, routed.dtype, f"{routed.format}+{shared.format}", dict(routed.shape), frozenset(flags))
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:

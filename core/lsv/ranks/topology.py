@@ -62,3 +62,14 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
         """The ranks of a machine."""
         each = topology.ranks // self.count
         return range(number * each, (number + 1) * each)
+
+
+class ExpertOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the experts are that ranks have whole, and when they move."""
+
+    map: tuple[tuple[int, ...], ...] = ()
+    """The rank of each expert, for each mixture of the model in its order or once for all; empty: evenly, by number."""
+    interval: int = 0
+    """Steps from one evening out of the ranks' load to the next; 0: experts stay where they are."""
+    window: int = 0
+    """The last so many of these steps are those in which tokens are counted."""

@@ -10,6 +10,7 @@ from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import ConfigError
 from lsv.offers import ExecutorOffer, KernelOffer
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.experts.options import choose_experts
 from lsv.resolve.nodes import choose_nodes
 from lsv.settings import Settings
 
@@ -23,7 +24,8 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
         topology = msgspec.structs.replace(topology, expert=1)
     nodes = choose_nodes(settings, topology)
     executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
-    return {"topology": topology, "nodes": nodes, "executor": executor}
+    experts = choose_experts(settings, topology, choices)
+    return {"topology": topology, "experts": experts, "nodes": nodes, "executor": executor}
 
 
 def choose_topology(settings: Settings) -> Topology:

@@ -40,6 +40,23 @@ HARDWARE = grouped(
         help="ranks of --tensor-parallel-size have some experts of a layer whole, instead of a part of each",
     ),
     Setting(
+        name="expert_map",
+        help="rank of each of a layer's experts, as JSON or a file that holds it: [0,1,0,1] for all layers that have "
+        "experts, or a list of such lists, one for each (default: evenly, by number)",
+    ),
+    Setting(
+        name="enable_eplb", type="bool", default=False,
+        help="count which experts are chosen, and exchange them between the ranks of --enable-expert-parallel so that "
+        "these have as much to do as each other",
+    ),
+    Setting(
+        name="eplb_config", type="json",
+        help='steps of --enable-eplb: {"window_size": counted (1000), "step_interval": from one exchange to the next '
+        "(3000)}",
+    ),
+    Setting(name="eplb_window_size", type="int", low=1, help="window_size of --eplb-config"),
+    Setting(name="eplb_step_interval", type="int", low=1, help="step_interval of --eplb-config"),
+    Setting(
         name="pipeline_layer_partition", env=("VLLM_PP_LAYER_PARTITION",),
         help="how many layers each stage has, as in 14,10 (default: so that stages cost alike)",
     ),

@@ -15,6 +15,7 @@ from torch import nn
 from lsv.errors import CheckpointError, ConfigError
 from lsv.platform import Communicator
 from lsv.weights.naming import Prefixes
+from lsv.weights.placement import Placement
 from lsv.weights.quantizer import BIAS, WEIGHT, Linear, LinearLayer, Quantizer, Role, StoredTensor
 
 
@@ -49,15 +50,6 @@ class Shard:
             )
         unit = self.rank * total // self.size
         return unit, unit + 1
-
-    def some(self, total: int, what: str) -> tuple[int, int]:
-        """This rank's ``[start, stop)`` of ``total`` units that stay whole, as evenly as can be; at least one."""
-        if total < self.size:
-            raise ConfigError(
-                f"{total} {what} can't be spread over {self.size} ranks: leave enable_expert_parallel out",
-                param="enable_expert_parallel",
-            )
-        return self.rank * total // self.size, (self.rank + 1) * total // self.size
 
     def split_padded(self, total: int) -> tuple[int, int, int]:
         """``(start, stop, width)`` with the same width on all ranks; the last ranks may own less and are padded."""
@@ -148,8 +140,8 @@ class Declaration:
     """The rank whose share is declared."""
     communicator: Communicator | None = None
     """Collectives of the tensor-parallel group; None when it has one rank."""
-    spread: bool = False
-    """Whether ranks have some experts whole, where otherwise each has a part of all."""
+    placement: Placement | None = None
+    """Which rank has which experts, whole; None where each has a part of all."""
     prefixes: Prefixes = ()
     """What checkpoints write instead of the beginnings of the model's tensor names."""
     slots: list[TensorSlot] = field(default_factory=list)
@@ -175,7 +167,7 @@ class Weights:
 
     def spread(self) -> Weights:
         """The same place for experts, of which a rank has some: whole where they are spread over the ranks."""
-        return self.replicated() if self.declaration.spread else self
+        return self if self.declaration.placement is None else self.replicated()
 
     def transposed(self) -> Weights:
         """The same place for linear layers whose plain weights are stored as [inputs, outputs], as GPT-2's are."""

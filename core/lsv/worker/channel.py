@@ -10,6 +10,12 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.errors import ErrorRecord
 from lsv.scheduler.plan import Masks, StepPlan, StepResult
 
+ORDERS = (
+    "reset", "load_adapter", "drop_adapter", "sleep", "wake_up", "start_profile", "stop_profile", "count_experts",
+    "balance_experts",
+)  # fmt: skip
+"""What a ``Control`` may order."""
+
 
 class Start(msgspec.Struct, frozen=True, tag=True):
     """Become rank ``rank``; the ranks meet at ``address``, see ``lsv.platform.Group``."""
@@ -52,6 +58,7 @@ class Controlled(msgspec.Struct, frozen=True, tag=True):
     """A ``Control`` was carried out, or refused."""
 
     error: ErrorRecord | None = None
+    answer: Mapping[str, float] = {}
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):

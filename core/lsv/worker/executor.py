@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from lsv.config import EngineConfig, Fit, OptionValue
@@ -56,10 +56,10 @@ class InlineExecutor:
     def check(self) -> None:
         """The worker is this process, which its parent looks after."""
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         """See ``Worker.control``."""
         assert self._worker is not None, "the executor has not been started"
-        self._worker.control(order, arguments)
+        return [self._worker.control(order, arguments)]
 
     def stop(self) -> None:
         if self._worker is not None:

@@ -190,7 +190,7 @@ class RanksExecutor(abc.ABC):
                 if time.monotonic() - max(rank.heard, self._settled) > self._limit:
                     raise self._hang(f"rank {rank.rank} has said nothing for {self._limit:g} s: its worker hangs")
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         """See ``Worker.control``; raises what the first rank refuses it with, once all have answered."""
         self._send(Control(order, arguments), self._ranks)
         answers: dict[int, Controlled] = {}
@@ -209,6 +209,7 @@ class RanksExecutor(abc.ABC):
         refused = next((error for error in errors if error is not None), None)
         if refused is not None:
             raise from_record(refused)
+        return [answers[rank].answer for rank in sorted(answers)]
 
     def stop(self) -> None:
         """Close the channels, which ends the workers; those that do not end are killed."""

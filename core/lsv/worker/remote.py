@@ -103,10 +103,9 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
 
 def _control(worker: Worker, order: Control) -> Controlled:
     try:
-        worker.control(order.order, order.arguments)
+        return Controlled(answer=worker.control(order.order, order.arguments))
     except LsvError as error:
         return Controlled(error.record())
-    return Controlled()
 
 
 def _receive_masks(channel: Channel[Report | Failed, Order]) -> Masks:

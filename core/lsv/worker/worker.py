@@ -30,6 +30,7 @@ from lsv.pipeline.stage import Stage, stage_groups
 from lsv.platform import BatchLimits, Communicator, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv.worker.channel import ORDERS
 from lsv.worker.encoder import MediaEncoder, make_media_encoder
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
@@ -118,12 +119,11 @@ class Worker:
         self._sampling = Sampling()
         self._pool = Pool()
         self._drafter: Drafter | None = None
-        self._suspects = ""
         self._media = MediaEncoder(None, torch.device("cpu"))
         self._adapters: AdapterStore | None = None
         self._mover: BlockMover | None = None
         self._in_flight: deque[InFlight] = deque()
-        self._finished = 0.0
+        self._suspects, self._finished = "", 0.0
 
     @torch.inference_mode()
     def start(self, report: ReportProgress) -> Fit:
@@ -190,13 +190,12 @@ class Worker:
         return self._adapters
 
     @torch.inference_mode()
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Mapping[str, float]:
         """Carry out an order: ``load_adapter`` with its ``id``, ``path`` and ``digest``, ``drop_adapter`` with its
-        ``id``, ``sleep`` with its ``level``, ``wake_up`` with its ``tags``.
+        ``id``, ``sleep`` with its ``level``, ``wake_up`` with its ``tags``. What it answers; most answer nothing.
 
         Raises ``NotYet`` for an adapter that is still being read, ``CheckpointError`` for one that does not fit or a
-        checkpoint that has changed; ``Unavailable`` where there is too little memory to wake up; ``ConfigError`` for an
-        unknown order.
+        checkpoint that has changed, ``Unavailable`` where memory is short, ``ConfigError`` for an unknown order.
         """
         if order == "load_adapter":
             self.adapters.load(int(arguments["id"] or 0), str(arguments["path"]), str(arguments["digest"]))
@@ -208,9 +207,11 @@ class Worker:
             self._wake_up(str(arguments["tags"]).split(","))
         elif order in ("start_profile", "stop_profile"):
             self._profile(order)
+        elif order in ("count_experts", "balance_experts") and self._resident is not None:
+            return self._resident.order_experts(order)
         elif order != "reset":  # cached blocks are the scheduler's: there is nothing to forget
-            known = "reset, load_adapter, drop_adapter, sleep, wake_up, start_profile and stop_profile"
-            raise ConfigError(f"unknown order {order!r}: workers know {known}")
+            raise ConfigError(f"unknown order {order!r}: workers know {', '.join(ORDERS)}")
+        return {}
 
     def _profile(self, order: str) -> None:
         assert self._config.profiling is not None, "profiles are not enabled"

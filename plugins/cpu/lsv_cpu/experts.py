@@ -115,7 +115,9 @@ class NativeSpreadExperts(Kernel):
     """Experts of which this rank has some: only the pairs of a token with one of these are computed."""
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
-        self._module, self._experts = module, NativeExperts(module, spec, routes=False)
+        assert module.spread is not None, "the op is that of spread experts"
+        self._module, self._spread = module, module.spread
+        self._experts = NativeExperts(module, spec, routes=False)
 
     def pack(self) -> None:
         self._experts.pack()
@@ -123,8 +125,9 @@ class NativeSpreadExperts(Kernel):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         module = self._module
         weights, experts = module.router(x)
-        numbers = experts - module.first
-        rows, places = ((numbers >= 0) & (numbers < len(module.experts))).nonzero(as_tuple=True)
+        self._spread.count(experts)
+        numbers = self._spread.table[experts]
+        rows, places = (numbers >= 0).nonzero(as_tuple=True)
         y = torch.zeros(x.shape, dtype=torch.float32)
         if len(rows):
             made = self._experts.compute(x[rows], weights[rows, places, None], numbers[rows, places, None])

@@ -35,7 +35,7 @@ REFUSED = [
     ("preemption_mode", "swap", "recompute"),
     ("tokenizer_mode", "mistral", "auto or hf"), ("enable_prompt_adapter", True, "false"),
     ("data_parallel_backend", "ray", "mp"), ("data_parallel_external_lb", True, "false"),
-    ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("enable_eplb", True, "false"),
+    ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("num_redundant_experts", 2, "0"),
 ]  # fmt: skip
 WARNED = [
     ("enable_dbo", True, "computed together"),

@@ -8,20 +8,29 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.config import Topology
+from lsv.config import EngineConfig, ExpertOptions, Topology
+from lsv.engine.messages import ExpertCounts
 from lsv.errors import ConfigError
 from lsv.llm import read_arguments
 from lsv.resolve import resolve
 from lsv.testing.tiny import tiny
 
 PROMPTS = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (3, 17, 40)]
+SPARSE = {"num_experts": 8, "mlp_only_layers": []}
+SPREAD = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
+MOVING = {**SPREAD, "enable_eplb": True, "eplb_config": {"window_size": 2, "step_interval": 3}}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
 
 
-def run(path: Path, **options: Any) -> list[tuple[int, ...]]:
+def answer(path: Path, **options: Any) -> tuple[list[tuple[int, ...]], ExpertCounts | None]:
     given = {"dtype": "float32", "max_model_len": 128, "skip_tokenizer_init": True, "max_num_batched_tokens": 24}
     with LLM(str(path), enable_chunked_prefill=True, **given, **options) as llm:
-        return [answer.outputs[0].token_ids for answer in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+        answers = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+        return [one.outputs[0].token_ids for one in answers], llm.stats.experts
+
+
+def run(path: Path, **options: Any) -> list[tuple[int, ...]]:
+    return answer(path, **options)[0]
 
 
 @pytest.mark.row("F-282", "F-283")
@@ -33,9 +42,71 @@ def test_ranks_of_spread_experts_answer_as_one(family: str, stages: int, tmp_pat
     assert run(path, tensor_parallel_size=2, pipeline_parallel_size=stages, **spread) == run(path)
 
 
-def topology(**given: Any) -> Topology:
+@pytest.mark.row("F-282")
+def test_experts_move_in_the_middle_of_answers(tmp_path: Path) -> None:
+    path = tiny("qwen3_moe", tmp_path, **SPARSE)
+    found, counts = answer(path, **MOVING, expert_map="[1, 0, 0, 1, 1, 0, 0, 1]")
+    assert found == run(path)
+    assert counts is not None
+    assert counts.balanced_total >= 3
+    assert counts.moved_total > 0
+    assert 0.5 <= counts.measured <= counts.expected <= 1.0
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantization": "int8"},
+        {"quantization": "sym_int4"},
+        {"pipeline_parallel_size": 2},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+    ],
+    ids=str,
+)
+def test_moving_changes_no_answer(options: dict[str, Any], tmp_path: Path) -> None:
+    path = tiny("qwen3_moe", tmp_path, **SPARSE)
+    wanted, nothing = answer(path, **SPREAD, **options)
+    found, counts = answer(path, **MOVING, **options)
+    assert found == wanted
+    assert nothing is None
+    assert counts is not None
+    assert counts.moved_total > 0
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("given", ["[0,1,0,1,0,1,0,1]", "[[1,0,0,1,1,1,0,0],[0,1,1,1,1,1,1,1]]"])
+def test_maps_change_no_answer(given: str, stages: int, tmp_path: Path) -> None:
+    path, file = tiny("qwen3_moe", tmp_path / "model", **SPARSE), tmp_path / "map.json"
+    file.write_text(given)
+    assert run(path, **SPREAD, expert_map=str(file), pipeline_parallel_size=stages) == run(path)
+
+
+@pytest.mark.slow
+def test_experts_move_again_after_sleeping(tmp_path: Path) -> None:
+    path = tiny("qwen3_moe", tmp_path, **SPARSE)
+    wanted = run(path)
+    given = {"dtype": "float32", "max_model_len": 128, "skip_tokenizer_init": True, "max_num_batched_tokens": 24}
+    with LLM(str(path), enable_sleep_mode=True, **given, **MOVING) as llm:
+        for level in (1, 2, 2):
+            answers = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+            assert [one.outputs[0].token_ids for one in answers] == wanted
+            llm.sleep(level)
+            llm.wake_up()
+        assert llm.stats.experts is not None
+        assert llm.stats.experts.moved_total > 0
+
+
+def configure(**given: Any) -> EngineConfig:
     settings, loaded = read_arguments({"model": "lsv-demo", "enable_expert_parallel": True, **given})
-    return resolve(settings, loaded).topology
+    return resolve(settings, loaded)
+
+
+def topology(**given: Any) -> Topology:
+    return configure(**given).topology
 
 
 def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
@@ -53,6 +124,70 @@ def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
 def test_what_can_not_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         topology(tensor_parallel_size=2, **given)
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.parametrize(
+    ("given", "experts"),
+    [
+        ({}, None),
+        ({"enable_eplb": True}, ExpertOptions(interval=3000, window=1000)),
+        ({"enable_eplb": True, "eplb_step_interval": 40}, ExpertOptions(interval=40, window=40)),
+        (
+            {"enable_eplb": True, "eplb_step_interval": "2k", "eplb_window_size": 9},
+            ExpertOptions(interval=2000, window=9),
+        ),
+        (
+            {"enable_eplb": True, "eplb_config": {"window_size": 5, "step_interval": 7, "log_balancedness": True}},
+            ExpertOptions(interval=7, window=5),
+        ),
+        ({"expert_map": "[0, 1, 1]"}, ExpertOptions(map=((0, 1, 1),))),
+        (
+            {"expert_map": "[[0,1],[1,0]]", "enable_eplb": True},
+            ExpertOptions(map=((0, 1), (1, 0)), interval=3000, window=1000),
+        ),
+    ],
+    ids=str,
+)
+def test_how_experts_move_is_said_as_vllm_says_it(given: dict[str, Any], experts: ExpertOptions | None) -> None:
+    assert configure(tensor_parallel_size=2, **given).experts == experts
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"expert_map": "[0, 2, 1]"}, "expert 1 is on rank 2, and there are 2, counted from 0"),
+        ({"expert_map": "[0, true]"}, "expert 1 is on rank True"),
+        ({"expert_map": "[[0, 1], [1, -1]]"}, r"expert 1 \(list 1\) is on rank -1"),
+        ({"expert_map": "[[0, 1], [1, 1]]"}, r"rank 0 has no expert \(list 1\)"),
+        ({"expert_map": '{"0": 1}'}, "it must be a list of the ranks"),
+        ({"expert_map": "[]"}, "it must be a list of the ranks"),
+        ({"expert_map": "[0, 1"}, "it must be JSON"),
+        ({"expert_map": "/nowhere/map.json"}, "/nowhere/map.json can't be read"),
+        ({"enable_eplb": True, "eplb_config": {"window": 5}}, "there is no 'window', but window_size, step_interval"),
+        ({"enable_eplb": True, "eplb_config": {"num_redundant_experts": 2}}, "must be 0, got 2: each expert is on one"),
+        ({"enable_eplb": True, "eplb_config": {"policy": "swipe"}}, "policy must be default, got 'swipe'"),
+        ({"enable_eplb": True, "eplb_config": {"step_interval": 0}}, "step_interval must be a whole number of steps"),
+        ({"enable_eplb": True, "eplb_config": {"step_interval": 5}, "eplb_step_interval": 6}, "give one of them"),
+        ({"enable_eplb": True, "eplb_config": [1]}, "must be a JSON object"),
+        ({"enable_eplb": True, "eplb_window_size": 9, "eplb_step_interval": 8}, "must be at most step_interval=8"),
+        ({"enable_eplb": True, "cpu_offload_gb": 1}, "enable_eplb with cpu_offload_gb"),
+        ({"enable_eplb": True, "tensor_parallel_size": 1}, "enable_eplb: ranks must have whole experts"),
+        ({"expert_map": "[0, 1]", "enable_expert_parallel": False}, "expert_map: ranks must have whole experts"),
+        ({"eplb_config": {"window_size": 5}}, "eplb_config: experts stay where they are without --enable-eplb"),
+        ({"eplb_step_interval": 5}, "eplb_step_interval: experts stay where they are"),
+        ({"enable_eplb": True, "num_redundant_experts": 2}, "there are no copies"),
+    ],
+)
+def test_maps_and_movements_that_can_not_be_are_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(**{"tensor_parallel_size": 2, **given})
+
+
+def test_experts_that_are_cut_need_not_move() -> None:
+    config = configure(tensor_parallel_size=2, platform="hpu", emulate=True, enable_eplb=True)
+    assert config.experts is None
+    assert any(reason.name == "enable_eplb" for reason in config.reasons)
 
 
 def test_experts_stay_cut_where_kernels_are_for_cut_ones_alone() -> None:

@@ -6,12 +6,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lsv.config import Topology
-from lsv.engine.messages import Stats
+from lsv.engine.messages import ExpertCounts, Stats
 from lsv.errors import RequestFailed
 from lsv.scheduler.outcome import SpeculationCounts
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.metrics.drafts import collect_drafts
 from lsv_api.metrics.engines import Recent
+from lsv_api.metrics.experts import collect_experts
 from lsv_api.metrics.requests import buckets_1_2_5
 
 DASHBOARD = [
@@ -145,6 +146,21 @@ def test_drafts_are_counted_where_there_are_any():
     }  # fmt: skip
     assert [found[f"{prefix}num_accepted_tokens_per_pos_total", place] for place in "012"] == [3, 2, 1]
     assert list(collect_drafts({("plain", "0"): Stats()})) == []
+
+
+@pytest.mark.row("F-282")
+def test_the_balance_of_experts_is_told_where_they_move():
+    counts = ExpertCounts(measured=0.5, expected=0.75, moved_total=6, balanced_total=2)
+    found = {
+        (item.name, item.labels.get("placement")): item.value
+        for family in collect_experts({("plain", "0"): Stats(), ("sparse", "0"): Stats(experts=counts)})
+        for item in family.samples
+    }
+    assert found == {
+        ("lsv:expert_balance", "measured"): 0.5, ("lsv:expert_balance", "expected"): 0.75,
+        ("lsv:experts_moved_total", None): 6, ("lsv:expert_balancings_total", None): 2,
+    }  # fmt: skip
+    assert list(collect_experts({("plain", "0"): Stats()})) == []
 
 
 @pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")

@@ -19,6 +19,7 @@ from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.place import TensorSlot
 from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Unquantised
+from lsv.worker.experts.balancer import held_tensors
 from lsv_cpu import native, plugin
 from lsv_cpu.machine import Machine
 from lsv_quant import fp8
@@ -189,6 +190,27 @@ def test_formats_may_differ_between_experts(device: Device) -> None:
     module, reference = pair(Uneven(), torch.float32)
     for tokens in (1, 50):
         assert_near(module, reference, torch.randn(tokens, HIDDEN))
+
+
+@FORMATS
+def test_an_expert_is_what_its_tensors_hold(name: str, device: Device) -> None:
+    """So experts move between ranks: what is written over one's tensors is computed, and nothing else is."""
+    module, _ = pair(name, torch.bfloat16)
+    x = torch.randn(9, HIDDEN).bfloat16()
+    before = [expert(x) for expert in module.experts]
+    one, other = (held_tensors(module.experts[number]) for number in (0, 3))
+    assert [name for name, _ in one] == [name for name, _ in other]
+    for (_, mine), (_, theirs) in zip(one, other, strict=True):
+        kept = mine.clone()
+        mine.copy_(theirs)
+        theirs.copy_(kept)
+    after = [expert(x) for expert in module.experts]
+    for number, was in enumerate((3, 1, 2, 0, 4, 5)):
+        assert torch.equal(after[number], before[was])
+    loop = module.reference(x).float()
+    assert (module(x).float() - loop).abs().max() <= TOLERANCE[x.dtype] * loop.abs().max(), (
+        "the kernel of all has them, too"
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 100])

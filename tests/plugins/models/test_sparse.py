@@ -32,7 +32,7 @@ from lsv.testing.model import (
     reference_model,
     run_schedule,
 )
-from lsv.weights.place import Shard
+from lsv.weights.placement import Placement
 from lsv.worker.load.bound import bind_ops
 from lsv.worker.load.declared import Declared, declare, keep_latents
 from lsv.worker.load.loaded import fill, open_source
@@ -361,8 +361,9 @@ def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels
         for mine, wanted in list(zip(computed, expected, strict=True))[:compared]:
             assert (mine - wanted).abs().max() / wanted.abs().max() < 1e-4
     for whole, *halves in zip(experts_of(alone), *(experts_of(one) for one, _ in found), strict=True):
-        assert [half.first for half in halves] == [0, len(whole.experts) // 2]
-        assert sum(len(half.experts) for half in halves) == len(whole.experts)
+        held = [number for half in halves for number in half.spread.places]
+        assert held == list(range(len(whole.experts))), "each rank has a half, in order"
+        assert [len(half.experts) for half in halves] == [len(held) // 2] * 2
         assert {half.spec().shape["intermediate"] for half in halves} == {whole.spec().shape["intermediate"]}
     one, *each = (any(moe.kernel is not None for moe in experts_of(had)) for had in (alone, *(had for had, _ in found)))
     assert each == [one, one], "a kernel takes them where one takes experts at all"
@@ -374,14 +375,14 @@ def test_models_without_experts_have_none_to_spread(checkpoint, catalog):
         declare(config, catalog, communicator=beside(1, 2))
 
 
-@pytest.mark.parametrize(("ranks", "own"), [(2, [(0, 2), (2, 4)]), (3, [(0, 1), (1, 2), (2, 4)])])
-def test_experts_are_shared_out_as_evenly_as_can_be(ranks, own):
-    assert [Shard(rank, ranks).some(4, "experts") for rank in range(ranks)] == own
+@pytest.mark.parametrize(("ranks", "owners"), [(2, (0, 0, 1, 1)), (3, (0, 1, 2, 2))])
+def test_experts_are_shared_out_as_evenly_as_can_be(ranks, owners):
+    assert Placement().place(4, ranks) == owners
 
 
 def test_more_ranks_than_experts_are_refused():
     with pytest.raises(ConfigError, match="4 experts can't be spread over 8 ranks"):
-        Shard(0, 8).some(4, "experts")
+        Placement().place(4, 8)
 
 
 def beside(rank: int, ranks: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lsv.config import EngineConfig, Fit, OptionValue
@@ -67,11 +67,12 @@ class Timeline:
     def check(self) -> None:
         self.executor.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         began = _now()
-        self.executor.control(order, arguments)
+        answers = self.executor.control(order, arguments)
         self._free = _now()
         self._add(_HOST, order, began, self._free)
+        return answers
 
     def stop(self) -> None:
         self.executor.stop()

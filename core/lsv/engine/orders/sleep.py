@@ -18,7 +18,7 @@ LEVELS = (1, 2)
 MODES = ("abort", "wait")
 """What becomes of requests that are under way: they end with an error, or are waited for."""
 
-Control = Callable[[str, Mapping[str, OptionValue]], None]
+Control = Callable[[str, Mapping[str, OptionValue]], object]
 """Carries out an order on every worker, once nothing is in flight."""
 
 

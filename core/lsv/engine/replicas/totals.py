@@ -10,8 +10,8 @@ import msgspec
 from lsv.engine.messages import Stats
 from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 
-_OTHERWISE = {"kv_usage", "step_tokens", "speculation", "adapters", "offload"}
-"""The fields that are not simply added up."""
+_OTHERWISE = {"kv_usage", "step_tokens", "speculation", "adapters", "offload", "experts"}
+"""The fields that are not simply added up. No replica has counts of experts."""
 
 
 def add_stats(all_stats: Sequence[Stats]) -> Stats:

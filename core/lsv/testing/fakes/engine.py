@@ -140,9 +140,9 @@ class FakeExecutor:
             raise EngineDied("a worker is gone")
         self._inner.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         assert self._inner is not None
-        self._inner.control(order, arguments)
+        return self._inner.control(order, arguments)
 
     def stop(self) -> None:
         if self._inner is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -58,8 +58,8 @@ class FaultInjector:
     def check(self) -> None:
         self._executor.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        self._executor.control(order, arguments)
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+        return self._executor.control(order, arguments)
 
     def stop(self) -> None:
         self._executor.stop()

@@ -157,8 +157,9 @@ class FakeWorker:
     def check(self) -> None:
         """It can't hang."""
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
         assert not self._results, "an order came while steps are in flight"
+        return ()
 
     def stop(self) -> None:
         self.slots.clear()

@@ -29,6 +29,7 @@ from lsv.resolve.locate import read_config
 from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Shard, TensorSlot, Weights
+from lsv.weights.placement import Placement
 from lsv.weights.quantizer import Quantizer, Unquantised, WithIgnored
 from lsv.worker.load.streamed import StreamedLayers
 
@@ -93,7 +94,7 @@ def declare(
         _make_quantizer(config, json, catalog),
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
-        config.topology.expert > 1 and communicator is not None,
+        _make_placement(config) if config.topology.expert > 1 and communicator is not None else None,
         architecture.prefixes,
     )
     w, pooler = Weights(declaration), config.pooler
@@ -105,8 +106,10 @@ def declare(
     else:
         specs, groups = (), ()
         model.place_layers([dataclasses.replace(layer, causal=False) for layer in model.attention_layers()])
-    slots = tuple(declaration.slots)
-    held = _own_slots(model, slots, config) if declaration.spread else slots
+    slots = held = tuple(declaration.slots)
+    if declaration.placement is not None:
+        held = _own_slots(model, slots, config)
+        declaration.placement.check()
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
@@ -122,13 +125,17 @@ def declare(
     )
 
 
+def _make_placement(config: EngineConfig) -> Placement:
+    return Placement(() if config.experts is None else config.experts.map)
+
+
 def _own_slots(model: Model, slots: Sequence[TensorSlot], config: EngineConfig) -> tuple[TensorSlot, ...]:
     """Those of what this rank has; the others are of experts that other ranks have.
 
     Raises ``ConfigError`` for a model without experts, or with some that can't be spread.
     """
     found = [module for module in model.modules() if isinstance(module, MoE)]
-    if not found or not all(module.spread for module in found):
+    if not found or any(module.spread is None for module in found):
         why = "runs through transformers' code, whose experts are cut" if found else "has no experts"
         raise ConfigError(
             f"enable_expert_parallel: {config.architecture} {why}; leave it out", param="enable_expert_parallel"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from lsv.pipeline.stage import Stage
 from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
 from lsv.transports.making import identify
+from lsv.worker.experts.balancer import ExpertBalancer
 from lsv.worker.load.loaded import Loaded, load
 from lsv.worker.load.parked import ParkedWeights
 
@@ -41,6 +42,7 @@ class ResidentModel:
         self._has_cache = False
         self._parked: ParkedWeights | None = None
         self._adapters: Served | None = None
+        self._balancer: ExpertBalancer | None = None
         self._kept_for = ""
         self._frozen = False
 
@@ -73,7 +75,20 @@ class ResidentModel:
         return self._loaded
 
     def _load(self, report: ReportProgress) -> Loaded:
-        return load(self._config, self._catalog, self._device, self._communicator, report, self._stage, self._world)
+        loaded = load(self._config, self._catalog, self._device, self._communicator, report, self._stage, self._world)
+        if self._config.experts is not None and self._config.experts.interval and self._communicator is not None:
+            model, place = loaded.declared.model, self._device.torch_device
+            self._balancer = ExpertBalancer(model, self._communicator, place)
+        return loaded
+
+    def order_experts(self, order: str) -> Mapping[str, float]:
+        """``count_experts`` or ``balance_experts``, which answers as ``ExpertBalancer.balance``."""
+        assert self._balancer is not None, "experts stay where they are"
+        if order == "balance_experts":
+            self._device.synchronize()
+            return self._balancer.balance()
+        self._balancer.count()
+        return {}
 
     def sleep(self, level: int) -> None:
         """Give back the cache, and the device's memory of the weights: the host keeps them, or at level 2 nobody.
@@ -88,7 +103,7 @@ class ResidentModel:
             self._parked = self._parked or ParkedWeights(self._loaded.declared.model)
         elif self._loaded is not None:
             self._adapters = None if self._loaded.adapters is None else self._loaded.adapters.served
-            self._loaded = self._parked = None
+            self._loaded = self._parked = self._balancer = None
             self._frozen = gc.get_freeze_count() > 0
             gc.unfreeze()  # models are full of cycles, and what was frozen is never collected
         gc.collect()

@@ -1,0 +1,61 @@
+"""When workers count which experts are chosen, and when they even out what the ranks have to do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from lsv.config import EngineConfig, OptionValue
+from lsv.engine.messages import ExpertCounts
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str, Mapping[str, OptionValue]], Sequence[Mapping[str, float]]]
+"""Has every worker carry out an order once nothing is in flight: what the ranks answer."""
+
+
+class ExpertBalance:
+    """The rhythm of an engine whose experts move: some steps uncounted, then counted ones, then experts move.
+
+    ``counts`` says what came of it; None for engines whose experts stay where they are.
+    """
+
+    def __init__(self, config: EngineConfig, ask: Ask) -> None:
+        self._options, self._ask = config.experts, ask
+        self._ranks = config.topology.tensor
+        self._counting = False
+        self._began = 0
+        self.counts = ExpertCounts() if config.experts is not None and config.experts.interval else None
+
+    def advance(self, steps: int) -> None:
+        """So many steps have been taken since the start, and the next one is not planned yet. Raises ``EngineDied``."""
+        if self.counts is None or self._options is None:
+            return
+        interval, window = self._options.interval, self._options.window
+        if self._counting and steps - self._began >= interval:
+            self._counting, self._began = False, steps
+            self.counts = self._even_out(self.counts)
+        if not self._counting and steps - self._began >= interval - window:
+            self._ask("count_experts", {})
+            self._counting = True
+
+    def _even_out(self, before: ExpertCounts) -> ExpertCounts:
+        """The ranks of a stage answer the same, so the first one's answer is that of its layers."""
+        began = time.perf_counter()
+        answers = self._ask("balance_experts", {})[:: self._ranks]
+        total = {name: sum(answer.get(name, 0.0) for answer in answers) for name in ("mean", "most", "left", "moved")}
+        if not total["most"]:
+            return before  # nothing was counted: the engine has slept, or computed nothing
+        after = ExpertCounts(
+            measured=total["mean"] / total["most"],
+            expected=total["mean"] / total["left"],
+            moved_total=before.moved_total + int(total["moved"]),
+            balanced_total=before.balanced_total + 1,
+        )
+        log.info(
+            "experts: a rank's mean load was %.1f %% of the fullest rank's; with the %d experts that have moved (%.2f "
+            "s) it would have been %.1f %%",
+            100 * after.measured, total["moved"], time.perf_counter() - began, 100 * after.expected,
+        )  # fmt: skip
+        return after

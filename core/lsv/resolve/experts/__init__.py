@@ -1,0 +1,1 @@
+"""Where experts are that ranks have whole, as options say it."""
