@@ -18,6 +18,7 @@ from lsv.testing.quantised import check_adapted, check_answers, fused_layer, par
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.quantizer import LinearLayer
+from lsv.worker.experts.balancer import held_tensors
 from lsv_quant.checkpoints.gptq import make
 
 Tensors = dict[str, torch.Tensor]
@@ -128,6 +129,22 @@ def test_group_indices_that_cannot_be_honoured() -> None:
         decoded([one], [16], 64, CONFIG)
     with pytest.raises(CheckpointError, match=r"0\.g_idx: .* not 32 each"):
         decoded([{**one, "g_idx": torch.zeros(64, dtype=torch.int32)}], [16], 64, ACT_ORDER)
+
+
+def test_a_layer_is_what_its_tensors_hold() -> None:
+    """The order of its inputs, too: so experts in this format move between ranks."""
+    layers = [
+        fused_layer(make(ACT_ORDER), [pack(torch.randn(64, 128), order=torch.randperm(128))[0]], [64], 128)
+        for _ in range(2)
+    ]
+    x = torch.randn(5, 128)
+    before = [layer(x) for layer in layers]
+    for (name, mine), (same, theirs) in zip(*map(held_tensors, layers), strict=True):
+        assert name == same
+        kept = mine.clone()
+        mine.copy_(theirs)
+        theirs.copy_(kept)
+    assert [torch.equal(layer(x), other) for layer, other in zip(layers, reversed(before), strict=True)] == [True] * 2
 
 
 def test_tensors_that_may_be_absent() -> None:
