@@ -39,6 +39,13 @@ def test_little_is_not_worth_an_exchange() -> None:
     assert choose_exchanges([5000, 5000, 4500, 4500], [0, 0, 1, 1], 2) == [(0, 2)]
 
 
+def test_chance_moves_nothing() -> None:
+    drawn = random.Random(1)
+    for tokens in (10, 1000, 100_000):
+        chosen = drawn.choices(range(32), k=tokens)
+        assert choose_exchanges([chosen.count(number) for number in range(32)], even(32, 2), 2) == []
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_loads_are_evened_out_and_ranks_keep_as_many_experts(ranks: int) -> None:
     drawn = random.Random(0)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 _WORTH = 0.01
 """What an exchange has to take off the fullest rank at least, as a share of a rank's mean load: weights of two experts
 are sent for it."""
+_NOISE = 2.0
+"""And as a multiple of how much a rank's load varies by chance alone, the root of its mean: few tokens say little."""
 
 
 def choose_exchanges(loads: Sequence[int], owners: Sequence[int], ranks: int) -> list[tuple[int, int]]:
@@ -19,7 +21,8 @@ def choose_exchanges(loads: Sequence[int], owners: Sequence[int], ranks: int) ->
     of its two ranks with the least. Every rank keeps as many experts as it has, and most of them.
     """
     tokens, places = np.array(loads, np.int64), np.array(owners, np.int64)
-    least = max(1.0, _WORTH * tokens.sum() / ranks)
+    mean = tokens.sum() / ranks
+    least = max(1.0, _WORTH * mean, _NOISE * mean**0.5)
     chosen: list[tuple[int, int]] = []
     while True:
         sums = rank_loads(tokens, places, ranks)
