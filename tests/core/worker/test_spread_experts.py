@@ -46,6 +46,7 @@ def test_ranks_of_spread_experts_answer_as_one(family: str, stages: int, tmp_pat
 
 
 @pytest.mark.row("F-282")
+@pytest.mark.xdist_group("processes")
 def test_experts_move_in_the_middle_of_answers(tmp_path: Path) -> None:
     path = tiny("qwen3_moe", tmp_path, **SPARSE)
     found, counts = answer(path, **MOVING)
