@@ -38,7 +38,9 @@ class IndexCache:
     def __init__(self, indexing: Indexing) -> None:
         self._indexing = indexing
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, *unused: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, *unused: Any, **also_unused: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return key, value
 
     def update_indexer(self, key: torch.Tensor, layer: int) -> torch.Tensor:
