@@ -25,7 +25,7 @@ from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
-from lsv.request.request import FinishReason, Request
+from lsv.request.request import Request
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
@@ -318,19 +318,9 @@ class Engine(Generic[Owner]):
 
     def _guided(self, outcome: Outcome) -> Outcome:
         """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""
-        request = outcome.request
-        if self._guide is None or not outcome.tokens or not request.spec.guided or outcome.finish is FinishReason.STOP:
+        if self._guide is None or not outcome.request.spec.guided:
             return outcome
-        ends = self._guide.accept(request, outcome.tokens)
-        if ends is None:
-            if self._guide.is_free(request):
-                self._started.release(request.id)
-            return outcome
-        self._started.finish(request.id, len(request.output), ends)
-        fault = self._guide.fault(request)
-        return msgspec.structs.replace(
-            outcome, finish=ends, complete=True, error=None if fault is None else fault.message
-        )
+        return self._guide.follow(outcome, self._started)
 
     def _take(self, outcome: Outcome, error: LsvError | None = None) -> None:
         """News that may be of a beam search, whose rounds come to answers first; ``error`` as in ``_publish``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
@@ -48,6 +48,29 @@ class Matcher(Protocol):
         thread beside the step, never at the same time as ``accept``.
         """
         ...
+
+
+class RewindableMatcher(Matcher, Protocol):
+    """A matcher that can go ahead of its answer and come back. Drafts are verified for answers that have such a one."""
+
+    def advance(self, ids: Sequence[int]) -> int:
+        """Go on by as many of these tokens as may follow, and say how many those are. What may not follow is no fault;
+        where nothing but the end may follow, nothing does. ``ids`` has no ends of answers.
+        """
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` tokens, all of which ``advance`` took, and a ``fault`` that came meanwhile.
+
+        Everything is as it was before them, what ``fill`` gives included. Like ``advance`` called by the engine or in
+        the thread of ``fill``, one at a time.
+        """
+        ...
+
+
+def rewindable(matcher: Matcher) -> RewindableMatcher | None:
+    """The matcher, if it can go ahead of its answer."""
+    return cast(RewindableMatcher, matcher) if hasattr(matcher, "advance") and hasattr(matcher, "rollback") else None
 
 
 class Grammar(Protocol):

@@ -21,6 +21,12 @@ class Anything:
     def accept(self, ids: Sequence[int]) -> bool:
         return True
 
+    def advance(self, ids: Sequence[int]) -> int:
+        return len(ids)
+
+    def rollback(self, count: int) -> None:
+        """Nothing is remembered."""
+
     def fill(self, row: memoryview) -> None:
         masks.view(row)[:] = masks.ALL
 
@@ -39,7 +45,8 @@ class ThinkingMatcher:
         self._begins = tuple(mark.encode() for mark in thinking.begins)
         self._ends = tuple(mark.encode() for mark in thinking.ends)
         self._openings = {begin: tuple(vocabulary.encode(begin.decode())) for begin in self._begins}
-        self._closing = vocabulary.encode(thinking.close or thinking.ends[0])
+        self._closing = tuple(vocabulary.encode(thinking.close or thinking.ends[0]))
+        """What is left of the tokens that close thoughts whose budget is used up."""
         self._held = max(map(len, self._ends)) - 1
         """Bytes of thoughts that can be the beginning of a mark."""
         self._budget = thinking.budget
@@ -77,7 +84,7 @@ class ThinkingMatcher:
             self._answer.fill(row)
         elif self._step == self._open:
             self._fill_opening(row)
-        elif self._budget is not None and self._used >= self._budget and self._closing:
+        elif self._closes:
             masks.allow_only(mask, self._closing[:1])
         else:
             mask[:] = masks.ALL
@@ -89,7 +96,7 @@ class ThinkingMatcher:
     def _open(self, token: int) -> bool:
         """Before anything is known: one of the marks, or the answer itself."""
         if not self._formless and not self._taken and token not in self._offered:
-            return self._begin_answer(self._answer.accept([token]))
+            return self._begin_answer(self._give([token]))
         self._taken += (token,)
         self._seen = (self._seen + self._vocabulary.tokens[token]).lstrip()
         begun = next((begin for begin in self._begins if self._seen.startswith(begin)), None)
@@ -102,12 +109,16 @@ class ThinkingMatcher:
 
     def _think(self, token: int) -> bool:
         self._used += 1
-        if self._budget is not None and self._used > self._budget and self._closing[:1] == [token]:
-            del self._closing[0]
+        if self._budget is not None and self._used > self._budget and self._closing[:1] == (token,):
+            self._closing = self._closing[1:]
         return self._look(self._vocabulary.tokens[token])
 
     def _follow(self, token: int) -> bool:
-        return self._answer.accept([token])
+        return self._give([token])
+
+    def _give(self, ids: Sequence[int]) -> bool:
+        """Tokens of the answer itself."""
+        return self._answer.accept(ids)
 
     def _look(self, more: bytes) -> bool:
         """More of the thoughts, and perhaps their end."""
@@ -124,7 +135,7 @@ class ThinkingMatcher:
         if not text:
             return True
         try:
-            return self._answer.accept(self._vocabulary.encode(text.decode()))
+            return self._give(self._vocabulary.encode(text.decode()))
         except UnicodeDecodeError:
             return self._formless or self._fail("a token is the end of its thoughts and half a character")
 
@@ -138,12 +149,21 @@ class ThinkingMatcher:
 
     # What may follow
 
-    def _fill_opening(self, row: memoryview) -> None:
-        follow = {
+    @property
+    def _closes(self) -> bool:
+        """Whether the thoughts are being closed, as their budget is used up."""
+        return self._budget is not None and self._used >= self._budget and self._closing != ()
+
+    def _go_on_opening(self) -> set[int]:
+        """The tokens that go on with a mark that opens the thoughts."""
+        return {
             ids[len(self._taken)]
             for ids in self._openings.values()
             if len(ids) > len(self._taken) and ids[: len(self._taken)] == self._taken
         }
+
+    def _fill_opening(self, row: memoryview) -> None:
+        follow = self._go_on_opening()
         mask = masks.view(row)
         if self._taken and not self._formless:
             masks.allow_only(mask, follow)

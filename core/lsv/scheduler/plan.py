@@ -154,7 +154,7 @@ class Masks(msgspec.Struct, frozen=True):
     """What the rows of a step may sample whose requests have a grammar."""
 
     rows: tuple[int, ...]
-    """The rows of the plan that are masked."""
+    """The rows of the plan that are masked, in order, each as often as it samples: once, and once behind each draft."""
     words: bytes
     """For each of them a bit a token, 1 for those that may come: uint32 [rows, words], the lowest bits first."""
 
@@ -186,6 +186,11 @@ def join_logprobs(parts: Iterable[Logprobs | None]) -> Logprobs | None:
         values=tuple(row for run in runs for row in run.values),
         ranks=tuple(row for run in runs for row in run.ranks),
     )
+
+
+def cut_logprobs(logprobs: Logprobs, span: slice) -> Logprobs:
+    """Those of some of the positions."""
+    return Logprobs(logprobs.ids[span], logprobs.values[span], logprobs.ranks[span])
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,15 @@ from lsv.request.request import Request
 from lsv.scheduler.budget import StepBudget
 from lsv.scheduler.job import Job
 from lsv.scheduler.plan import Begin, Encode, Enter, Grown, Kind, Rows, StepPlan
+
+
+class GuidedRow(NamedTuple):
+    """A row that samples what a grammar allows."""
+
+    row: int
+    request: Request
+    drafts: tuple[int, ...] = ()
+    """The ids of its drafts, behind each of which it samples, too."""
 
 
 class PlanBuilder:
@@ -27,8 +37,7 @@ class PlanBuilder:
         """The jobs of the rows, in order."""
         self.held: list[Job] = []
         """The jobs of ``begin`` and ``encode``: like a row in flight, these keep the job's slot and blocks."""
-        self.guided: list[tuple[int, Request]] = []
-        """The rows that sample what a grammar allows, and their requests."""
+        self.guided: list[GuidedRow] = []
         self.entering: list[Enter] = []
         """The adapters that enter slots."""
         self.saves: tuple[Save, ...] = ()
@@ -72,9 +81,11 @@ class PlanBuilder:
 
     def _add_waiting(self, job: Job) -> None:
         """What more is planned for a decoding job whose last token is known."""
+        count = self._drafts.get(job.slot, 0)
         if job.guided:
-            self.guided.append((len(self._slots) - 1, job.request))
-        job.planned += self._drafts.get(job.slot, 0)
+            drafts = job.drafting.proposed[:count] if job.drafting is not None else ()
+            self.guided.append(GuidedRow(len(self._slots) - 1, job.request, drafts))
+        job.planned += count
 
     def draft(self, job: Job, count: int) -> None:
         """So many drafts are verified beside the job's next token, which is planned afterwards."""
@@ -93,7 +104,7 @@ class PlanBuilder:
         job.in_flight += 1
         self._samples.append(job.planned == job.known)
         if job.guided and job.planned == job.known:
-            self.guided.append((len(self._slots) - 1, job.request))
+            self.guided.append(GuidedRow(len(self._slots) - 1, job.request))
         self.budget.spend(count)
 
     def encode(self, job: Job, place: int, first: int, last: int) -> None:

@@ -18,13 +18,14 @@ from lsv.request.request import FinishReason, Need, Request, Status
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.adapters import requests_of
 from lsv.scheduler.deadlines import Deadlines
-from lsv.scheduler.drafts.speculation import Speculation
+from lsv.scheduler.drafts.speculation import LookAhead, Speculation
 from lsv.scheduler.encoder_cache import EncoderCache, needs_of
 from lsv.scheduler.job import Group, Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import AdapterRequests, Counts, OffloadCounts, Outcome, SpeculationCounts, Totals
 from lsv.scheduler.pace import Pace
-from lsv.scheduler.plan import Logprobs, StepPlan, StepResult
+from lsv.scheduler.plan import Logprobs, StepPlan, StepResult, cut_logprobs
+from lsv.scheduler.plan_builder import GuidedRow
 from lsv.scheduler.planner import Planner
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.requirements import Requirements
@@ -59,8 +60,8 @@ class Scheduler:
         # Plans that have not settled, with the jobs of their rows and those that begin or encode.
         self._in_flight: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()
         self._steps = 0
-        self.guided: list[tuple[int, Request]] = []
-        """Of the plan made last, the rows that sample what a grammar allows, and their requests."""
+        self.guided: list[GuidedRow] = []
+        """Those of the plan made last."""
 
     @property
     def longest(self) -> int:
@@ -191,6 +192,14 @@ class Scheduler:
         job = self._jobs.get(id)
         if job is not None:
             job.guided, job.waits = False, self.limits.stages > 1
+            if self._speculation is not None:
+                self._speculation.update_waits(job)
+
+    def cut_drafts(self, id: int, look_ahead: LookAhead) -> None:
+        """Forget what was drafted for a guided sequence that its grammar does not let it say."""
+        job = self._jobs.get(id)
+        if job is not None and self._speculation is not None:
+            self._speculation.cut(job, look_ahead)
 
     def expire(self, now: float) -> tuple[Outcome, ...]:
         """Abort the request groups whose deadline has passed."""
@@ -363,7 +372,7 @@ class Scheduler:
             return Outcome(request, tokens, logprobs, scores)
         tokens = tokens[:taken]
         stop = job.user_stop(tokens[-1]) if finish is FinishReason.STOP else None
-        logprobs = logprobs and _positions(logprobs, slice(taken))
+        logprobs = logprobs and cut_logprobs(logprobs, slice(taken))
         return self._end(Outcome(request, tokens, logprobs, scores, finish=finish, stop=stop), job)
 
     def check(self) -> None:
@@ -390,8 +399,4 @@ def _new_scores(job: Job, start: int, scores: Logprobs | None) -> Logprobs | Non
         return None
     known = job.scored - start
     job.scored = max(job.scored, start + len(scores.ids))
-    return _positions(scores, slice(known, None)) if known > 0 else scores
-
-
-def _positions(logprobs: Logprobs, span: slice) -> Logprobs:
-    return Logprobs(logprobs.ids[span], logprobs.values[span], logprobs.ranks[span])
+    return cut_logprobs(scores, slice(known, None)) if known > 0 else scores

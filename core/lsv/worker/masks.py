@@ -25,10 +25,17 @@ NO_MASKS: RowMasks = {}
 
 
 def read_masks(masks: Masks, sampled: Sequence[int]) -> RowMasks:
-    """The masks of a step, by place among the rows of its plan that sample."""
+    """The masks of a step, by place among the rows of its plan that sample, each as often as it does."""
     words = np.frombuffer(masks.words, np.uint32).reshape(len(masks.rows), -1)
-    of_row = dict(zip(masks.rows, words, strict=True))
-    return {place: of_row[row] for place, row in enumerate(sampled) if row in of_row}
+    first: dict[int, int] = {}
+    for place, row in enumerate(masks.rows):
+        first.setdefault(row, place)
+    found = {}
+    for place, row in enumerate(sampled):
+        if row in first:
+            found[place] = words[first[row]]
+            first[row] += 1
+    return found
 
 
 def mask_edits(mask: Words, vocabulary: int) -> tuple[Edits, bool]:

@@ -342,7 +342,7 @@ class ResultBuilder:
         allowed = NO_MASKS if self.masks is None else read_masks(self.masks(), rows)
         drawn = draw_rows(logits, slots, lengths, self.ops, allowed, behind)
         if behind and self.typical is not None:
-            drawn = accept_typical(logits, drawn, slots, lengths, behind, self.typical)
+            drawn = accept_typical(logits, drawn, slots, lengths, behind, self.typical, allowed)
         self.drawn = agree(drawn)
         self.coming = fetch(self.drawn)
         self.described = describe_rows(logits, self.drawn, slots, self.ops)

@@ -98,9 +98,11 @@ def accept_typical(
     lengths: Sequence[int],
     behind: Sequence[int],
     terms: tuple[float, float],
+    masks: RowMasks = NO_MASKS,
 ) -> Tensor:
     """``tokens`` as ``draw_rows`` gave them, with a row's next draft in the place of a token that was drawn, where it
-    is typical by ``terms`` (``lsv.drafts.typical``). Each row is ``behind`` so many drafts of its slot.
+    is typical by ``terms`` (``lsv.drafts.typical``). Each row is ``behind`` so many drafts of its slot, and ``masks``
+    are those that the tokens were drawn by.
     """
     rows = [
         row
@@ -109,9 +111,9 @@ def accept_typical(
     ]
     if not rows:
         return tokens
-    own = [slots[row] for row in rows]
+    own, allowed = [slots[row] for row in rows], {place: masks[row] for place, row in enumerate(rows) if row in masks}
     choices, edits = choices_of(
-        own, [lengths[row] for row in rows], len(rows), logits.shape[-1], NO_MASKS, [behind[row] for row in rows]
+        own, [lengths[row] for row in rows], len(rows), logits.shape[-1], allowed, [behind[row] for row in rows]
     )
     which = torch.tensor(rows, device=logits.device)
     found = sampling.likelihoods(logits[which], choices, edits)

@@ -51,10 +51,10 @@ class GuidanceBackend:
         """Raises ``BadRequest`` for what llguidance does not follow exactly, or not within its limits."""
         matcher = LLMatcher(self._tokenizer, self._grammar_of(asked), log_level=0, limits=self._limits)
         first = matcher.deep_copy()
-        first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
+        mask = first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
         if first.is_error():
             raise unfollowable(asked, _shorten(first.get_error()))
-        return GuidanceGrammar(matcher)
+        return GuidanceGrammar(matcher, rewinds=_rewinds(first, mask))
 
     def _grammar_of(self, asked: StructuredOutputsParams) -> str:
         """What was asked for in llguidance's own notation."""
@@ -71,20 +71,20 @@ class GuidanceBackend:
 
 
 class GuidanceGrammar:
-    """A compiled grammar: a matcher at the beginning, which answers copy."""
+    """A compiled grammar: a matcher at the beginning, which answers copy, and whether it ``rewinds``."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, *, rewinds: bool) -> None:
+        self._matcher, self._rewinds = matcher, rewinds
 
     def begin(self) -> GuidanceMatcher:
-        return GuidanceMatcher(self._matcher.deep_copy())
+        return RewindableGuidanceMatcher(self._matcher) if self._rewinds else GuidanceMatcher(self._matcher)
 
 
 class GuidanceMatcher:
-    """One answer's way through a grammar."""
+    """One answer's way through a grammar, from where ``start`` stands."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, start: LLMatcher) -> None:
+        self._matcher = start.deep_copy()
         self._fault: str | None = None
 
     @property
@@ -107,6 +107,45 @@ class GuidanceMatcher:
         if self._fault is None and self._matcher.is_error():
             self._fault = f"the answer can't go on: {_shorten(self._matcher.get_error())}"
         return self._fault is not None
+
+
+class RewindableGuidanceMatcher(GuidanceMatcher):
+    """See ``lsv.grammars.grammar.RewindableMatcher``."""
+
+    def __init__(self, start: LLMatcher) -> None:
+        super().__init__(start)
+        self._start = start
+        self._ids: list[int] = []
+        """The answer so far."""
+
+    def accept(self, ids: Sequence[int]) -> bool:
+        self._ids += ids
+        return super().accept(ids)
+
+    def advance(self, ids: Sequence[int]) -> int:
+        taken = 0
+        for token in ids:
+            if self._matcher.is_stopped() or not self._matcher.try_consume_tokens([token]):
+                break
+            taken += 1
+        self._ids += ids[:taken]
+        return taken
+
+    def rollback(self, count: int) -> None:
+        del self._ids[len(self._ids) - count :]
+        self._fault = None
+        if not self._matcher.rollback(count):  # nothing can be taken back behind an error, such as a limit that was met
+            self._matcher = self._start.deep_copy()
+            self._matcher.consume_tokens(self._ids)
+
+
+def _rewinds(matcher: LLMatcher, mask: bytes) -> bool:
+    """Whether tokens can be taken back, of which ``mask`` allows the first: not where Lark counts them (``max_tokens``)
+    or finds out late where a text ends (``stop``). The matcher is used up.
+    """
+    bits = int.from_bytes(mask, "little")
+    matcher.consume_token((bits & -bits).bit_length() - 1)
+    return bool(matcher.rollback(1))
 
 
 class _Tokenizer:

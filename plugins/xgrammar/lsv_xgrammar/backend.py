@@ -99,8 +99,8 @@ class XGrammarMatcher:
     def __init__(self, matcher: xgrammar.GrammarMatcher, tokens: Tokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
-        self._last = 0
-        """The last byte of the answer."""
+        self._lasts = [0]
+        """The last byte of the answer, after each of its tokens."""
         self._fault: str | None = None
 
     @property
@@ -117,18 +117,33 @@ class XGrammarMatcher:
         return self._fault
 
     def accept(self, ids: Sequence[int]) -> bool:
-        if self._fault is None and not all(map(self._matcher.accept_token, ids)):
+        if self._fault is None and not all(map(self._accept, ids)):
             self._fault = "the answer can't go on: a token is not of its form"
-        for token in ids:
-            self._last = self._tokens.texts[token][-1] if self._tokens.texts[token] else 0
         return self._fault is None
+
+    def advance(self, ids: Sequence[int]) -> int:
+        for count, token in enumerate(ids):
+            if self.finished or not self._accept(token):
+                return count
+        return len(ids)
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+        del self._lasts[len(self._lasts) - count :]
+
+    def _accept(self, token: int) -> bool:
+        text = self._tokens.texts[token]
+        if not self._matcher.accept_token(token):
+            return False
+        self._lasts.append(text[-1] if text else 0)
+        return True
 
     def fill(self, row: memoryview) -> None:
         words = np.frombuffer(row, np.int32)
         words[:] = 0
         if self._fault is None:
             self._matcher.fill_next_token_bitmask(words[None])
-            words &= self._tokens.after(self._last).view(np.int32)
+            words &= self._tokens.after(self._lasts[-1]).view(np.int32)
 
 
 def _choices(texts: Sequence[str]) -> str:

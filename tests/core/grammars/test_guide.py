@@ -22,64 +22,8 @@ from lsv.scheduler.policy import Fcfs
 from lsv.testing.catalog import catalog_of
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.grammar import EOS, CountUp, FakeCompiler
 from lsv.testing.fakes.requests import make_spec
-
-EOS = 96
-
-
-class CountUp:
-    """Answers are numbers that grow, from 0 to a last one: after token i any of i+1 … last; EOS after ``last``.
-
-    ``stuck`` is a token after which it can't go on, ``ends`` are numbers in the place of which an end may come.
-    """
-
-    def __init__(self, last: int, stuck: int | None = None, ends: range = range(0)) -> None:
-        self._last, self._stuck, self._ends = last, stuck, ends
-        self.seen: list[int] = []
-        self.fault: str | None = None
-
-    def begin(self) -> CountUp:
-        return CountUp(self._last, self._stuck, self._ends)
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.seen) and self.seen[-1] >= self._last
-
-    def accept(self, ids: Sequence[int]) -> bool:
-        for token in ids:
-            assert token in self.allowed(), f"{token} may not follow {self.seen}"
-            self.seen.append(token)
-            if token == self._stuck:
-                self.fault = "stuck"
-        return self.fault is None
-
-    def allowed(self) -> list[int]:
-        first = self.seen[-1] + 1 if self.seen else 0
-        return [*range(first, min(first + 3, self._last + 1)), *([EOS] if first in self._ends else ())]
-
-    def fill(self, row: memoryview) -> None:
-        bits = sum(1 << token for token in self.allowed())
-        row.cast("B")[:] = bits.to_bytes(row.nbytes, "little")
-
-
-class FakeCompiler:
-    """Has what the test put in; the rest is being compiled."""
-
-    vocab_size = 0
-    eos = (EOS,)
-
-    def __init__(self) -> None:
-        self.found: dict[str, CountUp | LsvError] = {}
-        self.waited = 0
-
-    def find(self, asked: StructuredOutputsParams) -> CountUp | LsvError | None:
-        return self.found.get(asked.text)
-
-    def wait(self, seconds: float) -> None:
-        self.waited += 1
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
 from lsv.errors import BadRequest
-from lsv.grammars.grammar import Vocabulary
+from lsv.grammars.grammar import Vocabulary, rewindable
 from lsv.grammars.guide import Guide
 from lsv.grammars.thinking import Anything, ThinkingMatcher
+from lsv.grammars.thinking_ahead import RewindableThinkingMatcher
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
@@ -79,6 +80,25 @@ class Exactly:
         words = np.frombuffer(row, np.uint32)
         words[:] = 0
         words[0] = np.uint32(1 << (self.left[0] if self.left else EOS))
+
+
+class Foreseen(Exactly):
+    """The same, followed ahead."""
+
+    def __init__(self, *texts: bytes) -> None:
+        super().__init__(*texts)
+        self.passed: list[int] = []
+
+    def advance(self, ids: Sequence[int]) -> int:
+        for count, token in enumerate(ids):
+            if self.left[:1] != [token]:
+                return count
+            self.passed.append(self.left.pop(0))
+        return len(ids)
+
+    def rollback(self, count: int) -> None:
+        self.left[:0] = self.passed[len(self.passed) - count :]
+        del self.passed[len(self.passed) - count :]
 
 
 def marks(*, open: bool = False, budget: int | None = None) -> Thinking:
@@ -297,3 +317,51 @@ def test_answers_that_have_thought_are_planned_ahead_again(depth: int):
     assert END in tokens[:5]
     assert len(tokens) == 60
     assert sum(planned) == tokens.index(END) + 1, "steps are masked up to the end of the thoughts, and no further"
+
+
+def follow(matcher: ThinkingMatcher, tokens: Sequence[int]) -> int:
+    """How many of these tokens masks allow, one after another, and the matcher goes on by."""
+    for count, token in enumerate(tokens):
+        if TEXTS[token] not in allowed(matcher) or not matcher.accept([token]):
+            return count
+    return len(tokens)
+
+
+@pytest.mark.parametrize("budget", [None, 0, 3])
+@pytest.mark.parametrize("open", [True, False])
+@pytest.mark.parametrize("form", [Foreseen, Anything])
+def test_an_answer_is_where_it_was_after_it_was_followed_ahead(form: type, open: bool, budget: int | None):
+    """Ahead it goes as far as masks let it, wherever marks and budgets end."""
+    texts = () if form is Anything else (b"{", b"a", b"}")
+    ways = [
+        (b"a", b"<", b"/", b"th", b"ink>", b"{", b"a", b"}"),
+        (b"<think>", b"a", b"\n", b"</think>", b"{", b"a", b"}"),
+        (b"<", b"th", b"ink>", b"<", b"/", b"th", b"ink>{", b"a", b"}"),
+        (b"\n", b"<think>", b"b", b"<", b"/", b"th", b"ink>\n", b"{"),
+    ]
+    rng, longest = random.Random(5), 0
+    for way in ways * 8:
+        matcher = RewindableThinkingMatcher(form(*texts), VOCABULARY, marks(open=open, budget=budget))
+        said: list[int] = []
+        for text in way:
+            token = TEXTS.index(text)
+            if text not in allowed(matcher) or not matcher.accept([token]) or matcher.finished:
+                break
+            said.append(token)
+            ahead = [TEXTS.index(text) for text in way[len(said) :]]
+            drafts = [*ahead[: rng.randint(0, len(ahead))], *(rng.randrange(EOS) for _ in range(3))]
+            plain = ThinkingMatcher(form(*texts), VOCABULARY, marks(open=open, budget=budget))
+            assert follow(plain, said) == len(said)
+            before, expected = allowed(matcher), follow(plain, drafts)
+            assert matcher.advance(drafts) == expected
+            assert (matcher.finished, matcher.free) == (plain.finished, plain.free)
+            assert plain.fault is not None or allowed(matcher) == allowed(plain)
+            matcher.rollback(expected)
+            assert (allowed(matcher), matcher.fault) == (before, None)
+            longest = max(longest, expected)
+    assert longest > 4 or budget == 0
+
+
+def test_a_form_that_cannot_be_followed_ahead_is_followed_all_the_same():
+    assert rewindable(ThinkingMatcher(Exactly(b"{"), VOCABULARY, marks())) is None
+    assert rewindable(RewindableThinkingMatcher(Foreseen(b"{"), VOCABULARY, marks())) is not None

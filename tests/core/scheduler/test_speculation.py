@@ -228,6 +228,37 @@ def test_requests_with_logits_processors_are_left_alone():
     assert not any(plan.rows.propose for plan in rig.plans)
 
 
+def test_drafts_that_a_grammar_refuses_are_wrong():
+    """None is verified, and soon none is made but guesses."""
+    rig = rig_of(fake_drafts.right, flat)
+    request = rig.ask(1, range(5), max_tokens=300)
+    rig.run(lambda: rig.scheduler.cut_drafts(1, lambda drafts: (0, True)))
+    assert request.output == expected_output(request, 800)
+    assert sum(drafts_of(rig)) == 0
+    assert sum(sum(plan.rows.propose) for plan in rig.plans[40:]) <= 260 / 4
+
+
+def test_a_refused_draft_counts_once_those_before_it_were_right():
+    counts = []
+    for refused in (False, True):
+        rig = rig_of(fake_drafts.right, adaptive_drafts=False)
+        rig.ask(1, range(5), max_tokens=60)
+        rig.run(lambda: rig.scheduler.cut_drafts(1, lambda drafts: (min(2, len(drafts)), refused)))  # noqa: B023
+        assert max(drafts_of(rig)) == 2
+        counts.append(rig.scheduler._speculation._usual.chance)
+    assert counts[0] > 0.9
+    assert 0.6 < counts[1] < 0.75
+
+
+def test_nothing_more_is_drafted_where_a_grammar_cannot_look_ahead():
+    rig = rig_of(fake_drafts.right, adaptive_drafts=False)
+    request = rig.ask(1, range(5), max_tokens=30)
+    rig.run(lambda: rig.scheduler.cut_drafts(1, lambda drafts: None))
+    assert request.output == expected_output(request, 800)
+    assert sum(drafts_of(rig)) == 0
+    assert [bool(plan.rows.propose) for plan in rig.plans[:3]] == [True, False, False]
+
+
 def test_a_plan_without_drafts_is_the_same_as_ever():
     rig = Rig()
     rig.ask(1, range(5), max_tokens=20)

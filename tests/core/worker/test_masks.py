@@ -13,7 +13,7 @@ from lsv.nn.sampling import Sampling
 from lsv.request.params import NO_TOKEN_LEFT
 from lsv.scheduler.plan import Masks
 from lsv.worker.masks import RowMasks, read_masks
-from lsv.worker.sampler import NOT_FINITE, draw_rows, why_failed
+from lsv.worker.sampler import NOT_FINITE, accept_typical, draw_rows, why_failed
 from lsv.worker.slots import Slot
 
 MakeSlot = Callable[..., Slot]
@@ -101,3 +101,23 @@ def test_masks_are_those_of_rows_that_sample():
     words = np.stack([mask_of([1]), mask_of([2])])
     found = read_masks(Masks((2, 5), words.tobytes()), (0, 2, 3, 5))
     assert {place: row.tolist() for place, row in found.items()} == {1: words[0].tolist(), 3: words[1].tolist()}
+
+
+def test_each_place_of_a_row_with_drafts_has_its_own_mask():
+    words = np.stack([mask_of([token]) for token in range(5)])
+    found = read_masks(Masks((1, 1, 1, 4, 6), words.tobytes()), (0, 1, 1, 1, 3, 3, 6))
+    assert {place: row.tolist() for place, row in found.items()} == {
+        1: words[0].tolist(), 2: words[1].tolist(), 3: words[2].tolist(), 6: words[4].tolist()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("masks", "accepted"), [({}, 3), ({0: [3, 5]}, 3), ({0: [4, 5]}, 5)])
+def test_no_draft_is_typical_that_a_grammar_forbids(make_slot: MakeSlot, masks: dict[int, list[int]], accepted: int):
+    slot = make_slot(vocabulary=VOCABULARY, temperature=1.0)
+    slot.drafts = (3,)
+    logits = torch.full((2, VOCABULARY), -9.0)
+    logits[:, 3], logits[:, 5] = 9.0, 8.0
+    allowed = {row: mask_of(tokens) for row, tokens in masks.items()}
+    drawn = torch.tensor([5, 7])
+    found = accept_typical(logits, drawn, [slot, slot], [4, 5], [0, 1], (0.09, 0.3), allowed)
+    assert found.tolist() == [accepted, 7]

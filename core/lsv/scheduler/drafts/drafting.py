@@ -17,7 +17,7 @@ class Drafting:
     ``chance ** i``.
     """
 
-    __slots__ = ("_hits", "_tries", "is_guess", "pause", "proposed", "turn")
+    __slots__ = ("_hits", "_tries", "is_guess", "pause", "proposed", "refused", "turn")
 
     def __init__(self, chance: float = 0.5) -> None:
         """``chance`` is a first guess."""
@@ -30,6 +30,8 @@ class Drafting:
         """Whether what was asked for last was a guess."""
         self.proposed: tuple[int, ...] = ()
         """The ids; in the worker they lie behind the sequence's last known token."""
+        self.refused = False
+        """Whether another one was proposed behind these that a grammar does not allow, and that is wrong therefore."""
 
     @property
     def chance(self) -> float:

@@ -7,7 +7,7 @@ follows from how often those of the request were right, and from how long steps 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -30,6 +30,10 @@ _OFTEN = 4
 """In every so many steps it is looked at again what a draft costs."""
 _LEAST_AHEAD = 0.3
 """The least chance for which a row waits for the one before, where it could be planned ahead."""
+
+LookAhead = Callable[[Sequence[int]], tuple[int, bool] | None]
+"""Of a guided sequence's drafts: how many are worth verifying, and whether its grammar refuses the next one; None where
+that can't be known."""
 
 
 class Speculation:
@@ -64,11 +68,11 @@ class Speculation:
         )
 
     def open(self, request: Request) -> Drafting | None:
-        """Of a new sequence; None where nothing is drafted: with a grammar or logits processors, each of which must
-        have seen a token before the next, and where nothing is sampled.
+        """Of a new sequence; None where nothing is drafted: with logits processors, which must have seen a token before
+        the next, and where nothing is sampled.
         """
         sampling = request.sampling
-        if sampling is None or request.spec.guided or sampling.logits_processors:
+        if sampling is None or sampling.logits_processors:
             return None
         return Drafting(self._usual.chance)
 
@@ -209,13 +213,32 @@ class Speculation:
         proposed = result.drafts or ((),) * len(jobs)
         for job, tokens, ids in zip(jobs, result.tokens, proposed, strict=True):
             drafting = job.drafting
-            if tokens and drafting is not None and (ids or drafting.proposed):
+            if tokens and drafting is not None and (ids or drafting.proposed or drafting.refused):
                 self._settle_row(job, drafting, 0, tokens)
                 self._take_proposed(job, drafting, ids)
 
     def _take_proposed(self, job: Job, drafting: Drafting, ids: tuple[int, ...]) -> None:
-        drafting.proposed = ids
-        job.waits = job.guided or self._limits.stages > 1 or self._waits(drafting)
+        drafting.proposed, drafting.refused = ids, False
+        self.update_waits(job)
+
+    def cut(self, job: Job, look_ahead: LookAhead) -> None:
+        """Keep the drafts of a guided job that its grammar allows: one that it refuses is wrong. Where that can't be
+        known, nothing more is drafted for it.
+        """
+        drafting = job.drafting
+        if drafting is None or not drafting.proposed:
+            return
+        seen = look_ahead(drafting.proposed)
+        if seen is None:
+            job.drafting = None
+        else:
+            count, drafting.refused = seen
+            drafting.proposed = drafting.proposed[:count]
+
+    def update_waits(self, job: Job) -> None:
+        """Find out whether the job's next row waits for its last token."""
+        drafts = job.drafting is not None and self._waits(job.drafting)
+        job.waits = job.guided or self._limits.stages > 1 or drafts
 
     def _learn(self, plan: StepPlan, result: StepResult) -> None:
         """How long a step without prompts took."""
@@ -230,9 +253,12 @@ class Speculation:
         """A row with drafts tells how many were right; one without, whether the first one would have been."""
         said = _said(job, tokens)
         if drafts:
-            accepted, verified = min(len(tokens) - 1, said), drafts
+            accepted = min(len(tokens) - 1, said)
+            verified = drafts + (drafting.refused and drafts == len(drafting.proposed))
         elif drafting.proposed:
             accepted, verified = int(tokens[0] == drafting.proposed[0]), 1
+        elif drafting.refused:
+            accepted, verified = 0, 1
         else:
             return
         drafting.note(accepted, verified)

@@ -27,7 +27,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.testing.fakes.faults import FaultInjector, Faults
-from lsv.testing.fakes.worker import FakeWorker
+from lsv.testing.fakes.worker import Draft, FakeWorker
 
 api = 1
 
@@ -94,6 +94,7 @@ class FakeExecutor:
     """A ``FakeWorker`` of the configured size, with the configured faults."""
 
     depth = 1
+    draft: Draft = staticmethod(lambda slot, most: ())
 
     def __init__(self, catalog: Catalog | None = None) -> None:
         self._inner: Executor | None = None
@@ -113,9 +114,10 @@ class FakeExecutor:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             depth=self.depth,
+            drafts=0 if config.drafts is None else config.drafts.most,
         )
         assert config.num_blocks is not None
-        worker = FakeWorker(limits, (_GROUP,), config.num_blocks, config.block_size)
+        worker = FakeWorker(limits, (_GROUP,), config.num_blocks, config.block_size, self.draft)
         self._inner = FaultInjector(worker, self._faults())
         fit = self._inner.start(config, progress)
         return msgspec.structs.replace(fit, groups=(msgspec.to_builtins(_GROUP),))

@@ -52,13 +52,16 @@ class FakeSlot:
             states.append(fake_tokens.fold(states[-1], token))
         return states
 
-    def verify(self, allowed: Container[int] | None = None) -> tuple[int, ...]:
-        """The next tokens: one for each draft that is the one before, and one more."""
-        found = [self.sample(allowed)]
-        for draft in self.drafts:
+    def verify(self, allowed: Sequence[Container[int]] = ()) -> tuple[int, ...]:
+        """The next tokens: one for each draft that is the one before, and one more. Where a grammar says what is
+        ``allowed``, it says so for each of these places.
+        """
+        assert len(allowed) in (0, 1 + len(self.drafts)), "the masks are not those of the row's places"
+        found = [self.sample(allowed[0] if allowed else None)]
+        for place, draft in enumerate(self.drafts, start=1):
             if draft != found[-1]:
                 break
-            found.append(self.sample(allowed))
+            found.append(self.sample(allowed[place] if allowed else None))
         return tuple(found)
 
     def sample(self, allowed: Container[int] | None = None) -> int:
@@ -343,22 +346,22 @@ def _first_seen(group: KVGroup, position: int) -> int:
     return 0 if group.window is None else max(0, position - group.window + 1)
 
 
-def _allowed(masks: Masks) -> dict[int, set[int]]:
-    """By row, the tokens that its grammar allows."""
+def _allowed(masks: Masks) -> dict[int, list[set[int]]]:
+    """By row, the tokens that its grammar allows in each place."""
     size = len(masks.words) // len(masks.rows)
-    found = {}
+    found: dict[int, list[set[int]]] = {}
     for place, row in enumerate(masks.rows):
         bits = int.from_bytes(masks.words[place * size : (place + 1) * size], "little")
-        found[row] = {token for token in range(fake_tokens.VOCABULARY) if bits >> token & 1}
+        found.setdefault(row, []).append({token for token in range(fake_tokens.VOCABULARY) if bits >> token & 1})
     return found
 
 
-def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, Container[int]], draft: Draft) -> StepResult:
+def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, list[set[int]]], draft: Draft) -> StepResult:
     failed = {row: slot.fault for row, (slot, *_) in enumerate(rows) if slot.fault is not None}
     prompt_logprobs = {row: scores for row, scores in enumerate(map(_score, rows)) if scores is not None}
     wanting = [(row, slot) for row, (slot, _, _, wants) in enumerate(rows) if wants and row not in failed]
     vectors = {row: fake_tokens.vector(slot.states[-1]) for row, slot in wanting if slot.begin.pooling is not None}
-    sampled = {row: slot.verify(allowed.get(row)) for row, slot in wanting if slot.begin.pooling is None}
+    sampled = {row: slot.verify(allowed.get(row, ())) for row, slot in wanting if slot.begin.pooling is None}
     kept = list(plan.rows.count)
     for row, tokens in sampled.items():
         slot = rows[row][0]

@@ -1,0 +1,66 @@
+"""Answers that think first, followed ahead of what has been sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lsv.grammars.grammar import RewindableMatcher, Vocabulary
+from lsv.grammars.thinking import ThinkingMatcher
+from lsv.request.thinking import Thinking
+
+
+class _Place(NamedTuple):
+    """Where an answer was."""
+
+    step: Callable[[int], bool]
+    used: int
+    closing: tuple[int, ...]
+    seen: bytes
+    taken: tuple[int, ...]
+    given: int
+    """Tokens that had been given to the form since it was followed ahead for the first time."""
+
+
+class RewindableThinkingMatcher(ThinkingMatcher):
+    """A ``ThinkingMatcher`` for forms that can be followed ahead: a ``RewindableMatcher``, too."""
+
+    def __init__(self, answer: RewindableMatcher, vocabulary: Vocabulary, thinking: Thinking) -> None:
+        super().__init__(answer, vocabulary, thinking)
+        self._form = answer
+        self._given = 0
+        self._passed: list[_Place] = []
+        """The places before each token by which the answer has been followed ahead."""
+
+    def advance(self, ids: Sequence[int]) -> int:
+        for count, token in enumerate(ids):
+            if not self._allows(token):
+                return count
+            self._passed.append(self._place())
+            if not self._step(token):
+                self.rollback(1)
+                return count
+        return len(ids)
+
+    def rollback(self, count: int) -> None:
+        place = self._passed[-count] if count else self._place()
+        del self._passed[len(self._passed) - count :]
+        self._form.rollback(self._given - place.given)
+        self._step, self._used, self._closing, self._seen, self._taken, self._given = place
+        self._fault = None
+
+    def _place(self) -> _Place:
+        return _Place(self._step, self._used, self._closing, self._seen, self._taken, self._given)
+
+    def _allows(self, token: int) -> bool:
+        """Whether a token that is no end may follow, as far as that is not for the form to say."""
+        if self._step == self._open:  # how an answer begins is known once it has been sampled
+            return self._formless or (self._taken != () and token in self._go_on_opening())
+        return self._step == self._follow or not self._closes or token == self._closing[0]
+
+    def _give(self, ids: Sequence[int]) -> bool:
+        if not self._passed:
+            return super()._give(ids)
+        taken = self._form.advance(ids)
+        self._given += taken
+        return taken == len(ids)
