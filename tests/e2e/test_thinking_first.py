@@ -23,12 +23,29 @@ FORM: dict[str, Any] = {
 FORMAT = {"type": "json_schema", "json_schema": {"name": "sum", "schema": FORM}}
 
 
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": False}
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     """The demo model, read as one that always thinks before it answers."""
-    running = Server(
-        tmp_path_factory.mktemp("thinking") / "server.log", "lsv-demo", "--reasoning-parser", "deepseek_r1"
-    )
+    yield from serve(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """The same, with drafts."""
+    yield from serve(tmp_path_factory, "--speculative-config", json.dumps(DRAFTS))
+
+
+def serve(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> Iterator[OpenAI]:
+    """In float32: where two tokens are nearly as likely, one that is verified may be another than one that is not."""
+    log, common = tmp_path_factory.mktemp("thinking") / "server.log", ("--reasoning-parser", "deepseek_r1")
+    running = Server(log, "lsv-demo", *common, "--dtype", "float32", *arguments)
     try:
         running.wait_until_ready()
         yield OpenAI(base_url=running.url + "/v1", api_key="EMPTY", max_retries=0)
@@ -83,3 +100,30 @@ def test_text_with_tags(client: OpenAI):
     text = ask(client, body).choices[0].message.content
     assert text.startswith("<sum>")
     jsonschema.validate(json.loads(text.removeprefix("<sum>").removesuffix("</sum>")), FORM)
+
+
+def test_drafts_change_neither_thoughts_nor_what_follows_them(client: OpenAI, drafting: OpenAI):
+    """Where thoughts are closed, also in the middle of tokens that were verified together, the form begins."""
+    asked: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"thinking_token_budget": 12}, {"response_format": FORMAT}),
+        ({"thinking_token_budget": 0}, {"response_format": FORMAT}),
+        ({"thinking_token_budget": 9, "ignore_eos": True}, {"max_tokens": 60}),
+        ({"thinking_token_budget": 5}, {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60}),
+    ]
+    accepted = []
+    for extra, options in asked:
+        for way in ({"temperature": 0.0}, {"temperature": 0.7, "seed": 3, "n": 2}):
+            plain, drafted = (ask(one, extra, **way, **options) for one in (client, drafting))
+            assert [choice.model_dump() | {"message": None} for choice in drafted.choices] == [
+                choice.model_dump() | {"message": None} for choice in plain.choices
+            ]
+            assert list(map(said, drafted.choices)) == list(map(said, plain.choices))
+            details = drafted.usage.completion_tokens_details
+            accepted.append(0 if details is None else details.accepted_prediction_tokens)
+    assert sum(map(bool, accepted)) > len(accepted) / 2
+
+
+def said(choice: Any) -> list[Any]:
+    """All but the identifiers of calls, which are drawn."""
+    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    return [choice.message.content, choice.message.reasoning_content, calls]

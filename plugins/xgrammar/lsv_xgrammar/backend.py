@@ -123,7 +123,8 @@ class XGrammarMatcher:
 
     def advance(self, ids: Sequence[int]) -> int:
         for count, token in enumerate(ids):
-            if self.finished or not self._accept(token):
+            usable = masks.allows(self._tokens.after(self._lasts[-1]), token)
+            if not usable or self.finished or not self._accept(token):
                 return count
         return len(ids)
 
