@@ -38,6 +38,7 @@ TEXTS = [
     b"{",
     b"}",
     b"ink>{",
+    b"ink>{b",
     b"</s>",
 ]
 EOS = TEXTS.index(b"</s>")
@@ -97,6 +98,7 @@ class Foreseen(Exactly):
         return len(ids)
 
     def rollback(self, count: int) -> None:
+        assert count <= len(self.passed), "more is taken back than was taken"
         self.left[:0] = self.passed[len(self.passed) - count :]
         del self.passed[len(self.passed) - count :]
 
@@ -338,6 +340,7 @@ def test_an_answer_is_where_it_was_after_it_was_followed_ahead(form: type, open:
         (b"<think>", b"a", b"\n", b"</think>", b"{", b"a", b"}"),
         (b"<", b"th", b"ink>", b"<", b"/", b"th", b"ink>{", b"a", b"}"),
         (b"\n", b"<think>", b"b", b"<", b"/", b"th", b"ink>\n", b"{"),
+        (b"<think>", b"<", b"/", b"th", b"ink>{b"),
     ]
     rng, longest = random.Random(5), 0
     for way in ways * 8:
