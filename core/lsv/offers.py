@@ -46,6 +46,8 @@ class PlatformOffer(msgspec.Struct, frozen=True):
     """What ``--emulate`` opens: the same code on the host's memory, with a fake that answers the vendor's calls."""
     tools: tuple[tuple[str, ...], ...] = ()
     """The vendor's commands whose output belongs in a bug report, where they are installed."""
+    resource: str = "GPU"
+    """What Ray calls a device, as it counts them on the machines of a cluster; empty for the host's own cores."""
 
 
 class AttentionOffer(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -78,14 +78,36 @@ def measure_throughput(llm: LLM, samples: Sequence[Sample]) -> Figures:
     began = time.perf_counter()
     answers = [answer.checked() for answer in llm.generate(prompts, params, use_tqdm=False)]
     seconds = time.perf_counter() - began
-    inputs = sum(len(answer.prompt_token_ids) for answer in answers)
-    outputs = sum(len(answer.outputs[0].token_ids) for answer in answers)
+    return rates(list(map(count, answers)), seconds)
+
+
+class Counts(NamedTuple):
+    """Tokens of an answer."""
+
+    input: int
+    cached: int
+    output: int
+
+
+def answer_batch(llm: LLM, samples: Sequence[Sample]) -> list[Counts]:
+    """Answer samples beside each other, greedily and in full length, with what is in the prefix cache."""
+    prompts, params = [_prompt(llm, sample) for sample in samples], [_params(sample) for sample in samples]
+    return [count(answer.checked()) for answer in llm.generate(prompts, params, use_tqdm=False)]
+
+
+def count(answer: RequestOutput) -> Counts:
+    return Counts(len(answer.prompt_token_ids), answer.num_cached_tokens, len(answer.outputs[0].token_ids))
+
+
+def rates(answers: Sequence[Counts], seconds: float) -> Figures:
+    """What answers come to that took so long all together."""
+    inputs, cached, outputs = (sum(column) for column in zip(*answers, strict=True))
     return {
-        "requests": len(samples),
+        "requests": len(answers),
         "seconds": seconds,
-        "requests_per_s": len(samples) / seconds,
+        "requests_per_s": len(answers) / seconds,
         "input_tokens": inputs,
-        "cached_tokens": sum(answer.num_cached_tokens for answer in answers),
+        "cached_tokens": cached,
         "output_tokens": outputs,
         "output_tokens_per_s": outputs / seconds,
         "total_tokens_per_s": (inputs + outputs) / seconds,

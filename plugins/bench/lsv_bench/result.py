@@ -16,7 +16,7 @@ FORMAT = 1
 """Grows when a reader of the last format would misread a document."""
 
 Kind = Literal[
-    "latency", "throughput", "serve", "startup", "sweep-latency", "sweep-throughput", "sweep-serve",
+    "latency", "throughput", "offline", "serve", "startup", "sweep-latency", "sweep-throughput", "sweep-serve",
 ]  # fmt: skip
 Point = dict[str, str | int | float]
 Document = TypeVar("Document", bound=msgspec.Struct)

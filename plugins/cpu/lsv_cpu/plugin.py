@@ -27,7 +27,7 @@ def probe() -> tuple[DeviceInfo, ...]:
 
 @hookimpl
 def lsv_platforms() -> Iterable[PlatformOffer]:
-    yield PlatformOffer("cpu", "lsv_cpu.platform:CpuPlatform", probe, rank=0)
+    yield PlatformOffer("cpu", "lsv_cpu.platform:CpuPlatform", probe, rank=0, resource="")
 
 
 @hookimpl

@@ -39,6 +39,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         explain=explain,
         emulation="lsv_hpu.emulation.platform:EmulatedHpu",
         tools=(("hl-smi",),),
+        resource="HPU",
     )
 
 

@@ -16,8 +16,10 @@ from lsv.errors import ConfigError, StartError
 from lsv.settings import own_environment
 from lsv_ray.actor import RankActor
 
-_DEVICES = {"cpu": "", "torch": "", "hpu": "HPU"}
-"""What Ray calls a platform's devices, where that is not GPU."""
+_NSIGHT = {"t": "cuda,nvtx,osrt,cudnn,cublas", "o": "'worker_%p'", "cuda-graph-trace": "node"}
+"""Options of ``nsys profile``, as Ray wants them."""
+_ON_DEMAND = {"capture-range": "cudaProfilerApi", "capture-range-end": "stop"}
+"""Those with which /start_profile and /stop_profile begin and end what is recorded."""
 _REACH_SECONDS = 10.0
 _SHARE_OF_WAIT = 0.8
 """Of the load timeout, how much may pass before there is room: who supervises the engine is to hear why it ends."""
@@ -52,16 +54,18 @@ class Cluster:
         self._group: PlacementGroup | None = None
         self._actors: list[Any] = []
 
-    def place(self, config: EngineConfig) -> list[Placed]:
-        """An actor for each rank, those of a machine one after another and this machine's first.
+    def place(self, config: EngineConfig, device: str) -> list[Placed]:
+        """An actor for each rank, those of a machine one after another and this machine's first. ``device`` is what Ray
+        calls one of the platform's (``PlatformOffer.resource``).
 
         Raises ``ConfigError`` where the cluster has no room for them, ``StartError`` where one does not start.
         """
-        bundle = _needs(config)
+        bundle = _needs(config, device)
         self._group = placement_group([bundle] * config.topology.ranks, strategy="PACK")
         if not self._group.wait(_SHARE_OF_WAIT * config.load_timeout):
             raise ConfigError(_explain_room(bundle, config), param="ray.address")
-        self._actors = [self._make_actor(bundle, number) for number in range(config.topology.ranks)]
+        environment = _environment(config)
+        self._actors = [self._make_actor(bundle, number, environment) for number in range(config.topology.ranks)]
         try:
             found = ray.get([actor.where.remote() for actor in self._actors])
         except ray.exceptions.RayError as cause:
@@ -87,15 +91,24 @@ class Cluster:
             self._group = None
         ray.shutdown()
 
-    def _make_actor(self, bundle: Mapping[str, float], number: int) -> Any:
+    def _make_actor(self, bundle: Mapping[str, float], number: int, environment: Mapping[str, Any]) -> Any:
         others = {name: count for name, count in bundle.items() if name not in ("CPU", "GPU")}
         return RankActor.options(  # type: ignore[attr-defined]
             num_cpus=bundle["CPU"],
             num_gpus=bundle.get("GPU", 0),
             resources=others,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
-            runtime_env={"env_vars": own_environment()},
+            runtime_env=environment,
         ).remote()
+
+
+def _environment(config: EngineConfig) -> dict[str, Any]:
+    """What Ray is to start a worker with."""
+    environment: dict[str, Any] = {"env_vars": own_environment()}
+    if config.options.get("ray.nsight"):
+        on_demand = config.profiling is not None and config.profiling.kind == "device"
+        environment["nsight"] = {**_NSIGHT, **(_ON_DEMAND if on_demand else {})}
+    return environment
 
 
 def _check_reachable(address: str | None) -> None:
@@ -106,10 +119,9 @@ def _check_reachable(address: str | None) -> None:
     socket.create_connection((host, int(port)), _REACH_SECONDS).close()
 
 
-def _needs(config: EngineConfig) -> dict[str, float]:
+def _needs(config: EngineConfig, device: str) -> dict[str, float]:
     """What Ray is to reserve for a rank."""
-    given = str(config.options.get("ray.resource") or "")
-    device = given or ("" if config.emulate else _DEVICES.get(config.platform, "GPU"))
+    device = str(config.options.get("ray.resource") or "") or ("" if config.emulate else device)
     needs = {"CPU": float(config.options.get("ray.cpus") or 0)}
     return {**needs, device: 1.0} if device else needs
 

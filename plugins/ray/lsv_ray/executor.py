@@ -15,6 +15,7 @@ import ray
 from lsv.config import EngineConfig
 from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
+from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
 from lsv.worker.channel import Start
 from lsv.worker.nodes.door import Door, listen
@@ -44,13 +45,14 @@ class RayExecutor(RanksExecutor):
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog)
+        self._catalog = catalog
         self._cluster: Cluster | None = None
         self._store: Any = None
 
     def launch(self, config: EngineConfig) -> Iterator[RankLink]:
         """Raises ``ConfigError`` without a cluster or room in it, ``StartError`` for workers that do not start."""
         cluster = self._cluster = Cluster(config)
-        placed = cluster.place(config)
+        placed = cluster.place(config, self._catalog.find(PlatformOffer, config.platform).resource)
         self._store, address = serve_store(cluster.address)
         for rank, (one, end) in enumerate(zip(placed, _connect(placed, cluster.address), strict=True)):
             log.info("rank %d is%s", rank, one)

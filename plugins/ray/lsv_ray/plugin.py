@@ -31,9 +31,15 @@ def lsv_settings() -> Iterable[Setting]:
         name="ray.resource",
         help="what Ray calls a device, one of which it reserves for each worker (default: GPU, or HPU on Gaudi)",
     )
+    yield Setting(
+        name="ray.nsight", type="bool", default=False, aliases=("ray_workers_use_nsight",),
+        help="Ray starts each worker under Nsight Systems, whose reports are in the logs of Ray's session",
+    )  # fmt: skip
 
 
 @hookimpl
 def lsv_check_config(config: EngineConfig) -> Iterable[str]:
     if config.executor == "ray" and not is_installed():
         yield "executor ray needs a package that is not installed: pip install 'lsv[ray]'"
+    if config.executor != "ray" and config.options.get("ray.nsight"):
+        yield "ray.nsight is for the workers of --distributed-executor-backend ray; others are recorded by lsv nsys"

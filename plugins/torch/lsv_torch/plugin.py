@@ -23,6 +23,7 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         rank=-10,
         explain=machine.explain,
         emulation="lsv_torch.emulation:EmulatedTorchPlatform",
+        resource="",
     )
 
 

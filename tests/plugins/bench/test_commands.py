@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ import pytest
 
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
+from lsv.processes.ports import free_port
 from lsv.testing.plugins import plugins_of
 from lsv_bench.commands import startup
 from lsv_bench.commands.startup import as_arguments
@@ -27,7 +29,7 @@ class Model(BaseHTTPRequestHandler):
         self.reply(200, b'{"data": [{"id": "small"}]}')
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
         self.asked.append({"path": self.path, "key": self.headers["Authorization"], **body})
         if len(body.get("prompt", "")) >= 50:
             self.reply(400, b'{"error": {"message": "too long"}}')
@@ -61,6 +63,29 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Small(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.reply(b'{"data": [{"id": "small"}]}')
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.reply(b'data: {"choices": [{"text": "a"}]}' + bytes((10,)))
+
+    def reply(self, data):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+print("started with", *sys.argv[1:], flush=True)
+HTTPServer(("127.0.0.1", int(sys.argv[-1])), Small).serve_forever()
+"""
+
+
 def bench(*arguments: str) -> int:
     return main.main(["bench", *arguments])
 
@@ -88,6 +113,16 @@ def test_serve_writes_table_json_and_plot(port: str, tmp_path: Path, capsys: pyt
     assert len(prompts) == len(set(prompts)) == 2 * (2 + 4), "a prompt came twice and may have been cached"
 
 
+@pytest.mark.row("F-878", "F-879", "F-865")
+def test_the_server_is_profiled_meanwhile(port: str) -> None:
+    assert (
+        bench("serve", "--port", port, "--num-prompts", "2", "--num-warmups", "1", "--profile", "--input-len", "8") == 0
+    )
+    assert [asked["path"] for asked in Model.asked] == [
+        "/v1/completions", "/start_profile", *["/v1/completions"] * 2, "/stop_profile",
+    ]  # fmt: skip
+
+
 def test_serve_speaks_chat(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("serve", "--port", port, "--num-prompts", "2", "--backend", "openai-chat", "--input-len", "9") == 0
     assert {asked["path"] for asked in Model.asked} == {"/v1/chat/completions"}
@@ -97,6 +132,17 @@ def test_serve_speaks_chat(port: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_failed_requests_are_counted_and_shown(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("serve", "--port", port, "--num-prompts", "3", "--input-len", "99") == 1
     assert "3 × error: the server answered 400: too long" in capsys.readouterr().out
+
+
+@pytest.mark.row("F-887")
+def test_a_sweep_starts_a_server_for_each_suite(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script, free = tmp_path / "server.py", str(free_port())
+    script.write_text(SERVER)
+    command = f"{sys.executable} {script} --image small --port {free}"
+    code = bench("sweep", "serve", "--serve-cmd", command, "--port", free, "--show-stdout", "--type",
+                 "rate,concurrency", "--num-prompts", "1", "--input-len", "8")  # fmt: skip
+    assert code == 0
+    assert capfd.readouterr().err.count(f"started with --image small --port {free}") == 2
 
 
 @pytest.mark.row("F-887")

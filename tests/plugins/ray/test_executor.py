@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError, EngineDied
-from lsv.testing.tiny import tiny
 
 pytest.importorskip("ray")
 
@@ -18,20 +17,6 @@ from ray.cluster_utils import Cluster
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
 PROMPTS = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (3, 17, 40)]
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "skip_tokenizer_init": True, "max_num_seqs": 8}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two machines, as Ray sees it, of two cores each."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    made.add_node(num_cpus=2)
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny("llama", tmp_path_factory.mktemp("ray") / "llama"))
 
 
 def answers(llm: LLM) -> list[tuple[int, ...]]:
@@ -50,6 +35,18 @@ def test_four_ranks_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: 
     spread = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "ray_address": cluster.address}
     with LLM(checkpoint, distributed_executor_backend="ray", **spread, **PLAIN) as llm:
         assert answers(llm) == expected
+
+
+@pytest.mark.row("F-285", "F-871")
+def test_workers_are_started_under_nsight(cluster: Cluster, checkpoint: str, nsys: Path) -> None:
+    options = {"distributed_executor_backend": "ray", "ray_address": cluster.address, "ray_workers_use_nsight": True}
+    options["load_timeout"] = 60
+    with LLM(checkpoint, tensor_parallel_size=2, profiler_config={"profiler": "cuda"}, **options, **PLAIN) as llm:
+        assert answers(llm)
+    calls = [file.read_text().splitlines() for file in nsys.glob("words.*")]
+    workers = [call for call in calls if any("default_worker.py" in word for word in call)]
+    assert len(workers) >= 2
+    assert {"profile", "cuda,nvtx,osrt,cudnn,cublas", "--capture-range=cudaProfilerApi"} <= set(workers[0])
 
 
 def test_a_cluster_without_room_is_told_of(cluster: Cluster, checkpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""``lsv bench latency|throughput|serve|sweep|startup|compare``."""
+"""``lsv bench latency|throughput|offline|serve|sweep|startup|compare``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lsv.errors import ConfigError, suggestion
 KINDS = {
     "latency": ("lsv_bench.commands.latency", "how long one batch takes in this process"),
     "throughput": ("lsv_bench.commands.throughput", "tokens a second of many requests in this process"),
+    "offline": ("lsv_bench.commands.offline", "a file of prompts, answered by engines on a Ray cluster"),
     "serve": ("lsv_bench.commands.serve", "a running server under load"),
     "sweep": ("lsv_bench.commands.sweep", "serve, latency or throughput over rates, concurrencies or lengths"),
     "startup": ("lsv_bench.commands.startup", "time and memory that a server takes to start"),

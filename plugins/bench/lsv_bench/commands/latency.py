@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.cli.context import CommandContext
 from lsv_bench.commands import settings as options
-from lsv_bench.commands.workload import Report, make_samples, read_percentiles, with_progress
+from lsv_bench.commands.workload import Report, make_samples, read_percentiles, recorded, with_progress
 from lsv_bench.figures import Figures
 from lsv_bench.result import Run
 
 if TYPE_CHECKING:
     from lsv.llm import LLM
 
-SETTINGS = (*options.REPORT, *options.DATASET, *options.LATENCY, *options.PERCENTILES)
+SETTINGS = (*options.REPORT, *options.DATASET, *options.OFFLINE, *options.LATENCY, *options.PERCENTILES)
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -41,8 +41,9 @@ def measure(llm: LLM, settings: Mapping[str, Any], number: int) -> Figures:
 
     samples = make_samples(settings, settings["batch_size"], number=number)
     warmup, rounds, percents = settings["num_iters_warmup"], settings["num_iters"], read_percentiles(settings)
-    return with_progress(
-        "rounds",
-        warmup + rounds,
-        lambda done: measure_latency(llm, samples, warmup=warmup, rounds=rounds, percents=percents, done=done),
-    )
+    with recorded(llm, settings):
+        return with_progress(
+            "rounds",
+            warmup + rounds,
+            lambda done: measure_latency(llm, samples, warmup=warmup, rounds=rounds, percents=percents, done=done),
+        )

@@ -33,7 +33,7 @@ DATASET = (
         scope="all",
     ),
     Setting(
-        name="dataset_path", aliases=("dataset",), help="file of the sharegpt (JSON) or custom (JSONL) dataset",
+        name="dataset_path", aliases=("dataset", "data"), help="file of the sharegpt (JSON) or custom (JSONL) dataset",
         scope="all",
     ),
     Setting(
@@ -76,6 +76,18 @@ DATASET = (
         help="seed of prompts and arrivals; each repeat and point adds one", scope="all",
     ),
 )  # fmt: skip
+OFFLINE = (
+    Setting(
+        name="profile", type="bool", default=False,
+        help="record a profile of what is measured, as --torch-profiler-dir or --profiler-config say", scope="all",
+    ),
+)  # fmt: skip
+INSTANCES = (
+    Setting(name="instances", type="int", default=1, low=1, help="engines, each an actor of Ray Data", scope="all"),
+    Setting(name="batch_size", type="int", default=32, low=1, help="requests an engine is given at once", scope="all"),
+)
+BATCHES = (*REPORT, *DATASET, *INSTANCES)
+"""Those of ``lsv bench offline``."""
 LATENCY = (
     Setting(name="batch_size", type="int", default=8, low=1, help="requests in the batch", scope="all"),
     Setting(name="num_iters", type="int", default=10, low=1, help="measured rounds", scope="all"),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.cli.context import CommandContext
 from lsv_bench.commands import settings as options
-from lsv_bench.commands.workload import Report, make_samples
+from lsv_bench.commands.workload import Report, make_samples, recorded
 from lsv_bench.figures import Figures
 from lsv_bench.result import Run
 
 if TYPE_CHECKING:
     from lsv.llm import LLM
 
-SETTINGS = (*options.REPORT, *options.DATASET)
+SETTINGS = (*options.REPORT, *options.DATASET, *options.OFFLINE)
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -38,4 +38,6 @@ def measure(llm: LLM, settings: Mapping[str, Any], number: int) -> Figures:
     """One measurement with these settings. Raises ``LsvError``."""
     from lsv_bench.offline import measure_throughput
 
-    return measure_throughput(llm, make_samples(settings, settings["num_prompts"], number=number))
+    samples = make_samples(settings, settings["num_prompts"], number=number)
+    with recorded(llm, settings):
+        return measure_throughput(llm, samples)

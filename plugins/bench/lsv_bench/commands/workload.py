@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.cli.context import CommandContext
 from lsv.errors import ConfigError
@@ -16,6 +17,9 @@ from lsv_bench.dataset_files import custom_samples, sharegpt_samples
 from lsv_bench.datasets import Sample, prefix_samples, random_samples
 from lsv_bench.machine import describe_machine
 from lsv_bench.result import Kind, Result, Run, write_result
+
+if TYPE_CHECKING:
+    from lsv.llm import LLM
 
 _SECRETS = ("api_key",)
 _NOT_KEPT = ("json", "output", "result_dir", "plot", "metadata", "show_stdout", *_SECRETS)
@@ -129,6 +133,19 @@ class Report:
     def _write(self) -> None:
         for file in self._files:
             write_result(self.result, file)
+
+
+@contextmanager
+def recorded(llm: LLM, settings: Mapping[str, Any]) -> Iterator[None]:
+    """The engine records a profile of what happens inside, where that is asked for. Raises ``BadRequest``."""
+    if not settings["profile"]:
+        yield
+        return
+    llm.start_profile()
+    try:
+        yield
+    finally:
+        llm.stop_profile()
 
 
 def with_progress(what: str, total: int, work: Callable[[Callable[[], None]], T]) -> T:
