@@ -70,9 +70,9 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True):
     """How steps are profiled while somebody asks for it."""
 
     kind: str
-    """``torch`` is torch's profiler; ``device`` tells the vendor's, under which the process runs, what to record."""
+    """``torch``, or ``calls`` for VizTracer, or ``device``: the vendor's, under which the process runs, is told."""
     folder: str
-    """Where torch's writes."""
+    """Where profiles are written, but for the vendor's."""
     stacks: bool = False
     """Whether functions of Python are recorded, too, which takes much longer."""
     record_shapes: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from lsv.resolve.tracing import traces
 from lsv.settings import Settings
 
 _NAME = "profiler_config"
-_KINDS = {"torch": "torch", "cuda": "device"}
-"""vLLM's names of profilers, and ours."""
+_KINDS = {"torch": "torch", "cuda": "device", "viztracer": "calls"}
+"""Names of profilers, the first two vLLM's, and ours of what they record."""
 _SWITCHES = {
     "torch_profiler_with_stack": "stacks",
     "torch_profiler_record_shapes": "record_shapes",
@@ -56,8 +57,10 @@ def profiling(settings: Settings) -> Profiling | None:
         return None
     if kind not in _KINDS:
         raise ConfigError(f"{_NAME}: profiler must be one of {', '.join(_KINDS)}, got {kind!r}", param=_NAME)
-    if kind == "torch" and not folder:
-        raise ConfigError(f'{_NAME}: the profiler torch needs "torch_profiler_dir", where it writes', param=_NAME)
+    if _KINDS[kind] != "device" and not folder:
+        raise ConfigError(f'{_NAME}: the profiler {kind} needs "torch_profiler_dir", where it writes', param=_NAME)
+    if kind == "viztracer" and find_spec("viztracer") is None:
+        raise ConfigError(f"{_NAME}: the profiler viztracer is not installed: pip install viztracer", param=_NAME)
     switches = {ours: options[name] for name, ours in _SWITCHES.items() if options.get(name) is not None}
     if wrong := [name for name, ours in _SWITCHES.items() if not isinstance(switches.get(ours, True), bool)]:
         raise ConfigError(f"{_NAME}: {wrong[0]} must be true or false", param=_NAME)

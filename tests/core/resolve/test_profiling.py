@@ -40,7 +40,7 @@ def test_the_folder_by_the_variable_of_vllm(monkeypatch: pytest.MonkeyPatch) -> 
     ("given", "why"),
     [
         ({"profiler": "torch"}, 'needs "torch_profiler_dir"'),
-        ({"profiler": "itt", "torch_profiler_dir": "/p"}, "one of torch, cuda, got 'itt'"),
+        ({"profiler": "itt", "torch_profiler_dir": "/p"}, "one of torch, cuda, viztracer, got 'itt'"),
         ({"profiler": "torch", "torch_profiler_dirs": "/p"}, "torch_profiler_dirs is unknown"),
         ({"profiler": "torch", "torch_profiler_dir": "/p", "max_iterations": 3}, "max_iterations is unknown"),
         ({"torch_profiler_with_flops": True}, 'needs "profiler"'),
@@ -50,6 +50,18 @@ def test_the_folder_by_the_variable_of_vllm(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_refused(given: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         read(profiler_config=given)
+
+
+@pytest.mark.row("F-869")
+def test_calls_are_recorded_where_viztracer_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"profiler": "viztracer", "torch_profiler_dir": "/p"}
+    monkeypatch.setattr("lsv.resolve.profiling.find_spec", lambda name: object())
+    assert read(profiler_config=asked) == Profiling(kind="calls", folder="/p")
+    with pytest.raises(ConfigError, match='needs "torch_profiler_dir"'):
+        read(profiler_config={"profiler": "viztracer"})
+    monkeypatch.setattr("lsv.resolve.profiling.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install viztracer"):
+        read(profiler_config=asked)
 
 
 def endpoint(url: str, **more: Any) -> tuple[str, str]:

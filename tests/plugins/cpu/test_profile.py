@@ -46,6 +46,24 @@ def test_a_profile_names_the_layers(tmp_path: Path, reference: bool) -> None:
     assert "layers.0 (layer)" in table.read_text()
 
 
+@pytest.mark.row("F-869")
+def test_a_profile_of_calls(tmp_path: Path) -> None:
+    pytest.importorskip("viztracer")
+    config = {"profiler": "viztracer", "torch_profiler_dir": str(tmp_path / "profiles")}
+    with LLM(
+        str(tiny("llama", tmp_path / "model", tokenizer=True)), platform="cpu", dtype="float32", max_model_len=64,
+        max_num_seqs=4, profiler_config=config,
+    ) as llm:  # fmt: skip
+        before = llm.generate(PROMPT, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+        llm.start_profile()
+        assert llm.generate(PROMPT, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == before
+        llm.stop_profile()
+    (trace,) = (tmp_path / "profiles").glob("rank0.*.calls.json.gz")
+    names = {event.get("name", "") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    for file in ("scheduler/scheduler.py", "worker/worker.py"):
+        assert any(file in name for name in names), file
+
+
 def test_a_profile_that_can_not_be_written_costs_nothing_else(tmp_path: Path) -> None:
     model, folder = tiny("llama", tmp_path / "model", tokenizer=True), tmp_path / "profiles"
     folder.touch()
