@@ -22,6 +22,12 @@ _TORCHRUN = "TORCHELASTIC_RUN_ID"
 """Where torchrun has set this, it serves a store of its own at MASTER_PORT."""
 
 
+def node_number() -> int:
+    """Which machine of a launcher's job this is, for names of files; 0 where no launcher says it."""
+    said = (os.environ.get(variable, "") for variable in _VARIABLES["node_rank"])
+    return next((int(number) for number in said if number.isdecimal()), 0)
+
+
 def given_or_launched(settings: Settings, name: str) -> Given | None:
     """The value of an option and where it is from; else what a launcher says; None where neither says anything.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.offers import AttentionOffer, PlatformOffer
+from lsv.offers import AttentionOffer, CommandOffer, PlatformOffer
 from lsv.settings import Setting
 from lsv.settings.neutral import neutral
 from lsv_cuda import libraries
@@ -36,6 +36,11 @@ def lsv_platforms() -> Iterable[PlatformOffer]:
         emulation="lsv_cuda.emulation:EmulatedRocmPlatform",
         tools=(("amd-smi", "static"), ("amd-smi", "topology")),
     )
+
+
+@hookimpl
+def lsv_commands() -> Iterable[CommandOffer]:
+    yield CommandOffer("nsys", "lsv_cuda.nsys:run", "run another command under Nsight Systems, which records on demand")
 
 
 @hookimpl

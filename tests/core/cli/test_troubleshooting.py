@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from lsv import plugins
-from lsv.settings import dashed, options
+from lsv.settings import options
+from lsv_bench.commands.settings import DATASET
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
-@pytest.mark.row("F-874", "F-981", "F-986")
-@pytest.mark.parametrize("guide", ["troubleshooting.md", "monitoring.md"])
+@pytest.mark.row("F-870", "F-874", "F-981", "F-986")
+@pytest.mark.parametrize("guide", ["troubleshooting.md", "monitoring.md", "profiling.md"])
 def test_flags_and_variables_of_a_guide_exist(guide: str) -> None:
     text = (DOCS / guide).read_text(encoding="utf-8")
     found = plugins.load()
     settings = (*options.CORE, *found.settings())
-    flags = {dashed(setting.name) for setting in settings}
-    of_commands = {"report", "evaluate", "cold", "pid"}  # of lsv doctor, lsv bench and py-spy
+    flags = {key for setting in settings for key in setting.keys}
+    of_bench = {"cold", "profile", "output", "no-ops", *(key for setting in DATASET for key in setting.keys)}
+    of_commands = {"report", "evaluate", "pid", *of_bench}  # of lsv doctor, py-spy, lsv bench and lsv trace
     assert set(re.findall(r"--([a-z][a-z-]*)", text)) <= flags | of_commands
     variables = {variable for setting in settings for variable in setting.variables}
     named = set(re.findall(r"`((?:VLLM|CUDA|NCCL|GLOO)_[A-Z_]+)[=`]", text))
-    assert named <= variables | {"GLOO_SOCKET_IFNAME"}, "gloo reads its own"
+    assert named <= variables
