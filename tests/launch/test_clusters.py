@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from .conftest import Start
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SLURM, SWARM = DEPLOY / "slurm" / "lsv.sbatch", DEPLOY / "swarm" / "node.sh"
+CLUSTER, RUN = DEPLOY / "ray" / "cluster.sh", DEPLOY / "docker" / "run.sh"
 RECORD = '#!/bin/sh\n(basename "$0"; for word in "$@"; do printf "%s\\n" "$word"; done; echo .) >> "$RECORD"\n'
 
 
@@ -121,37 +122,165 @@ def test_the_task_of_skypilot_starts(start: Start) -> None:
     assert set(task["secrets"]) == {"HF_TOKEN", "LSV_API_KEY"}
 
 
-@pytest.mark.row("F-591", "F-598")
-@pytest.mark.usefixtures("ray")
-def test_the_job_of_slurm_starts(start: Start, commands: Commands) -> None:
+JOB = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[7-8]", "SLURM_GPUS_ON_NODE": "4"}
+
+
+@pytest.fixture
+def job(commands: Commands, tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """What the script of SLURM runs on the nodes, containers included, one node after the other."""
     commands.add("scontrol", "#!/bin/sh\nprintf 'n7\\nn8\\n'\n")
-    # Runs what each task runs, as the two nodes would.
-    commands.add("srun", '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nfor SLURM_NODEID in 0 1; do\n'
-                 '  export SLURM_NODEID; "$@" || exit 1\ndone\n')  # fmt: skip
-    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[7-8]", "SLURM_GPUS_ON_NODE": "4"}
-    head, server, check, worker = commands.run(["bash", SLURM, "org/x", "--max-model-len", "4096"], **job)
+    commands.add("srun", '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n'
+                 'for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do\n'
+                 '  SLURM_NODEID=$node "$@" || exit 1\ndone\n')  # fmt: skip
+    commands.add(
+        "docker",
+        f"""#!/bin/bash
+(echo docker; for word; do [[ $word == --entrypoint ]] && break; echo "$word"; done; echo .) >> "$RECORD"
+case $1 in
+load) echo "Loaded image: lsv:saved" ;;
+image) [[ $2 == rm ]] ;;
+run)
+  while [[ $1 != --entrypoint ]]; do shift; done
+  echo "image $3" >> {tmp_path}/images
+  exec bash "${{@:4}}" ;;
+esac
+""",
+    )
+
+    def run(*words: object, **variables: str) -> list[list[str]]:
+        return commands.run(["bash", SLURM, *words], **{**JOB, **variables})
+
+    return run
+
+
+Job = Callable[..., list[list[str]]]
+
+
+@pytest.mark.row("F-562", "F-591", "F-598", "F-600")
+def test_the_job_of_slurm_starts(start: Start, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = job("org/x", "--max-model-len", "4096")
+    monkeypatch.setenv("LSV_CLUSTER_KEY", "a secret of two machines")
+    found = [start(line(server[2:]), platform="cuda").config for server in (first, second)]
+    for number, config in enumerate(found):
+        assert (config.topology.tensor, config.topology.pipeline, config.executor) == (4, 2, "nodes")
+        assert config.nodes is not None
+        assert (config.nodes.number, config.nodes.address, config.max_model_len) == (number, "n7", 4096)
+    assert ("--headless" in first, "--headless" in second) == (False, True)
+    own = job("org/x", "-tp", "8", "-pp", "1")[0]
+    assert start(line(own[2:]), platform="cuda").config.topology.tensor == 8
+    (alone,) = job("org/x", SLURM_JOB_NUM_NODES="1")
+    assert start(line(alone[2:]), platform="cuda").config.executor == "processes"
+
+
+@pytest.mark.row("F-600")
+@pytest.mark.usefixtures("ray")
+def test_a_job_of_slurm_may_have_ray(start: Start, job: Job) -> None:
+    head, server, check, worker = job("org/x", DP_BACKEND="ray")
     assert head[:4] == ["ray", "start", "--head", "--port=6379"]
     assert check == ["ray", "health-check", "--address", "n7:6379"]
     assert worker[:4] == ["ray", "start", "--address", "n7:6379"]
     assert server[:2] == ["lsv", "serve"]
     config = start(line(server[2:]), platform="cuda").config
     assert (config.topology.tensor, config.topology.pipeline, config.executor) == (4, 2, "ray")
-    assert config.max_model_len == 4096
-    own = commands.run(["bash", SLURM, "org/x", "-tp", "8", "-pp", "1"], **job)[1]
-    assert start(line(own[2:]), platform="cuda").config.topology.tensor == 8
+
+
+@pytest.mark.row("F-592", "F-593", "F-594", "F-595", "F-922")
+def test_a_job_of_slurm_in_containers(job: Job, tmp_path: Path) -> None:
+    saved = tmp_path / "lsv-latest.tar.gz"
+    saved.touch()
+    calls = job("--workspace", tmp_path, "org/x", "--container-mount", "/models")
+    assert calls[0] == ["docker", "load", "--quiet", "--input", str(saved)]
+    run = calls[1]
+    assert run[:2] == ["docker", "run"]
+    assert {"/models:/models", f"{tmp_path}:{tmp_path}", "--gpus", "LSV_CLUSTER_KEY", "SLURM_NODEID"} <= set(run)
+    assert calls[2][:2] == ["lsv", "serve"]
+    assert {"org/x", "--nnodes"} <= set(calls[2])
+    assert len(calls) == 2 * 3
+    named = job("-w", tmp_path, "--image", "registry/lsv:cuda", "-f", "org/x", OPTIONS="--device /dev/dri")
+    assert [call[1] for call in named[:4]] == ["rm", "image", "image", "pull"]
+    assert {"--device", "/dev/dri"} <= set(named[4])
+    assert set((tmp_path / "images").read_text().split("\n")) == {"image lsv:saved", "image registry/lsv:cuda", ""}
+
+
+@pytest.mark.row("F-596", "F-597")
+def test_a_job_of_slurm_is_profiled(start: Start, job: Job, tmp_path: Path) -> None:
+    (recorded,) = job("org/x", "-w", tmp_path, "--nsys", SLURM_JOB_NUM_NODES="1")
+    assert recorded[:5] == ["lsv", "nsys", "--output", f"{tmp_path}/nsys-lsv", "serve"]
+    (profiled,) = job("org/x", "-w", tmp_path, "--profile", SLURM_JOB_NUM_NODES="1")
+    profiling = start(line(profiled[2:]), platform="cuda").config.profiling
+    assert profiling is not None
+    assert (profiling.kind, profiling.folder) == ("torch", f"{tmp_path}/lsv_profile")
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "said"),
+    [
+        (["org/x", "--image"], {}, "--image needs a value"),
+        (["org/x", "--nsys", "--profile"], {}, "take one of them"),
+        (["org/x"], {"DP_BACKEND": "rpc"}, "DP_BACKEND must be ray, or left out"),
+    ],
+)
+def test_a_job_that_can_not_be_is_refused(job: Job, words: list[str], variables: dict[str, str], said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        job(*words, **variables)
+    assert caught.value.returncode == 2
+    assert said in caught.value.stderr.decode()
+
+
+@pytest.mark.row("F-577", "F-578", "F-579")
+def test_a_cluster_of_containers(commands: Commands) -> None:
+    options = ("--gpus", "all", "--privileged", "--env", "NCCL_IB_HCA=mlx5")
+    head, stop = commands.run([CLUSTER, "lsv:cuda", "10.0.0.1", "--head", "/models", *options])
+    assert stop == ["docker", "stop", "lsv-node"], "it ends with its shell"
+    assert {*options, "/models:/cache/huggingface", "host"} <= set(head[: head.index("lsv:cuda")])
+    (started,) = commands.run(["/bin/sh", *head[head.index("lsv:cuda") + 1 :]])
+    assert {"ray", "--head", "--port=6379", "--node-ip-address=10.0.0.1", "--block"} <= set(started)
+    worker = commands.run([CLUSTER, "lsv:cuda", "10.0.0.1", "--worker", "/models"])[0]
+    check, joined = commands.run(["/bin/sh", *worker[worker.index("lsv:cuda") + 1 :]])
+    assert check == ["ray", "health-check", "--address", "10.0.0.1:6379"]
+    assert {"ray", "--block", "--address=10.0.0.1:6379"} <= set(joined)
+
+
+@pytest.mark.row("F-914", "F-916", "F-921")
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    ("mode", "words", "executor"),
+    [("single", [], "inline"), ("mp", ["-tp", "4"], "processes"), ("ray", ["-tp", "4"], "ray")],
+)
+def test_a_server_in_a_container(start: Start, commands: Commands, mode: str, words: list[str], executor: str) -> None:
+    given = {"IMAGE": "lsv:xpu", "MOUNT": "/models", "OPTIONS": "--device /dev/dri --group-add render"}
+    ((*docker,),) = commands.run([RUN, mode, "org/x", *words], **given)
+    options, server = docker[: docker.index("lsv:xpu")], docker[docker.index("lsv:xpu") + 1 :]
+    assert {"--device", "/dev/dri", "/models:/models", "--rm", "host"} <= set(options)
+    assert start(line(server), platform="cuda").config.executor == executor
+    ((*docker,),) = commands.run([RUN, mode, "org/x", *words])
+    assert docker[docker.index("--gpus") :][:3] == ["--gpus", "all", "lsv:cuda"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [((RUN, "rpc", "org/x"), "must be single, mp or ray, not 'rpc'"), ((CLUSTER, "lsv:cuda"), "usage")],
+)
+def test_what_is_no_way_to_start_is_refused(script: tuple[object, ...], said: str) -> None:
+    done = subprocess.run([str(word) for word in script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 @pytest.mark.row("F-923", "F-585", "F-588", "F-589")
 @pytest.mark.usefixtures("ray")
 def test_the_containers_of_swarm_start(start: Start, commands: Commands) -> None:
-    words = ["org/x", "-tp", "2", "--port", "8005", "--max-model-len", "20000"]
+    words = ["org/x", "-tp=2", "-pp=1", "--port", "8005", "--max-model-len=20000"]
     ((*docker,),) = commands.run([SWARM, "head", "lsv:xpu", *words], OPTIONS="--device /dev/dri")
     options, inside = docker[: docker.index("lsv:xpu")], docker[docker.index("lsv:xpu") + 1 :]
     assert options[:2] == ["docker", "run"]
     assert {"--device", "/dev/dri", "--network", "--shm-size"} <= set(options)
     head, server = commands.run(["/bin/sh", *inside])
     assert re.match(r"ray start .*--node-ip-address \S+ .*--head --port=6379", " ".join(head))
-    assert start(line(server[2:]), platform="xpu").config.executor == "ray"
+    variables = {"CCL_ATL_TRANSPORT": "ofi", "VLLM_OFFLOAD_WEIGHTS_BEFORE_QUANT": "1"}
+    found = start(line(server[2:], variables), platform="xpu")
+    assert (found.config.executor, found.config.options["xpu.ccl_transport"]) == ("ray", "ofi")
+    assert found.warnings.count("no effect") == 0
     ((*docker,),) = commands.run([SWARM, "worker", "lsv:xpu"], DEVICES="1")
     check, worker = commands.run(["/bin/sh", *docker[docker.index("lsv:xpu") + 1 :]])
     assert check == ["ray", "health-check", "--address", "lsv-head:6379"]
@@ -164,7 +293,7 @@ def test_a_role_that_is_none_is_refused() -> None:
     assert "head or worker, not haed" in done.stderr
 
 
-@pytest.mark.parametrize("script", [SLURM, SWARM], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [SLURM, SWARM, CLUSTER, RUN], ids=lambda path: path.name)
 def test_scripts_are_sound(script: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +50,59 @@ def test_the_dockerfile_is_sound() -> None:
     assert done.returncode == 0, done.stdout
 
 
+BAKE = (DEPLOY / "docker" / "docker-bake.hcl").read_text(encoding="utf-8")
+DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.row("F-913", "F-916", "F-917", "F-920")
 def test_every_platform_has_an_image() -> None:
-    targets = re.findall(r'^target "(\w+)"', (DEPLOY / "docker" / "docker-bake.hcl").read_text(), re.MULTILINE)
+    targets = dict(re.findall(r'^target "(\w+)" \{\n(.*?)^\}', BAKE, re.MULTILINE | re.DOTALL))
     assert sorted(targets) == ["cpu", "cuda", "hpu", "lsv", "rocm", "xpu"]
+    taken = set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))
+    assert set(re.findall(r"\b([A-Z]+) += ", " ".join(targets.values()))) <= taken
+    assert "intel/deep-learning-essentials" in targets["xpu"]
+    for name, wheels in {"cuda": "cu130", "xpu": "xpu", "rocm": "rocm7.1"}.items():
+        assert f"whl/{wheels}" in targets[name], name
+
+
+def test_what_an_image_installs_is_there() -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)", DOCKERFILE, re.MULTILINE)
+    assert set(extras.split(",")) | {"ray"} <= set(project["optional-dependencies"])
+    (made,) = re.findall(r'^ENTRYPOINT \["(\w+)", "serve"\]', DOCKERFILE, re.MULTILINE)
+    assert made in project["scripts"]
+
+
+@pytest.mark.row("F-913", "F-916")
+def test_the_container_of_an_image_starts(start: Start) -> None:
+    variables = " ".join(re.findall(r"\b(LSV_\w+=\S+)", DOCKERFILE))
+    launched = start(f"{variables} vllm serve org/x")
+    assert launched.settings["host"] == "0.0.0.0"
+    assert f"EXPOSE {launched.settings['port']}\n" in DOCKERFILE
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
+def test_the_health_check_of_an_image(status: int | None, healthy: bool) -> None:
+    class Live(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/live" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    (words,) = re.findall(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    _, flag, code = json.loads(words)
+    with HTTPServer(("127.0.0.1", 0), Live) as server:
+        if status is not None:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+        else:
+            server.server_close()
+        done = subprocess.run(
+            [sys.executable, flag, code], env={**os.environ, "LSV_PORT": str(server.server_port)}, capture_output=True,
+            timeout=20, check=False,
+        )  # fmt: skip
+    assert (done.returncode == 0) is healthy, done.stderr
 
 
 def test_the_container_of_kubernetes_starts(start: Start) -> None:

@@ -1,0 +1,24 @@
+#!/bin/sh
+# A server in a container of this machine:
+#
+#   deploy/docker/run.sh single Qwen/Qwen3-0.6B               # one device
+#   deploy/docker/run.sh mp meta-llama/Llama-3.3-70B -tp 4    # ranks in processes of the container
+#   deploy/docker/run.sh ray meta-llama/Llama-3.3-70B -tp 4   # ranks that Ray starts there; an image with EXTRAS=webui,ray
+#
+# IMAGE is the image (lsv:cuda), MOUNT a folder of models at the same path inside (/fsx), and OPTIONS are those of docker
+# run (--gpus all). What follows the mode is handed to lsv serve.
+set -eu
+mode=${1:-}
+case $mode in
+single | mp | ray) shift ;;
+*)
+  echo "the first word must be single, mp or ray, not '$mode'; ranks speak over sockets of lsv's own in each" >&2
+  exit 2
+  ;;
+esac
+if [ "$mode" != single ]; then set -- "$@" --distributed-executor-backend "$mode"; fi
+mount=${MOUNT:-/fsx}
+
+# shellcheck disable=SC2086
+exec docker run --rm --init --stop-timeout 60 --network host --ipc host --volume "$mount:$mount" \
+  --volume lsv-cache:/cache --env HF_TOKEN --env LSV_API_KEY ${OPTIONS---gpus all} "${IMAGE:-lsv:cuda}" "$@"
