@@ -58,8 +58,8 @@ $(VENV)/.installed-fuzz: $(VENV)/.installed-dev
 	@touch $@
 
 lint: install-dev
-	$(BIN)/ruff check core plugins webui tests benchmarks tools
-	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools
+	$(BIN)/ruff check core plugins webui tests benchmarks tools examples deploy
+	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools examples deploy
 	$(BIN)/mypy
 
 test: lint

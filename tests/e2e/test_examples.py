@@ -1,0 +1,162 @@
+"""The programs in ``examples/`` run as they stand, against lsv-demo."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import transformers
+from PIL import Image
+
+from demo_training.senses.held_out import questions
+from lsv.testing.tiny import write_tokenizer
+from lsv_doctor.models.tiny import make_model, save, tiny_config
+
+pytestmark = pytest.mark.xdist_group("server")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SMALL = ("--max-model-len", "1024", "--max-num-seqs", "8")
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An example as a module, which finds those beside it."""
+    path = EXAMPLES / f"{name}.py"
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.delitem(sys.modules, "options", raising=False)
+    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run an example in this process; what it prints, by lines."""
+
+    def run(name: str, *arguments: object) -> list[str]:
+        load(name, monkeypatch).main([str(one) for one in arguments])
+        return capsys.readouterr().out.splitlines()
+
+    yield run
+    sys.modules.pop("options", None)
+
+
+@pytest.mark.row("F-896")
+def test_clients(run, server) -> None:
+    url = ("--url", f"{server.url}/v1")
+    completions = run("clients/completion", *url)
+    assert [line[:2] for line in completions] == ["0:", "  ", "1:", "  "]
+    assert "Madrid" in run("clients/chat", *url)[0]
+    called, answered = run("clients/tools", *url)
+    assert called.startswith("it calls get_weather(")
+    assert "sunny" in answered
+    one, several = run("clients/vision", *url)
+    assert "red" in one.lower()
+    assert several.startswith("2 picture(s): ")
+    assert run("clients/audio", *url)[0]
+    nearness = [float(line.split()[0]) for line in run("clients/embedding", *url)]
+    assert nearness[0] > nearness[1] > nearness[2]
+
+
+@pytest.mark.row("F-894")
+def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gradio")
+    page = load("clients/page", monkeypatch)
+    complete = page.completing(f"{server.url}/v1")
+    *_, last = complete("The capital of France is")
+    assert last.startswith("The capital of France is")
+    assert len(last) > len("The capital of France is")
+    assert page.build(complete) is not None
+
+
+@pytest.mark.row("F-889")
+def test_the_node_of_comfyui(server, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("lsv_nodes", DEPLOY / "comfyui" / "lsv_nodes" / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    nodes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(nodes)
+    node = nodes.NODE_CLASS_MAPPINGS["LsvAsk"]
+    given = node.INPUT_TYPES()
+    assert {*given["required"], *given["optional"]} == set(inspect.signature(node.ask).parameters) - {"self"}
+    with Image.open(held_out("image_url", tmp_path / "picture.png")) as file:
+        images = np.asarray(file.convert("RGB"), dtype=np.float32)[None] / 255
+    ask = partial(getattr(node(), node.FUNCTION), url=f"{server.url}/v1", max_tokens=48, temperature=0.0)
+    (seen,) = ask("What colour is it?", images=images)
+    assert seen.startswith("It is ")
+    assert "Paris" in ask("What is the capital of France?")[0]
+    with pytest.raises(RuntimeError, match="the server answered 404"):
+        ask("Hello", model="nobody")
+
+
+@pytest.mark.row("F-899", "F-900")
+def test_offline(run) -> None:
+    lines = run("offline/completion", *SMALL)
+    assert [line.split("'")[1] for line in lines] == [
+        "Hello, my name is", "The president of the United States is", "The capital of France is", "The future of AI is",
+    ]  # fmt: skip
+    assert "Paris" in run("offline/chat", *SMALL)[0]
+    nearness = [float(line.split()[0]) for line in run("offline/embedding", *SMALL)]
+    assert nearness[0] > nearness[1] > nearness[2]
+
+
+@pytest.mark.row("F-899")
+def test_offline_caches_drafts_and_adapters(run) -> None:
+    first, second, said = run("offline/prefix_caching", *SMALL)
+    assert " 0 tokens" in first
+    assert " 0 tokens" not in second
+    assert said == "the same answers"
+    assert run("offline/speculation", *SMALL)[-1] == "the same answers"
+    base, pirate = run("offline/adapters", *SMALL, "--quantization", "asym_int4_g32")
+    assert (base[:5], pirate[:7]) == ("base:", "pirate:")
+    assert base[5:] != pirate[7:]
+
+
+def held_out(kind: str, file: Path) -> Path:
+    """A file that lsv-demo has never seen, or heard."""
+    parts = (part for one in questions(1, seed=0) for part in one.messages[-1]["content"] if part["type"] == kind)
+    part = next(parts)[kind]
+    file.write_bytes(base64.b64decode(part["data"] if "data" in part else part["url"].partition(",")[2]))
+    return file
+
+
+@pytest.mark.row("F-898", "F-899")
+def test_offline_media(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = held_out("image_url", tmp_path / "picture.png")
+    assert run("offline/vision", picture, *SMALL)[0].startswith("It is ")
+    assert run("offline/audio", held_out("input_audio", tmp_path / "sound.wav"), *SMALL)[0]
+    with pytest.raises(ValueError, match="no model type 'fuju'"):
+        load("offline/vision", monkeypatch).main([str(picture), "--model-type", "fuju"])
+
+
+@pytest.mark.row("F-899")
+def test_offline_encoders_and_weights(run, tmp_path: Path) -> None:
+    save(make_model(transformers.BartForConditionalGeneration, tiny_config("bart")), tmp_path)
+    write_tokenizer(tmp_path)
+    assert len(run("offline/encoder_decoder", "--model", tmp_path, "--max-model-len", "64")) == 3
+    assert len(run("offline/weights", *SMALL)) >= 1
+
+
+def test_one_runs_as_a_user_runs_it() -> None:
+    line = [sys.executable, EXAMPLES / "offline" / "completion.py", *SMALL]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, env={**os.environ}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_the_page_of_examples_names_all() -> None:
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    files = {file.name for file in EXAMPLES.rglob("*.py") if file.stem != "options"}
+    assert {name for name in files if f"`{name}" not in text} == set()
