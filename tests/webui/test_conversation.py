@@ -190,14 +190,15 @@ def test_tool_calls_are_shown_and_not_sent_back_before_they_ran() -> None:
     assert kept.messages[1].calls == calls
 
 
+@pytest.mark.row("F-893")
 def test_settings_become_fields() -> None:
-    numbers = {"temperature": "0,5", "max_tokens": "20"}
+    numbers = {"temperature": "0,5", "max_tokens": "20", "stop_token_ids": "128009, 128001"}
     fields = RequestFields.of(
         ["m", None, "", '{"type": "object"}', None, None, *(numbers.get(number.field, "") for number in NUMBERS)]
     )
     found = fields.as_json()
     assert found.pop("response_format")["json_schema"]["schema"] == {"type": "object"}
-    assert found == {"model": "m", "temperature": 0.5, "max_tokens": 20}
+    assert found == {"model": "m", "temperature": 0.5, "max_tokens": 20, "stop_token_ids": [128009, 128001]}
 
 
 def test_what_is_no_number_is_told() -> None:
@@ -205,3 +206,6 @@ def test_what_is_no_number_is_told() -> None:
         values = [text if number.field == "seed" else "" for number in NUMBERS]
         with pytest.raises(BadRequest, match=r"Seed under Settings must be a whole number"):
             RequestFields.of(["m", "", "", "", [], False, *values]).as_json()
+    values = ["1, two" if number.several else "" for number in NUMBERS]
+    with pytest.raises(BadRequest, match=r"Stop at token ids under Settings must be whole numbers, not '1, two'"):
+        RequestFields.of(["m", "", "", "", [], False, *values]).as_json()

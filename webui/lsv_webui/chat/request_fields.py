@@ -17,13 +17,17 @@ class Number(NamedTuple):
     field: str
     label: str
     whole: bool = False
+    several: bool = False
+    """Whether it takes whole numbers with commas between them."""
 
-    def read(self, text: str) -> float | int:
-        """The number entered. Raises ``BadRequest``."""
+    def read(self, text: str) -> float | int | list[int]:
+        """The number entered, or the numbers. Raises ``BadRequest``."""
         try:
+            if self.several:
+                return [int(part) for part in text.split(",") if part.strip()]
             return int(text) if self.whole else float(text.replace(",", "."))
         except ValueError:
-            kind = "a whole number" if self.whole else "a number"
+            kind = "whole numbers" if self.several else "a whole number" if self.whole else "a number"
             raise BadRequest(f"{self.label} under Settings must be {kind}, not {text!r}.") from None
 
 
@@ -34,6 +38,7 @@ NUMBERS = (
     Number("top_k", "Top k", whole=True),
     Number("repetition_penalty", "Repetition penalty"),
     Number("seed", "Seed", whole=True),
+    Number("stop_token_ids", "Stop at token ids", several=True),
 )
 
 
