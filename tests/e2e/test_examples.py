@@ -70,6 +70,7 @@ def test_clients(run, server) -> None:
     assert nearness[0] > nearness[1] > nearness[2]
 
 
+@pytest.mark.slow
 @pytest.mark.row("F-894")
 def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gradio")
@@ -149,6 +150,7 @@ def test_offline_encoders_and_weights(run, tmp_path: Path) -> None:
     assert len(run("offline/weights", *SMALL)) >= 1
 
 
+@pytest.mark.slow
 def test_one_runs_as_a_user_runs_it() -> None:
     line = [sys.executable, EXAMPLES / "offline" / "completion.py", *SMALL]
     done = subprocess.run(line, capture_output=True, text=True, timeout=200, env={**os.environ}, check=False)

@@ -127,7 +127,7 @@ def plain(checkpoint: str) -> dict[bool, Scored]:
     return {False: ask(checkpoint, options), True: ask(checkpoint, options | FEATURES["quantised"])}
 
 
-@pytest.mark.row("F-358")
+@pytest.mark.row("F-358", "F-470")
 @pytest.mark.row("F-367")
 @pytest.mark.parametrize(
     ("platform", "features"),
@@ -140,6 +140,12 @@ def test_features_of_a_platform_change_no_token(
     platform: str, features: tuple[str, ...], checkpoint: str, plain: dict[bool, Scored]
 ) -> None:
     check_same(run(checkpoint, platform, *features), plain["quantised" in features])
+
+
+@pytest.mark.row("F-464", "F-470", "F-568")
+@pytest.mark.parametrize("platform", ["xpu", pytest.param("hpu", marks=pytest.mark.slow)])
+def test_stages_of_a_platform_change_no_token(platform: str, checkpoint: str, plain: dict[bool, Scored]) -> None:
+    check_same(run(checkpoint, platform, "batching", pipeline_parallel_size=2), plain[False])
 
 
 @pytest.mark.slow

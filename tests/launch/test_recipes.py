@@ -122,6 +122,40 @@ def test_the_lines_of_the_guide_to_gaudis(start: Start, line: str) -> None:
     assert f"--max-model-len {config.max_model_len}" in line
 
 
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Ray were installed."""
+    monkeypatch.setattr("lsv_ray.plugin.is_installed", lambda: True)
+
+
+@pytest.mark.row("F-470", "F-568", "F-582", "F-590")
+@pytest.mark.usefixtures("ray")
+def test_the_line_for_gaudis_of_several_machines(start: Start) -> None:
+    (line,) = re.findall(r"^GLOO_\S+ (HCCL_\S+ lsv serve .*)$", GAUDI.read_text(encoding="utf-8"), re.MULTILINE)
+    config = start(line.replace("lsv serve", "vllm serve"), platform="hpu").config
+    assert (config.executor, config.topology.ranks) == ("ray", 16)
+    staged = start(
+        "vllm serve org/x --tensor-parallel-size 8 --pipeline_parallel_size 2 --distributed-executor-backend ray",
+        platform="hpu",
+    ).config
+    assert (staged.topology.ranks, staged.in_flight) == (16, 2)
+
+
+@pytest.mark.row("F-464", "F-571", "F-572")
+@pytest.mark.parametrize(("platform", "more"), [("xpu", "--xpu-emulated-devices 8"), ("hpu", ""), ("cuda", "")])
+def test_all_kinds_of_parallelism_at_once(start: Start, platform: str, more: str) -> None:
+    topology = start(f"vllm serve org/x -tp 2 -pp 2 --dp 2 {more}", platform=platform).config.topology
+    assert (topology.ranks, topology.devices) == (2 * 2, 2 * 2 * 2)
+    replicas = start(f"vllm serve org/x -tp 2 --dp 4 {more}", platform=platform).config.topology
+    assert (replicas.ranks, replicas.devices) == (2, 8)
+
+
+@pytest.mark.row("F-572")
+def test_experts_beside_stages(start: Start) -> None:
+    topology = start("vllm serve org/x -tp 2 -pp 2 --enable-expert-parallel", "moe-fp8").config.topology
+    assert (topology.tensor, topology.pipeline, topology.expert) == (2, 2, 2)
+
+
 @pytest.mark.parametrize("arguments", ["--distributed-executor-backend mp", "--distributed-executor-backend=uni"])
 def test_ranks_on_one_machine(start: Start, arguments: str) -> None:
     assert start(f"vllm serve org/x -tp 2 {arguments}").config.topology.tensor == 2

@@ -31,7 +31,7 @@ STARTS = [
 ]
 
 
-@pytest.mark.row("F-188", "F-192", "F-256", "F-264", "F-276", "F-286", "F-830", "F-834")
+@pytest.mark.row("F-188", "F-192", "F-256", "F-264", "F-276", "F-286", "F-830", "F-834", "F-445")
 @pytest.mark.parametrize("line", STARTS)
 def test_a_line_starts(start: Start, line: str) -> None:
     found = start(line)
@@ -111,6 +111,7 @@ def test_another_servers_backend_is_the_platforms_first(start: Start, name: str)
     assert f"{name} is not lsv's" in reason.why
 
 
+@pytest.mark.row("F-930", "F-931", "F-932")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -98,9 +98,10 @@ _STEPS = (
 _RANKS = (
     *_rows("collectives are the platform's own", disable_custom_all_reduce=_SWITCH,
            disable_nccl_for_dp_synchronization=_SWITCH),
-    *_rows("ranks are processes on this machine: --tensor-parallel-size",
-           worker_use_ray=_OFF, engine_use_ray=_OFF,
-           ray_workers_use_nsight=_OFF),
+    *_rows("Ray runs the ranks on the machines of its cluster: --distributed-executor-backend ray",
+           worker_use_ray=_OFF),
+    *_rows("the engine has a process of its own; Ray runs its ranks: --distributed-executor-backend ray",
+           engine_use_ray=_OFF),
     *_rows("a worker is the platform's: write a plugin", worker_cls=_Row(("auto",)), worker_extension_cls=_Row(("",))),
     *_rows("tokens are on all ranks that share the experts, and what these add is summed: nothing else is sent",
            all2all_backend=_any("str")),

@@ -30,11 +30,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("VLLM_HOST_IP", "VLLM_PORT", "VLLM_LOOPBACK_IP"),
-        "processes of a server speak over private sockets; --host and --port are where it listens",
+        "processes of a machine speak over private sockets, those of several over the network that leads to node 0 "
+        "(--master-addr); --host and --port are where a server listens",
     ),
     "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, which TMPDIR names",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",
-    "VLLM_TRACE_FUNCTION": "calls are not traced; --log-level debug tells more",
+    "VLLM_TRACE_FUNCTION": "calls are recorded on demand, by the profiler viztracer of --profiler-config",
     "VLLM_ASSETS_CACHE": "assets of examples are kept below the folder of --cache-root",
     **dict.fromkeys(
         ("VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASH_ATTN_VERSION", "VLLM_MLA_DISABLE"),
@@ -52,7 +53,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "VLLM_USE_RAY_SPMD_WORKER", "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_NCCL_CHANNEL",
             "VLLM_ALLOW_ENGINE_USE_RAY",
         ),
-        "ranks are processes on this machine, without Ray",
+        "plans and results go through sockets of lsv's own; --distributed-executor-backend ray has Ray start the ranks",
     ),
     **dict.fromkeys(
         ("VLLM_TEST_DYNAMO_GRAPH_CAPTURE", "VLLM_DYNAMO_USE_CUSTOM_DISPATCHER"), "it was for another compiler's tests"

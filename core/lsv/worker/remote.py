@@ -62,6 +62,9 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")
+    ranks = start.config.topology.ranks
+    number, here = start.place or (start.rank, ranks)
+    _log.info("rank %d of %d, the %d. of %d here; they meet at %s", start.rank, ranks, number + 1, here, start.address)
     catalog = plugins.load(start.config.plugins).catalog
     worker = Worker(
         start.config, catalog, rank=start.rank, address=start.address, place=start.place, nearby=start.nearby

@@ -188,7 +188,7 @@ def test_the_fingerprint_names_what_matters(configure):
     assert first.fingerprint() != other.fingerprint()
 
 
-@pytest.mark.row("F-279", "F-999")
+@pytest.mark.row("F-279", "F-999", "F-573")
 def test_two_ranks_run_in_processes(configure):
     assert configure("-tp", "2").executor == "processes"
     assert configure().executor == "inline"
@@ -202,7 +202,7 @@ def test_stages_have_a_step_in_flight_each(configure, monkeypatch):
     assert configure("--pipeline_parallel_size", "2").topology.layers == (3, 1)
 
 
-@pytest.mark.row("F-999")
+@pytest.mark.row("F-999", "F-573")
 def test_the_executor_that_is_asked_for(configure):
     assert configure("--executor", "processes").executor == "processes"
     assert configure("--distributed-executor-backend", "mp").executor == "processes"

@@ -36,6 +36,7 @@ REFUSED = [
     ("tokenizer_mode", "mistral", "auto or hf"), ("enable_prompt_adapter", True, "false"),
     ("data_parallel_backend", "ray", "mp"), ("data_parallel_external_lb", True, "false"),
     ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("num_redundant_experts", 2, "0"),
+    ("worker_use_ray", True, "false"), ("engine_use_ray", True, "false"),
 ]  # fmt: skip
 WARNED = [
     ("enable_dbo", True, "computed together"),
@@ -85,6 +86,7 @@ def test_a_neutral_value_is_accepted_everywhere(
         assert list(warnings(settings)) == []
 
 
+@pytest.mark.row("F-277", "F-278")
 @pytest.mark.parametrize(("name", "value", "expected"), REFUSED)
 def test_another_value_is_refused_everywhere_with_what_to_use_instead(
     name: str, value: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -232,6 +232,7 @@ def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean LSV_CPU_THREADS" in warning
 
 
+@pytest.mark.row("F-580")
 def test_secrets_are_not_handed_to_who_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSV_CACHE_ROOT", "/cache")
     for name in ("LSV_API_KEY", "LSV_ADMIN_API_KEY", "VLLM_API_KEY", "LSV_CLUSTER_KEY", "HF_TOKEN"):

@@ -115,6 +115,7 @@ def test_few_heads_are_replicated(heads, size, expected):
     assert [Shard(rank, size).split_or_replicate(heads, "KV heads") for rank in range(size)] == expected
 
 
+@pytest.mark.row("F-563")
 @pytest.mark.parametrize("split", [lambda s: s.split(6, "heads"), lambda s: s.split_or_replicate(3, "KV heads")])
 def test_what_does_not_divide_is_refused(split):
     with pytest.raises(ConfigError, match=r"heads can't be"):

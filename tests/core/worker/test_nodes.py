@@ -102,6 +102,7 @@ def test_a_machine_that_is_lost_is_named(checkpoint: str, port: int) -> None:
             keep_answering(llm)
 
 
+@pytest.mark.row("F-577")
 def test_machines_of_other_options_end_both_by_name(checkpoint: str, port: int) -> None:
     given = options(port, tensor_parallel_size=2)
     with node(checkpoint, **{**given, "max_model_len": 64}) as other:
@@ -112,6 +113,7 @@ def test_machines_of_other_options_end_both_by_name(checkpoint: str, port: int) 
     assert "don't fit together: here and there max_model_len is 128 and 64" in said.replace("\n", " ")
 
 
+@pytest.mark.row("F-577")
 def test_a_machine_of_another_checkpoint_is_refused(checkpoint: str, port: int, tmp_path: Path) -> None:
     given = options(port, tensor_parallel_size=2)
     fatter = tiny("llama", tmp_path / "llama", tokenizer=True, intermediate_size=80)

@@ -50,8 +50,8 @@ def test_a_command_runs_under_it(nsys: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert words[-4:] == [sys.executable, "-m", "lsv", "version"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("F-867")
-@pytest.mark.xdist_group("nsys")
 def test_a_server_that_is_asked_to_end_leaves_a_report(nsys: Path) -> None:
     line = [sys.executable, "-m", "lsv", "nsys", f"--output={nsys}", "serve", "lsv-demo", "--port", "0"]
     options = ["--platform", "cpu", "--max-model-len", "256", "--max-num-seqs", "4"]

@@ -123,7 +123,7 @@ def test_another_nccl_is_not_taken_and_told_of(monkeypatch: pytest.MonkeyPatch) 
     assert dropped("cpu") == []
 
 
-@pytest.mark.row("F-862")
+@pytest.mark.row("F-862", "F-579", "F-582")
 def test_settings_reach_the_libraries_and_win_over_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_LAUNCH_BLOCKING"):
         monkeypatch.setenv(variable, "")
@@ -154,6 +154,7 @@ def test_graphs_are_captured_for_as_many_rows_as_asked() -> None:
     assert [shape.rows for shape in open_device(graph_rows=0)[0].shapes(LIMITS).warmup()] == []
 
 
+@pytest.mark.row("F-584")
 def test_a_graph_computes_what_the_step_does() -> None:
     device, fake = open_device()
     weight, x = torch.randn(4, 4), torch.randn(2, 4)
@@ -280,6 +281,7 @@ print("done")
 """
 
 
+@pytest.mark.row("F-584", "F-876")
 def test_two_ranks() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -92,7 +92,7 @@ def test_a_configuration_is_refused_with_all_its_problems() -> None:
     assert list(plugin.lsv_check_config(other)) == [], "another platform does not care"
 
 
-@pytest.mark.row("F-841")
+@pytest.mark.row("F-841", "F-575")
 def test_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(method: str) -> list[str]:
         monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", method)

@@ -26,6 +26,7 @@ def answers(checkpoint: Path, ranks: int, platform: str) -> list[tuple[int, ...]
         return [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
 
 
+@pytest.mark.row("F-464", "F-583")
 @pytest.mark.parametrize("family", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoint = tiny(family, tmp_path / family)
@@ -34,3 +35,4 @@ def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path, capfd: py
     for rank in range(2):
         assert f"rank {rank} lsv_xpu.emulation.platform: EMULATED" in said
         assert f"rank {rank} lsv_xpu.links: oneCCL: CCL_TOPO_P2P_ACCESS=1" in said
+        assert f"rank {rank} of 2, the {rank + 1}. of 2 here; they meet at /" in said
