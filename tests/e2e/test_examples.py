@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import inspect
 import os
+import runpy
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,17 +28,12 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "8")
 
 
-def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """An example as a module, which finds those beside it."""
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What an example defines; it finds the files beside it."""
     path = EXAMPLES / f"{name}.py"
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.delitem(sys.modules, "options", raising=False)
-    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(path)))
 
 
 @pytest.fixture
@@ -84,12 +79,7 @@ def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.row("F-889")
 def test_the_node_of_comfyui(server, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("lsv_nodes", DEPLOY / "comfyui" / "lsv_nodes" / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    nodes = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(nodes)
-    node = nodes.NODE_CLASS_MAPPINGS["LsvAsk"]
+    node = runpy.run_path(str(DEPLOY / "comfyui" / "lsv_nodes" / "__init__.py"))["NODE_CLASS_MAPPINGS"]["LsvAsk"]
     given = node.INPUT_TYPES()
     assert {*given["required"], *given["optional"]} == set(inspect.signature(node.ask).parameters) - {"self"}
     with Image.open(held_out("image_url", tmp_path / "picture.png")) as file:

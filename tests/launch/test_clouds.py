@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -21,13 +21,9 @@ from .conftest import Start
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"deployed_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(path: Path) -> SimpleNamespace:
+    """What a program defines."""
+    return SimpleNamespace(**runpy.run_path(str(path)))
 
 
 @pytest.fixture
