@@ -127,7 +127,7 @@ def plain(checkpoint: str) -> dict[bool, Scored]:
     return {False: ask(checkpoint, options), True: ask(checkpoint, options | FEATURES["quantised"])}
 
 
-@pytest.mark.row("F-358", "F-470")
+@pytest.mark.row("F-358", "F-470", "F-584")
 @pytest.mark.row("F-367")
 @pytest.mark.parametrize(
     ("platform", "features"),
