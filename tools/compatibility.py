@@ -5,7 +5,7 @@
 
 The features are rows of tools/compatibility.tsv. A test that holds one carries its row's id
 (``@pytest.mark.row("F-195")``), and a row that tests hold works. The table says only what no test can: why a feature
-does not apply here, what is missing of one, and which are planned.
+does not apply here, what is missing of one, which are planned, and what of one that works does not apply.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def state(row: Row, held: Held) -> str:
         return f"{row.said}: {row.why}"
     if row.said:
         return f"{row.said}: {row.why}" if row.why else row.said
-    return "works" if row.id in held else "not tested under its name"
+    if row.id not in held:
+        return "not tested under its name"
+    return f"works: {row.why}" if row.why else "works"
 
 
 def find_faults(rows: Sequence[Row], held: Held) -> list[str]:

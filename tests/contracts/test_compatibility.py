@@ -39,7 +39,8 @@ def test_the_page_is_what_the_tests_say() -> None:
     ("row", "expected"),
     [
         (Row("F-1", "g", "f", "", ""), "works"),
-        (Row("F-2", "g", "f", "", ""), "not tested under its name"),
+        (Row("F-1", "g", "f", "", "no z"), "works: no z"),
+        (Row("F-2", "g", "f", "", "no z"), "not tested under its name"),
         (Row("F-1", "g", "f", "partly", "no x"), "partly: no x"),
         (Row("F-2", "g", "f", "planned", ""), "planned"),
         (Row("F-2", "g", "f", "not applicable", "no y"), "not applicable: no y"),
