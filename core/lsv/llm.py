@@ -17,7 +17,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
-from lsv.engine.offline.arguments import list_adapters, list_params, refuse_adapters
+from lsv.engine.offline.arguments import list_adapters, list_params, refuse_loggers, refuse_prompt_adapter
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.control import ControlMethods
 from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
@@ -138,7 +138,7 @@ class LLM(PoolingMethods, ControlMethods):
         computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
         their answers: its output says why in ``error``, and ``output.checked()`` raises it.
         """
-        refuse_adapters(prompt_adapter_request)
+        refuse_prompt_adapter(prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = list_params(sampling_params, len(listed), self.get_default_sampling_params, "sampling_params")
         outputs = self._run(listed, params, use_tqdm, priority, lora_request)
@@ -297,8 +297,11 @@ class LLMEngine(SteppedEngine):
         self._llm = llm  # which closes the engine when nobody holds either of them any more
 
     @classmethod
-    def from_engine_args(cls, engine_args: Arguments, usage_context: object = None) -> LLMEngine:
+    def from_engine_args(
+        cls, engine_args: Arguments, usage_context: object = None, stat_loggers: object = None
+    ) -> LLMEngine:
         """The usual way to make one. Raises ``ConfigError`` and ``CheckpointError``."""
+        refuse_loggers(stat_loggers)
         return LLM(**engine_args.given()).llm_engine
 
     def get_tokenizer(self) -> Tokenizer:

@@ -192,6 +192,13 @@ def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
     assert "running 0, waiting 0" in caplog.text
 
 
+@pytest.mark.row("F-776")
+@pytest.mark.parametrize("engine", [LLMEngine, lsv.AsyncLLMEngine])
+def test_loggers_are_plugins(engine: Any):
+    with pytest.raises(ConfigError, match="a plugin hears of every request by the hook lsv_request_finished"):
+        engine.from_engine_args(EngineArgs(model="lsv-demo"), stat_loggers={"mine": object()})
+
+
 @pytest.mark.row("F-028", "F-069")
 def test_vectors(llm: LLM):
     outputs = llm.encode(["Hello", "World"], use_tqdm=False)
@@ -312,6 +319,8 @@ def test_what_a_request_by_hand_may_bring():
     assert records[0].ttft > 100
     with pytest.raises(BadRequest, match="lora_request must be LoRARequest"):
         engine.add_request("b", "Hello", greedy(2), lora_request=object())
+    with pytest.raises(BadRequest, match="prompt adapters are not served: an adapter is a LoRA"):
+        engine.add_request("b", "Hello", greedy(2), prompt_adapter_request=object())
 
 
 @pytest.mark.row("F-022")
@@ -319,7 +328,7 @@ def test_a_tokenizer_as_scripts_reach_it(llm: LLM):
     group = llm.llm_engine.get_tokenizer_group()
     ids = group.encode(prompt="Hello")
     assert ids == TOKENIZER.encode("Hello")
-    assert group.get_lora_tokenizer() is TOKENIZER
+    assert group.get_lora_tokenizer(lsv.LoRARequest("a", 1, "/nowhere")) is group.get_lora_tokenizer() is TOKENIZER
     prompt: lsv.PromptInputs = lsv.TokensPrompt(prompt_token_ids=ids)
     assert llm.generate(prompt, greedy(), use_tqdm=False)[0].prompt_token_ids == tuple(ids)
 
@@ -365,7 +374,7 @@ def test_options_by_their_names():
         read_options({"max_num_seqs": "many"}, loaded)
 
 
-@pytest.mark.row("F-025")
+@pytest.mark.row("F-025", "F-734")
 def test_adapters_where_there_are_none(llm: LLM):
     (output,) = llm.generate([[1]], use_tqdm=False, lora_request=None, prompt_adapter_request=None)
     assert output.outputs
@@ -373,6 +382,8 @@ def test_adapters_where_there_are_none(llm: LLM):
         llm.generate([[1]], use_tqdm=False, lora_request=object())
     with pytest.raises(BadRequest, match="start with --enable-lora"):
         llm.generate([[1]], use_tqdm=False, lora_request=lsv.LoRARequest("a", 1, "/nowhere"))
+    with pytest.raises(BadRequest, match="prompt adapters are not served"):
+        llm.generate([[1]], use_tqdm=False, prompt_adapter_request=object())
 
 
 def test_default_parameters(llm: LLM):

@@ -85,7 +85,7 @@ def test_bytes_of_the_cache_are_honoured(start: Start) -> None:
     assert start("vllm serve org/x --kv-cache-memory-bytes 64M").config.kv_bytes == 64 << 20
 
 
-@pytest.mark.row("F-819")
+@pytest.mark.row("F-819", "F-422")
 def test_variables_reach_the_engine(start: Start) -> None:
     found = start("VLLM_ENGINE_ITERATION_TIMEOUT_S=60 VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve org/x")
     assert found.config.step_timeout == 60
@@ -118,6 +118,7 @@ def test_another_servers_backend_is_the_platforms_first(start: Start, name: str)
         ("--allow-credentials --allowed-origins '*'", "allow-credentials needs allowed-origins by name"),
         ("--scheduling-policy foo", "foo"),
         ("--load-format tensorizer", "tensorizer is not one of auto, safetensors, pt, sharded_state, dummy"),
+        ("--block-size 8", "block_size=8: cpu-paged allows 16, 32, 64, 128"),
         ("--ssl-certfile nowhere.pem --ssl-keyfile nowhere.pem", "ssl-certfile and ssl-keyfile can't be used"),
         ("--ssl-cert-reqs 2", "ssl-cert-reqs is for HTTPS"),
         ("--root-path llm/", "root-path must look like /prefix"),
@@ -132,6 +133,21 @@ def test_what_can_not_be_is_refused_before_an_engine_starts(start: Start, argume
     with pytest.raises(ConfigError) as caught:
         start(f"vllm serve org/x {arguments}")
     assert words in caught.value.message
+
+
+@pytest.mark.row("F-275", "F-439", "F-554", "F-556", "F-559")
+@pytest.mark.parametrize("device", ["neuron", "openvino", "tpu"])
+def test_hardware_that_nothing_drives_is_refused_with_what_is_driven(start: Start, device: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        start(f"vllm serve org/x --device {device}")
+    assert f"there is no platform '{device}'" in caught.value.message
+    assert all(name in caught.value.message for name in ("cpu", "cuda", "rocm", "xpu", "hpu", "torch"))
+
+
+@pytest.mark.row("F-275")
+@pytest.mark.parametrize("device", ["cpu", "cuda", "rocm", "xpu", "hpu"])
+def test_devices_by_name(start: Start, device: str) -> None:
+    assert start(f"vllm serve org/x --device {device} {'--emulate' * (device != 'cpu')}").config.platform == device
 
 
 @pytest.mark.row("F-863", "F-864", "F-929")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
-from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_adapters
+from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_loggers, refuse_prompt_adapter
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
 from lsv.engine.replicas.supervisors import Supervisors
@@ -59,9 +59,14 @@ class AsyncLLMEngine:
 
     @classmethod
     def from_engine_args(
-        cls, engine_args: EngineArguments, start_engine_loop: bool = True, usage_context: object = None
+        cls,
+        engine_args: EngineArguments,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: object = None,
     ) -> AsyncLLMEngine:
         """The usual way to make one. Raises ``ConfigError`` and ``CheckpointError``."""
+        refuse_loggers(stat_loggers)
         settings, loaded = read_arguments(engine_args.given())
         return cls(settings, loaded)
 
@@ -83,7 +88,7 @@ class AsyncLLMEngine:
         Leaving the generator early aborts the request. Raises ``BadRequest``, also for an id that is in use,
         ``EngineDied``, ``RequestFailed`` or what the model could not be loaded for.
         """
-        refuse_adapters(prompt_adapter_request)
+        refuse_prompt_adapter(prompt_adapter_request)
         adapter = await self._load_adapter(lora_request)
         spec = await self._ask(
             inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers, adapter=adapter

@@ -271,7 +271,9 @@ def _choose_quantizer(
     if not knowing:
         method = declared.get("quant_method", "unknown")
         raise ConfigError(
-            f"the checkpoint is quantised as {method!r:.100}, which no installed quantiser reads", param="quantization"
+            f"the checkpoint is quantised as {method!r:.100}, which no installed quantiser reads: take one in "
+            f"{_read(catalog)}, or the plain model, quantised at start by --quantization {_online(catalog)}",
+            param="quantization",
         )
     if asked is not None and asked.lower() not in (knowing[0].name, *knowing[0].aliases):
         raise ConfigError(
@@ -282,6 +284,10 @@ def _choose_quantizer(
     why = "; ".join(filter(None, ("recognised from quantization_config", alias, knowing[0].note)))
     choices.note("quantization", knowing[0].name, why)
     return knowing[0].name
+
+
+def _read(catalog: Catalog) -> str:
+    return ", ".join(offer.name for offer in catalog.offers(QuantizerOffer) if offer.recognises is not None)
 
 
 def _online(catalog: Catalog) -> str:

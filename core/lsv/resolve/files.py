@@ -61,7 +61,10 @@ def check_load_format(asked: str, catalog: Catalog) -> str:
     """The format, if there is one of the name. Raises ``ConfigError``."""
     known = (*_LOAD_FORMATS, *(offer.name for offer in catalog.offers(CheckpointOffer)))
     if asked not in known:
-        raise ConfigError(f"load_format {asked} is not one of {', '.join(known)}", param="load_format")
+        raise ConfigError(
+            f"load_format {asked} is not one of {', '.join(known)}: save the checkpoint as safetensors",
+            param="load_format",
+        )
     return asked
 
 

@@ -65,8 +65,8 @@ _LOADING = (
 )  # fmt: skip
 
 _STEPS = (
-    *_rows("a request that loses its blocks is computed again, never swapped", preemption_mode=_Row(("recompute",)),
-           swap_space=_any("float")),
+    *_rows("a request that loses its blocks is computed again; --kv-offload-gib has them come back from host memory",
+           preemption_mode=_Row(("recompute",)), swap_space=_any("float")),
     *_rows("nobody else is told what is cached", kv_events_config=_none("json"), ec_transfer_config=_none("json")),
     *_rows("a step is one pass; --async-scheduling plans one while another runs", tolerant=True,
            num_scheduler_steps=_Row((1,)), multi_step_stream_outputs=_SWITCH),

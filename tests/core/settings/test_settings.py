@@ -103,7 +103,7 @@ def test_everything_after_two_dashes_is_plain() -> None:
         (["--enforce-eager=maybe"], ["true/1/yes/on", "'maybe'"]),
         (["--no-enforce-eager=true"], ["takes no value"]),
         (["--hf-overrides", "{"], ["JSON"]),
-        (["--preemption-mode", "swap"], ["recompute", "never swapped"]),
+        (["--preemption-mode", "swap"], ["recompute", "--kv-offload-gib"]),
         (["--cpu-offload-gb", "-1"], ["--cpu-offload-gb", "at least 0"]),
         (["--long-lora-scaling-factors", "2,4"], ["long-lora-scaling-factors must be left out", "rope"]),
         (["--max-log-size", "5"], ["unknown option --max-log-size; --help lists what there is"]),
@@ -195,7 +195,7 @@ def test_a_file_may_hold_options_of_other_commands(tmp_path: Path) -> None:
     assert "port" not in settings
 
 
-@pytest.mark.row("F-820", "F-848")
+@pytest.mark.row("F-820", "F-848", "F-695")
 def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSV_ENFORCE_EAGER", "yes")
     monkeypatch.setenv("LSV_DEVICE", "cpu")

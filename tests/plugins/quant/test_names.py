@@ -25,7 +25,7 @@ def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) 
     return resolve(gather(known, line.given), plugins)
 
 
-@pytest.mark.row("F-407")
+@pytest.mark.row("F-407", "F-409")
 @pytest.mark.parametrize(
     ("method", "name", "aliases"),
     [
@@ -46,6 +46,30 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
         (why,) = (reason.why for reason in config.reasons if reason.name == "quantization")
         assert "recognised from quantization_config" in why
         assert (f"{asked} is another name for it" in why) == (asked in aliases)
+
+
+@pytest.mark.row("F-272", "F-416", "F-417", "F-418", "F-419", "F-420")
+@pytest.mark.parametrize(
+    "method",
+    [
+        "aqlm",
+        "squeezellm",
+        "deepspeedfp",
+        "qqq",
+        "experts_int8",
+        "tpu_int8",
+        "neuron_quant",
+        "marlin",
+        "gptq_marlin_24",
+    ],
+)
+def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_path: Path, method: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no quantiser '{method}'.*known: awq, gptq, auto-round, int8"):
+        configure(tmp_path, method, None)
+    with pytest.raises(ConfigError) as caught:
+        configure(tmp_path, None, {"quant_method": method})
+    assert f"quantised as '{method}', which no installed quantiser reads: take one in awq, gptq" in caught.value.message
+    assert "or the plain model, quantised at start by --quantization int8, sym_int4" in caught.value.message
 
 
 @pytest.mark.row("F-956")

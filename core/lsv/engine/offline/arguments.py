@@ -5,17 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, ConfigError
 from lsv.request.adapter import Adapter, LoRARequest
 from lsv.request.params import PoolingParams, SamplingParams
 
 Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 
-def refuse_adapters(*requests: object) -> None:
+def refuse_prompt_adapter(request: object) -> None:
     """Raises ``BadRequest`` for anything but None."""
-    if any(request is not None for request in requests):
-        raise BadRequest("such adapters are not served; those of generate, chat and encode are", param="lora_request")
+    if request is not None:
+        raise BadRequest(
+            "prompt adapters are not served: an adapter is a LoRA, named by lora_request",
+            param="prompt_adapter_request",
+        )
+
+
+def refuse_loggers(loggers: object) -> None:
+    """Raises ``ConfigError`` for anything but None: such loggers are given vLLM's own records."""
+    if loggers is not None:
+        raise ConfigError(
+            "stat_loggers are not called: a plugin hears of every request by the hook lsv_request_finished",
+            param="stat_loggers",
+        )
+
+
+def refuse_adapter(request: object) -> None:
+    """Raises ``BadRequest`` for anything but None, where a call serves no adapter."""
+    if request is not None:
+        raise BadRequest("adapters are not served here; those of generate, chat and encode are", param="lora_request")
 
 
 def list_adapters(given: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> Sequence[LoRARequest | None]:

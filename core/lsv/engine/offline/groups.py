@@ -6,24 +6,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.engine.offline.arguments import refuse_adapters
 from lsv.text.tokenizer import Tokenizer
 
 
 class TokenizerGroup:
-    """The engine's only tokenizer, as a group."""
+    """The engine's only tokenizer, as a group; adapters share it with the model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, prompt: str, request_id: str | None = None, lora_request: object = None) -> list[int]:
         """The ids of a prompt, with the special tokens that the tokenizer puts around it."""
-        refuse_adapters(lora_request)
         return self._tokenizer.encode(prompt)
 
     def get_lora_tokenizer(self, lora_request: object = None) -> Tokenizer:
-        """The model's own: there are no adapters."""
-        refuse_adapters(lora_request)
+        """The model's own."""
         return self._tokenizer
 
 

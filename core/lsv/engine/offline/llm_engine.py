@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_adapters
+from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_prompt_adapter
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
@@ -51,7 +51,7 @@ class LLMEngine:
         Its adapter is loaded unless it was before. Raises ``BadRequest``, also for an id that is in use, or
         ``Overloaded``.
         """
-        refuse_adapters(prompt_adapter_request)
+        refuse_prompt_adapter(prompt_adapter_request)
         if request_id in self._generating or request_id in self._pooling:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
         read = self._prompts.read(prompt)

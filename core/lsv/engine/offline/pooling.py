@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lsv.engine.offline.arguments import list_params, refuse_adapters
+from lsv.engine.offline.arguments import list_params, refuse_adapter, refuse_prompt_adapter
 from lsv.engine.offline.llm_engine import LLMEngine, Output
 from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
@@ -61,7 +61,7 @@ class PoolingMethods:
         A vector is an ``EmbeddingRequestOutput``, anything else a ``PoolingRequestOutput``. One set of parameters
         serves all prompts, a list gives each its own; ``pooling_task`` is the task of those that name none.
         """
-        refuse_adapters(prompt_adapter_request)
+        refuse_prompt_adapter(prompt_adapter_request)
         listed = list_prompts(prompts, prompt_token_ids)
         params = list_params(pooling_params, len(listed), PoolingParams, "pooling_params")
         if pooling_task is not None:
@@ -132,7 +132,7 @@ class PoolingMethods:
         lora_request: object = None,
     ) -> list[ScoringRequestOutput]:
         """How well each pair of texts goes together; a single ``data_1`` is paired with every ``data_2``."""
-        refuse_adapters(lora_request)
+        refuse_adapter(lora_request)
         firsts = [data_1] if isinstance(data_1, str) else list(data_1)
         seconds = [data_2] if isinstance(data_2, str) else list(data_2)
         if not seconds or len(firsts) not in (1, len(seconds)):
