@@ -146,7 +146,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_names: tuple[str, ...]
     """Names clients use; answers carry the first."""
     tokenizer: str
-    """The tokenizer's directory."""
+    """The tokenizer's directory, or the one file of it that is to be read."""
     generation: str | None = None
     """The directory whose generation_config.json recommends sampling parameters: None is the tokenizer's, "" none."""
     sampling: Mapping[str, Any] = {}

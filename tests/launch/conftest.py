@@ -38,6 +38,11 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
         "architectures": ["OPTForCausalLM"], "model_type": "opt", "ffn_dim": 96, "word_embed_proj_dim": 64,
         "max_position_embeddings": 2048,
     },
+    "qwen2_vl": {
+        "architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl",
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "image_token_id": 300, "video_token_id": 301,
+        "vision_config": {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 64},
+    },
     "qwen2_5_vl": {
         "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl",
         "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "image_token_id": 300, "video_token_id": 301,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lsv.cli.context import CommandContext
+from lsv.errors import ConfigError
 from lsv_bench.commands import serve as bench
 
 from .conftest import Start
@@ -54,6 +55,32 @@ def test_the_line_of_a_model_that_sees(start: Start, tmp_path: Path) -> None:
     assert (found.config.model_offer, found.config.quantization) == ("qwen2_5_vl", "fp8")
     assert (found.config.max_num_batched_tokens, found.config.max_model_len) == (5120, 5120)
     assert found.settings["allowed_local_media_path"] == str(tmp_path)
+
+
+@pytest.mark.row("F-666", "F-722")
+def test_the_line_of_a_model_with_a_processor_of_its_own(start: Start) -> None:
+    config = start(
+        "vllm serve opendatalab/MinerU2.5-2509-1.2B --max-model-len 32768 --max-num-seqs 256 "
+        "--logits-processors mineru_vl_utils:MinerULogitsProcessor",
+        "qwen2_vl",
+    ).config
+    assert config.logits_processors == ("mineru_vl_utils:MinerULogitsProcessor",)
+    assert (config.model_offer, config.max_model_len, config.max_num_seqs) == ("qwen2_vl", 32768, 256)
+
+
+@pytest.mark.row("F-231")
+def test_the_line_of_a_model_of_mistrals(start: Start, tmp_path: Path) -> None:
+    line = (
+        "vllm serve mistralai/Devstral-Small-2505 --tokenizer_mode mistral --config_format mistral "
+        "--load_format mistral --tool-call-parser mistral --enable-auto-tool-choice --tensor-parallel-size 2"
+    )
+    with pytest.raises(ConfigError, match=r"tokenizer_mode=mistral reads tekken\.json, and .* has none"):
+        start(line)
+    file = tmp_path / "llama" / "tekken.json"
+    file.write_text("{}")
+    found = start(line)
+    assert (found.config.tokenizer, found.config.load_format) == (str(file), "auto")
+    assert found.settings["tool_call_parser"] == "mistral"
 
 
 @pytest.mark.row("F-461")
@@ -106,7 +133,7 @@ def test_the_line_that_spreads_experts(start: Start) -> None:
     )
 
 
-@pytest.mark.row("F-547", "F-546", "F-520")
+@pytest.mark.row("F-547", "F-546", "F-520", "F-422")
 def test_the_line_for_long_contexts_on_a_gaudi(start: Start) -> None:
     found = start(LONG_CONTEXT, platform="hpu")
     assert found.config.options["hpu.prompt_seq_bucket_max"] == 32768

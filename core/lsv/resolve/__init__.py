@@ -19,7 +19,15 @@ from lsv.resolve.code import note_model
 from lsv.resolve.draft_model import Target
 from lsv.resolve.drafts import choose_drafts
 from lsv.resolve.encoded import read_encoded
-from lsv.resolve.files import check_load_format, hub_of, loader_options, model_folder, remote_code, tokenizer_folder
+from lsv.resolve.files import (
+    check_load_format,
+    hub_of,
+    loader_options,
+    model_folder,
+    remote_code,
+    tokenizer_folder,
+    tokenizer_place,
+)
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import mapping_of, own_length
@@ -72,7 +80,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     config = EngineConfig(
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
-        tokenizer=str(words := tokenizer_folder(settings, name, folder, catalog)),
+        tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
         generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),
         sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,

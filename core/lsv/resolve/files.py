@@ -15,6 +15,7 @@ from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
 
 _LOAD_FORMATS = ("auto", "safetensors", "pt", "sharded_state", "dummy")
+_TEKKEN = "tekken.json"
 _READING_FASTER = {"enable_multithread_load", "num_threads"}
 """What other servers read weights faster by."""
 
@@ -55,6 +56,17 @@ def tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Cata
     if name is None and revision in (None, settings["revision"]):
         return folder
     return locate_model(name or model, catalog, hub_of(settings, revision))
+
+
+def tokenizer_place(settings: Settings, folder: Path) -> Path:
+    """What of a tokenizer's folder is read: the folder, or the file that is asked for. Raises ``ConfigError``."""
+    if settings["tokenizer_mode"] == "auto":
+        return folder
+    if not (folder / _TEKKEN).is_file():
+        raise ConfigError(
+            f"tokenizer_mode=mistral reads {_TEKKEN}, and {folder} has none: leave it out", param="tokenizer_mode"
+        )
+    return folder / _TEKKEN
 
 
 def check_load_format(asked: str, catalog: Catalog) -> str:

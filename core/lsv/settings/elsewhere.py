@@ -46,11 +46,10 @@ def _rows(instead: str, *, tolerant: bool = False, **rows: _Row) -> tuple[Settin
 
 
 _LOADING = (
-    *_rows("config.json is read in the layout of transformers", config_format=_Row(("auto", "hf"))),
+    *_rows("config.json is read, in the layout of transformers, also where Mistral's params.json is beside it",
+           config_format=_Row(("auto", "hf", "mistral"))),
     *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),
     *_rows("set the variable HF_TOKEN, which the Hub's library reads", hf_token=_none()),
-    *_rows("a tokenizer's fast form is used, which slow ones are converted to",
-           tokenizer_mode=_Row(("auto", "hf", "slow"))),
     *_rows("a server needs one to read and write text; LLM(skip_tokenizer_init=True) takes and gives token ids",
            skip_tokenizer_init=_OFF),
     *_rows("long texts are tokenised beside the server's loop already", tokenizer_pool_size=_any("int"),

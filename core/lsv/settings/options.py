@@ -51,6 +51,11 @@ _MODEL = grouped(
     "engine",
     Setting(name="model", help="folder, Hub name or alias of the model; also the first plain argument", main=True),
     Setting(name="tokenizer", help="folder or name of the tokenizer, if it is not the model's own"),
+    Setting(
+        name="tokenizer_mode", default="auto", choices=("auto", "mistral"), spellings={"hf": "auto", "slow": "auto"},
+        help="auto reads a tokenizer's fast form, which slow ones are converted to; mistral reads tekken.json, as auto "
+        "does where there is no tokenizer.json",
+    ),
     Setting(name="served_model_name", type="list", help="names clients use; answers carry the first", main=True),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
     Setting(
@@ -69,7 +74,8 @@ _MODEL = grouped(
         help="fetch models from ModelScope, by its own library, instead of the Hugging Face Hub",
     ),
     Setting(
-        name="load_format", default="auto", spellings={"hf": "auto", "fastsafetensors": "safetensors", "npcache": "pt"},
+        name="load_format", default="auto",
+        spellings={"hf": "auto", "mistral": "auto", "fastsafetensors": "safetensors", "npcache": "pt"},
         help="checkpoint format; auto recognises it, dummy is random weights",
     ),
     Setting(

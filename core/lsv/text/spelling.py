@@ -39,6 +39,11 @@ class ByteLevel:
         printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
         spare = iter(range(0x100, 0x200))
         self._bytes = {chr(byte if byte in printable else next(spare)): byte for byte in range(256)}
+        self._characters = {byte: character for character, byte in self._bytes.items()}
+
+    def write(self, content: bytes) -> str:
+        """The piece that stands for these bytes."""
+        return "".join(map(self._characters.__getitem__, content))
 
     def spell(self, piece: str) -> bytes:
         try:

@@ -5,7 +5,6 @@ Reads the files itself (``tokenizers`` alone, no transformers): loading costs 0.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
@@ -17,16 +16,14 @@ import tokenizers
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.processes.confinement.terms import Mode
-from lsv.remote_code.references import find_code
 from lsv.request.params import RECOMMENDABLE
+from lsv.text.backends import find_backend, read_json
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
-from lsv.text.code_backend import Backend, open_backend
+from lsv.text.code_backend import Backend
 from lsv.text.pairs import encode_pairs
-from lsv.text.sentencepiece import find_model, read_tokenizer
 from lsv.text.spelling import find_spelling
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 TEMPLATES = Path(__file__).with_name("templates")
 """Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
@@ -71,32 +68,35 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        directory: str | Path,
+        place: str | Path,
         *,
         chat_template: str | None = None,
         generation: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         remote_code: Mode | None = None,
     ) -> Tokenizer:
-        """Read a tokenizer's folder. ``chat_template`` (text, or the path of a file) replaces the folder's own.
+        """Read a tokenizer's folder, or of that the tekken.json which is named, though there is a tokenizer.json, too.
+        ``chat_template`` (text, or the path of a file) replaces the folder's own.
 
         ``generation`` is another folder of a generation_config.json, empty for none, and ``sampling`` is laid over what
         that recommends. ``remote_code`` says how a process is confined that runs a tokenizer's own code; None runs
         none. Raises ``CheckpointError`` where the folder holds no usable tokenizer.
         """
-        folder = Path(directory)
-        settings = _read_json(folder / "tokenizer_config.json")
-        special_tokens = _named_tokens(settings, _read_json(folder / "special_tokens_map.json"))
-        backend, named = _open_backend(folder, settings, remote_code)
+        folder = _folder_of(place)
+        settings = read_json(folder / "tokenizer_config.json")
+        special_tokens = _named_tokens(settings, read_json(folder / "special_tokens_map.json"))
+        found = find_backend(Path(place), settings, remote_code)
         templates = read_templates(folder, settings.get("chat_template"))
+        if not templates and found.template:
+            templates = {"default": read_template(found.template)}
         if chat_template is not None:
-            found = read_template(chat_template)
-            if found == chat_template:
-                check_name(found, templates)
-            templates = {"default": templates.get(found, found)}
+            text = read_template(chat_template)
+            if text == chat_template:
+                check_name(text, templates)
+            templates = {"default": templates.get(text, text)}
         return cls(
-            backend,
-            special_tokens={**named, **special_tokens},
+            found.backend,
+            special_tokens={**found.named, **special_tokens},
             eos_ids=read_eos_ids(folder),
             templates=templates,
             sampling_defaults={**_read_recommended(folder if generation is None else generation), **(sampling or {})},
@@ -267,8 +267,8 @@ class PlainTexts(dict[int, "str | None"]):
 class NoTokenizer(Tokenizer):
     """Stands in where a user works with token ids alone: it knows the ids that end an answer, and no text."""
 
-    def __init__(self, directory: str | Path) -> None:
-        super().__init__(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_ids=read_eos_ids(Path(directory)))
+    def __init__(self, place: str | Path) -> None:
+        super().__init__(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_ids=read_eos_ids(_folder_of(place)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         raise BadRequest("the tokenizer was not loaded (skip_tokenizer_init): give prompt_token_ids")
@@ -277,9 +277,14 @@ class NoTokenizer(Tokenizer):
         return ""
 
 
+def _folder_of(place: str | Path) -> Path:
+    path = Path(place)
+    return path.parent if path.is_file() else path
+
+
 def _read_recommended(folder: str | Path) -> dict[str, Any]:
     """The sampling parameters of generation_config.json; none of no folder."""
-    found = _read_json(Path(folder) / "generation_config.json") if folder else {}
+    found = read_json(Path(folder) / "generation_config.json") if folder else {}
     return {name: found[name] for name in RECOMMENDABLE if found.get(name) is not None}
 
 
@@ -319,52 +324,11 @@ def read_eos_ids(folder: Path) -> tuple[int, ...]:
     """The ids that end an answer by generation_config.json and config.json."""
     found: list[int] = []
     for file in ("generation_config.json", "config.json"):
-        ids = _read_json(folder / file).get("eos_token_id")
+        ids = read_json(folder / file).get("eos_token_id")
         found += ids if isinstance(ids, list) else [] if ids is None else [ids]
     if not all(type(token) is int for token in found):
         raise CheckpointError(f"{folder}: eos_token_id must be a token id or a list of them, got {found}")
     return tuple(dict.fromkeys(found))
-
-
-def _open_backend(folder: Path, settings: Mapping[str, Any], mode: Mode | None) -> tuple[Backend, dict[str, str]]:
-    """What encodes and decodes, and the named tokens that only a tokenizer's code knows."""
-    file = folder / "tokenizer.json"
-    code = None if file.is_file() else find_code(settings, "AutoTokenizer")
-    if code is not None and mode is not None:
-        return open_backend(folder, code, mode)
-    if not file.is_file():
-        model = find_model(folder)
-        read = model and read_tokenizer(model, settings, _read_json(folder / "added_tokens.json"))
-        if read:
-            return read, {}
-        file = _convert(folder, code)
-    try:
-        return tokenizers.Tokenizer.from_file(str(file)), {}
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
-        raise CheckpointError(f"{file} can't be read as a tokenizer: {cause}", param="tokenizer") from cause
-
-
-def _convert(folder: Path, code: str | None) -> Path:
-    """The fast form of a slow tokenizer. Raises ``CheckpointError``, also for one that is ``code``."""
-    from lsv.text.convert import convert_in_side_process
-
-    try:
-        if any((folder / name).is_file() for name in _SLOW_FILES):
-            return convert_in_side_process(folder)
-    except CheckpointError:
-        if code is None:
-            raise
-    if code is not None:
-        raise CheckpointError(
-            f"the tokenizer of {folder} is code of its own, {code}: --trust-remote-code runs it in a confined process; "
-            "or name a folder with a tokenizer.json with --tokenizer",
-            param="tokenizer",
-        )
-    raise CheckpointError(
-        f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
-    )
 
 
 def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
@@ -379,16 +343,3 @@ def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
             if isinstance(text, str):
                 found.setdefault(name, text)
     return found
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
-        raise CheckpointError(f"{file} is not valid JSON: {cause}", param="tokenizer") from cause
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} must hold a JSON object", param="tokenizer")
-    return content

@@ -23,20 +23,25 @@ BY_NAME = {setting.name: setting for setting in ROWS}
 ACCEPTED = [
     ("preemption_mode", "recompute"), ("swap_space", 0),
     ("swap_space", "4"), ("swap_space", 16.0), ("trust_remote_code", True),
-    ("tokenizer_mode", "auto"), ("tokenizer_mode", "slow"), ("num_scheduler_steps", 1), ("scheduler_delay_factor", 0),
+    ("tokenizer_mode", "auto"), ("tokenizer_mode", "slow"), ("config_format", "mistral"),
+    ("tokenizer_mode", "mistral"), ("num_scheduler_steps", 1), ("scheduler_delay_factor", 0),
     ("use_v2_block_manager", True), ("disable_custom_all_reduce", True), ("disable_frontend_multiprocessing", True),
     ("distributed_executor_backend", "mp"), ("weights_load_device", "cpu"), ("tokenizer_pool_size", 0),
     ("fully_sharded_loras", True), ("lora_extra_vocab_size", 256),
     ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
     ("compilation_config", '{"level": 3}'), ("preemption_mode", "None"), ("disable_async_output_proc", False),
     ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0), ("all2all_backend", "allgather_reducescatter"),
+    ("max_prompt_adapters", 1), ("max_prompt_adapter_token", 0), ("speculative_draft_tensor_parallel_size", 1),
+    ("disable_logprobs_during_spec_decoding", False), ("worker_use_ray", False), ("engine_use_ray", False),
 ]  # fmt: skip
 REFUSED = [
     ("preemption_mode", "swap", "recompute"),
-    ("tokenizer_mode", "mistral", "auto or hf"), ("enable_prompt_adapter", True, "false"),
+    ("config_format", "gguf", "auto or hf or mistral"), ("enable_prompt_adapter", True, "false"),
     ("data_parallel_backend", "ray", "mp"), ("data_parallel_external_lb", True, "false"),
     ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("num_redundant_experts", 2, "0"),
+    ("enable_prompt_adapters", True, "false"), ("prompt_adapters", "a=b", "left out"),
     ("worker_use_ray", True, "false"), ("engine_use_ray", True, "false"),
+    ("qlora_adapter_name_or_path", "org/x", "left out"), ("long_lora_scaling_factors", "2,4", "left out"),
 ]  # fmt: skip
 WARNED = [
     ("enable_dbo", True, "computed together"),
@@ -70,8 +75,9 @@ def by_variable(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> Setti
 
 
 @pytest.mark.row(
-    "F-003", "F-005", "F-215", "F-222", "F-229", "F-231", "F-232", "F-243", "F-246", "F-254", "F-255",
-    "F-256", "F-263", "F-264", "F-265", "F-268", "F-269", "F-270", "F-274", "F-276", "F-284", "F-286",
+    "F-003", "F-005", "F-215", "F-222", "F-229", "F-231", "F-232", "F-243", "F-246", "F-254", "F-255", "F-256",
+    "F-263", "F-264", "F-265", "F-268", "F-269", "F-270", "F-274", "F-276", "F-284", "F-286", "F-297", "F-298",
+    "F-302", "F-310",
 )  # fmt: skip
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
 def test_a_neutral_value_is_accepted_everywhere(
@@ -86,7 +92,7 @@ def test_a_neutral_value_is_accepted_everywhere(
         assert list(warnings(settings)) == []
 
 
-@pytest.mark.row("F-277", "F-278")
+@pytest.mark.row("F-003", "F-207", "F-231", "F-263", "F-273", "F-277", "F-278", "F-293", "F-296", "F-734")
 @pytest.mark.parametrize(("name", "value", "expected"), REFUSED)
 def test_another_value_is_refused_everywhere_with_what_to_use_instead(
     name: str, value: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +114,7 @@ def test_another_value_is_refused_everywhere_with_what_to_use_instead(
         assert caught.value.param == name
 
 
+@pytest.mark.row("F-264", "F-312")
 @pytest.mark.parametrize(("name", "value", "words"), WARNED)
 def test_what_changes_no_answer_is_only_warned_of(name: str, value: Any, words: str) -> None:
     (warning,) = warnings(by_flag(name, value))

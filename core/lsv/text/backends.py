@@ -1,0 +1,98 @@
+"""Which files of a checkpoint's folder its tokenizer is read from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers
+
+from lsv.errors import CheckpointError
+from lsv.processes.confinement.terms import Mode
+from lsv.remote_code.references import find_code
+from lsv.text.code_backend import Backend, open_backend
+from lsv.text.sentencepiece import find_model, read_tokenizer
+from lsv.text.tekken import FILE as TEKKEN
+from lsv.text.tekken import NAMED, read_tekken
+
+_SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
+
+
+class Found(NamedTuple):
+    """A folder's tokenizer, and what only it knows."""
+
+    backend: Backend
+    """What encodes and decodes."""
+    named: Mapping[str, str] = {}
+    """Its special tokens, such as ``bos_token``."""
+    template: str = ""
+    """The name of a chat template of lsv's, for a folder that has none."""
+
+
+def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -> Found:
+    """The tokenizer of a folder, or of a tekken.json, which a folder's is where there is no tokenizer.json.
+
+    ``settings`` are those of tokenizer_config.json; ``trust`` says how a tokenizer's own code is confined, None runs
+    none. Raises ``CheckpointError``.
+    """
+    if place.is_file():
+        return _from_tekken(place)
+    folder, file, tekken = place, place / "tokenizer.json", place / TEKKEN
+    code = None if file.is_file() else find_code(settings, "AutoTokenizer")
+    if code is not None and trust is not None:
+        return Found(*open_backend(folder, code, trust))
+    if not file.is_file() and tekken.is_file():
+        return _from_tekken(tekken)
+    if not file.is_file():
+        model = find_model(folder)
+        read = model and read_tokenizer(model, settings, read_json(folder / "added_tokens.json"))
+        if read:
+            return Found(read)
+        file = _convert(folder, code)
+    try:
+        return Found(tokenizers.Tokenizer.from_file(str(file)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
+        raise CheckpointError(f"{file} can't be read as a tokenizer: {cause}", param="tokenizer") from cause
+
+
+def _from_tekken(file: Path) -> Found:
+    backend, template = read_tekken(file)
+    return Found(backend, NAMED, template)
+
+
+def _convert(folder: Path, code: str | None) -> Path:
+    """The fast form of a slow tokenizer. Raises ``CheckpointError``, also for one that is ``code``."""
+    from lsv.text.convert import convert_in_side_process
+
+    try:
+        if any((folder / name).is_file() for name in _SLOW_FILES):
+            return convert_in_side_process(folder)
+    except CheckpointError:
+        if code is None:
+            raise
+    if code is not None:
+        raise CheckpointError(
+            f"the tokenizer of {folder} is code of its own, {code}: --trust-remote-code runs it in a confined process; "
+            "or name a folder with a tokenizer.json with --tokenizer",
+            param="tokenizer",
+        )
+    raise CheckpointError(
+        f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise CheckpointError(f"{file} is not valid JSON: {cause}", param="tokenizer") from cause
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} must hold a JSON object", param="tokenizer")
+    return content
