@@ -82,6 +82,20 @@ def test_an_encoder_of_sentence_transformers(tmp_path):
             llm.encode("x", PoolingParams(dimensions=3), use_tqdm=False)
 
 
+@pytest.mark.row("F-742")
+@pytest.mark.parametrize("options", [{"quantization": "fp8"}, {"quantization": "int8"}, {"dtype": "float16"}], ids=str)
+def test_an_encoder_in_fewer_bits_says_nearly_the_same(options, tmp_path):
+    model, _ = make(tmp_path, "bert", AutoModel)
+    write_modules(tmp_path, "pooling_mode_mean_tokens")
+    with LLM(str(tmp_path), **{"dtype": "float32", **options}) as llm:
+        assert llm.config.quantization == options.get("quantization")
+        for output in llm.embed(TEXTS, use_tqdm=False):
+            plain = functional.normalize(states(model, output.prompt_token_ids).mean(0), dim=0)
+            found = torch.tensor(output.outputs.embedding)
+            assert torch.dot(found, plain) > 0.99
+            assert (found - plain).abs().max() > TOLERANCE
+
+
 @pytest.mark.row("F-670", "F-737")
 @pytest.mark.parametrize(
     ("family", "platform"), [("bert", {}), ("roberta", {}), ("bert", PADDED)], ids=["bert", "roberta", "padded steps"]

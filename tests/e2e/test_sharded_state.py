@@ -28,7 +28,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.row("F-001", "F-324", "F-933")
+@pytest.mark.row("F-001", "F-324", "F-933", "F-234", "F-691")
 def test_a_saved_checkpoint_answers_like_its_source(saved: Path) -> None:
     assert len(list(saved.glob("model-rank-1-part-*.safetensors"))) > 1
     assert answers(model=str(saved), load_format="sharded_state") == answers()

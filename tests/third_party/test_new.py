@@ -11,6 +11,7 @@ def test_a_new_quantizer_passes_its_tests(tmp_path: Path, run: Callable) -> None
     _write_and_test("quantizer", tmp_path, run)
 
 
+@pytest.mark.row("F-693")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["model", "platform"])

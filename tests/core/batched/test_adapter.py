@@ -136,7 +136,7 @@ def test_what_leaves_the_likeliest_token_alone_sees_the_temperature(monkeypatch:
     assert found[0, -1] == logits[0, -1]
 
 
-@pytest.mark.row("F-061")
+@pytest.mark.row("F-061", "F-223", "F-348", "F-666")
 def test_no_ngram_comes_twice_also_after_a_preemption(write):
     write("made_no_repeat", NO_REPEAT)
     processor = start("made_no_repeat:NoRepeat")

@@ -49,7 +49,7 @@ def ngrams(ids: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
     return [ids[place : place + size] for place in range(len(ids) - size + 1)]
 
 
-@pytest.mark.row("F-061")
+@pytest.mark.row("F-061", "F-223", "F-348")
 @pytest.mark.parametrize(
     "platform",
     [{}, pytest.param({"platform": "cuda", "emulate": True}, marks=pytest.mark.slow), {"tensor_parallel_size": 2}],
@@ -133,7 +133,7 @@ def fail(output: list[int], logits: Tensor) -> Tensor:
     raise KeyError("no")
 
 
-@pytest.mark.row("F-061")
+@pytest.mark.row("F-061", "F-348")
 def test_functions_of_a_request(plain: LLM):
     ids = tuple(plain.get_tokenizer().encode("Who are you?"))
     say = GREEDY.replace(max_tokens=len(ids))

@@ -277,6 +277,7 @@ def test_logits_processors_are_asked_for_by_known_names():
     client.add(make_spec((1, 2), params, request_id="a"))
 
 
+@pytest.mark.row("F-776")
 def test_plugins_hear_of_every_request():
     heard: list[RequestRecord] = []
 

@@ -121,7 +121,7 @@ def check(stages: int, drafter: str, features: tuple[str, ...], folder: Path, ra
         assert stats.speculation.accepted > 0
 
 
-@pytest.mark.row("F-280", "F-341", "F-563")
+@pytest.mark.row("F-280", "F-341", "F-563", "F-958")
 @pytest.mark.parametrize(("stages", "drafter"), [(3, "none"), (3, "ngram"), (2, "draft_model")])
 def test_all_features_beside_stages_change_no_token(stages: int, drafter: str, folder: Path) -> None:
     check(stages, drafter, tuple(FEATURES), folder)

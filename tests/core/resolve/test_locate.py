@@ -74,7 +74,7 @@ QUANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.row("F-415")
+@pytest.mark.row("F-415", "F-691")
 @pytest.mark.parametrize(
     ("name", "fetched", "taken"),
     [
@@ -138,7 +138,7 @@ def snapshot_download(model_id, *, revision="master", cache_dir=None, allow_patt
 """
 
 
-@pytest.mark.row("F-809")
+@pytest.mark.row("F-809", "F-691")
 def test_models_of_modelscope_are_fetched_by_its_own_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     catalog, hub = plugins.load(["core"]).catalog, Hub(download_dir=str(tmp_path / "kept"), modelscope=True)
     monkeypatch.setitem(sys.modules, "modelscope", None)

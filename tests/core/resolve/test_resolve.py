@@ -97,6 +97,7 @@ def test_overrides_reach_into_what_is_nested(configure, tmp_path):
     assert (read["vocab_size"], read["text_config"]) == (None, {"hidden_size": 8})
 
 
+@pytest.mark.row("F-234")
 @pytest.mark.parametrize("name", ["npcache", "pt", "fastsafetensors"])
 def test_formats_that_are_others_by_another_name(configure, name):
     assert configure("--load-format", name).load_format == {"fastsafetensors": "safetensors"}.get(name, "pt")

@@ -52,7 +52,7 @@ def test_every_known_variable_is_read_or_warned_of() -> None:
     assert foreign.GRANTED.keys().isdisjoint(foreign.WITHOUT_EFFECT)
 
 
-@pytest.mark.row("F-120", "F-808")
+@pytest.mark.row("F-120", "F-808", "F-422", "F-851", "F-858")
 def test_a_variable_without_effect_is_warned_of_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_RPC_TIMEOUT", "600000")
     monkeypatch.setenv("VLLM_NEVER_HEARD_OF", "1")

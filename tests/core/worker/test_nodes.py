@@ -77,7 +77,7 @@ def open_first(checkpoint: str, given: dict[str, Any]) -> LLM:
     return LLM(checkpoint, skip_tokenizer_init=True, node_rank=0, **given)
 
 
-@pytest.mark.row("F-276", "F-280")
+@pytest.mark.row("F-276", "F-280", "F-1001")
 @pytest.mark.parametrize(
     "axis", [pytest.param("tensor_parallel_size", marks=pytest.mark.slow), "pipeline_parallel_size"]
 )
@@ -100,6 +100,12 @@ def test_a_machine_that_is_lost_is_named(checkpoint: str, port: int) -> None:
         other.kill()
         with pytest.raises(EngineDied, match=r"the worker of rank 1 on node 1 \(127\.0\.0\.1\) is gone"):
             keep_answering(llm)
+
+
+@pytest.mark.row("F-983")
+def test_an_address_of_another_machine_is_refused(checkpoint: str, port: int) -> None:
+    with pytest.raises(ConfigError, match=r"master_addr=203\.0\.113\.1, .* must be one of this machine's"):
+        open_first(checkpoint, options(port, tensor_parallel_size=2, master_addr="203.0.113.1"))
 
 
 @pytest.mark.row("F-577")

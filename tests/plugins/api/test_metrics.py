@@ -107,7 +107,9 @@ def sample(families, name, **labels):
     return found[0]
 
 
-@pytest.mark.row("F-1000", "F-106", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755", "F-769", "F-770")
+@pytest.mark.row(
+    "F-1000", "F-106", "F-746", "F-747", "F-749", "F-752", "F-753", "F-754", "F-755", "F-769", "F-770", "F-748",
+)  # fmt: skip
 async def test_dashboard_names_exist_before_the_first_request(site):
     families = await scrape(site)
     names = {item.name for family in families.values() for item in family.samples}

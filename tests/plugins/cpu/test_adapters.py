@@ -266,7 +266,7 @@ def test_answers_of_a_form(
         assert alone.outputs[0].text == text
 
 
-@pytest.mark.row("F-733")
+@pytest.mark.row("F-733", "F-354")
 def test_prefixes_are_shared_within_an_adapter_alone(open_llm: Callable[..., LLM], adapters: list[LoRARequest]) -> None:
     llm = open_llm(enable_lora=True, max_loras=2)
     asked = [list(range(60))]

@@ -85,6 +85,7 @@ def test_native_code_writes_what_torch_writes(isa: str, dtype: torch.dtype, devi
 @DTYPES
 @pytest.mark.parametrize("isa", [*ISAS, "torch"])
 @pytest.mark.parametrize("compute", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.row("F-960")
 def test_every_code_is_read_as_the_number_it_stands_for(
     isa: str, dtype: torch.dtype, compute: torch.dtype, device: Device
 ) -> None:

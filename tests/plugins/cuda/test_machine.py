@@ -121,7 +121,7 @@ class cuda:
 """
 
 
-@pytest.mark.row("F-818")
+@pytest.mark.row("F-818", "F-444")
 def test_the_question_itself(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     environment = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}

@@ -34,7 +34,7 @@ def test_defaults() -> None:
     assert read(gather(declared, {}).plugin_options()) == HpuOptions()
 
 
-@pytest.mark.row("F-489", "F-512", "F-513", "F-514", "F-515", "F-542")
+@pytest.mark.row("F-489", "F-512", "F-513", "F-514", "F-515", "F-542", "F-423")
 @pytest.mark.parametrize(
     ("variable", "text", "name", "value"),
     [
@@ -136,7 +136,7 @@ def test_what_changes_no_answer_is_dropped_and_told_of(
 BOTH = ("true", "false")
 
 
-@pytest.mark.row("F-516", "F-517", "F-518", "F-519", "F-535", "F-539", "F-540", "F-544")
+@pytest.mark.row("F-516", "F-517", "F-518", "F-519", "F-535", "F-539", "F-540", "F-544", "F-423")
 @pytest.mark.parametrize(
     ("variable", "values"),
     [

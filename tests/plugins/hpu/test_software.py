@@ -71,6 +71,7 @@ def software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+@pytest.mark.row("F-466")
 @pytest.mark.parametrize(
     ("present", "built", "words"),
     [

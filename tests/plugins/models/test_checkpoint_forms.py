@@ -41,6 +41,7 @@ def test_bare_names_load_in_the_native_family(family, checkpoint, catalog, tmp_p
             assert torch.equal(weight, expected[name]), name
 
 
+@pytest.mark.row("F-234", "F-692")
 def test_weights_that_torch_has_saved(checkpoint, catalog, tmp_path):
     path = checkpoint("llama")
     saved = rewrite(path, tmp_path / "llama", bare=False)

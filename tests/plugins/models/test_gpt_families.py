@@ -69,8 +69,8 @@ ADDS_ALIBI_TWICE = ("falcon alibi",)
 
 
 @pytest.mark.row(
-    "F-605", "F-607", "F-611", "F-614", "F-615", "F-616", "F-617", "F-626", "F-627", "F-628", "F-629", "F-631", "F-635",
-    "F-639", "F-640",
+    "F-605", "F-607", "F-611", "F-614", "F-615", "F-616", "F-617", "F-626", "F-627", "F-628", "F-629", "F-631",
+    "F-635", "F-639", "F-640", "F-692",
 )  # fmt: skip
 @pytest.mark.parametrize("case", CASES)
 def test_family_equals_transformers(case, checkpoint, catalog):

@@ -164,7 +164,7 @@ def ask(folder: Path, *prompts: Any, **options: Any) -> list[Any]:
         return llm.generate(list(prompts), GREEDY, use_tqdm=False)
 
 
-@pytest.mark.row("F-032", "F-067")
+@pytest.mark.row("F-032", "F-067", "F-033")
 def test_a_plain_prompt_is_encoded_and_the_answer_begins_as_the_checkpoint_says(ruled: Model) -> None:
     folder = ruled(forced_bos_token_id=7)
     texts = TEXT, {"encoder_prompt": TEXT, "decoder_prompt": None}, {"prompt_token_ids": tuple(TEXT.encode())}

@@ -111,14 +111,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "gpt_oss": ("gpt_oss", _GPT_OSS),
 }  # fmt: skip
-ROWS = {
-    "qwen2_moe": ("F-638", "F-689"), "phimoe": ("F-634",), "dbrx": ("F-608",), "deepseek_v2": ("F-657", "F-689"),
-    "glm4_moe": ("F-660",),
-}  # fmt: skip
-CASES = [pytest.param(case, id=case, marks=[pytest.mark.row(*ROWS[case])] if case in ROWS else []) for case in SHAPES]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.row("F-608", "F-634", "F-638", "F-657", "F-660", "F-689")
+@pytest.mark.parametrize("case", SHAPES)
 def test_sparse_family_equals_transformers(case, checkpoint, catalog, record_property):
     family, shape = SHAPES[case]
     found = check_model(engine_config(checkpoint(family, **shape), case.split()[0]), catalog, tolerance=1e-4)

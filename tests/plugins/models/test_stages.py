@@ -85,7 +85,7 @@ def tiny_class(one: Class, folder: Path) -> EngineConfig:
     return engine_config(folder, OFFERS[one.architecture], max_len=64)
 
 
-@pytest.mark.row("F-280", "F-566")
+@pytest.mark.row("F-280", "F-566", "F-958")
 @pytest.mark.parametrize(
     "one",
     [pytest.param(one, id=one.family, marks=[pytest.mark.slow] * (one.family not in FAST)) for one in CAUSAL],

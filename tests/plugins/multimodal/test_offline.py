@@ -116,7 +116,7 @@ def test_the_same_picture_again_is_found_in_the_cache(llm: LLM) -> None:
     assert [cached(solid(1, 2, 3)), cached(solid(1, 2, 3)), cached(solid(1, 2, 4))] == [0, 64, 16]
 
 
-@pytest.mark.row("F-035")
+@pytest.mark.row("F-035", "F-708")
 @pytest.mark.parametrize("form", [list, torch.stack, lambda rows: torch.stack(rows)[None].double(), np.stack])
 def test_embeddings_take_the_place_of_the_encoder(llm: LLM, form: Any) -> None:
     weights = load_file(Path(llm.config.model) / "model.safetensors")

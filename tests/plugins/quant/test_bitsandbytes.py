@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column, Row
+from lsv.testing.quantised import answer, check_adapted
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.testing.tiny import tiny
@@ -53,7 +54,7 @@ def pack(
     flat = codes.flatten().to(torch.uint8)
     tensors = {"weight.absmax": scales, **tensors}
     tensors["weight"] = (flat[::2] << 4 | flat[1::2])[:, None]
-    tensors["weight.quant_map"] = values
+    tensors["weight.quant_map"] = values.clone()
     text = json.dumps(state).encode()
     tensors[f"weight.quant_state.bitsandbytes__{kind}"] = torch.tensor(list(text), dtype=torch.uint8)
     held = values.bfloat16().float() if kind == "nf4" else values
@@ -200,3 +201,20 @@ def test_a_checkpoint_answers_like_what_its_weights_decode_to(family: str, kind:
         answers.append(output.outputs[0].token_ids)
     assert answers[0] == answers[1]
     LLM(str(folders[0]), load_format="dummy", skip_tokenizer_init=True, reference_ops=True).close()
+
+
+@pytest.mark.row("F-414", "F-728")
+def test_adapters_go_on_top(tmp_path: Path) -> None:
+    """QLoRA: layers whose inputs are no whole blocks stay plain."""
+    plain = ("down_proj", "lm_head")
+    config = {**FOUR, "llm_int8_skip_modules": plain}
+    check_adapted("llama", tmp_path, config, lambda name, weight: None if name.endswith(plain) else pack(weight))
+
+
+@pytest.mark.row("F-414")
+def test_a_plain_checkpoint_is_quantised_also_where_its_format_is_said(tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path, intermediate_size=128)
+    said, unsaid = (
+        answer(folder, quantization="bitsandbytes", load_format=format) for format in ("bitsandbytes", "auto")
+    )
+    assert said == unsaid

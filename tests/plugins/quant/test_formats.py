@@ -101,7 +101,7 @@ def test_released_buffers_can_be_filled_again(name: str) -> None:
     assert torch.equal(layer(x), before)
 
 
-@pytest.mark.row("F-1020", "F-406")
+@pytest.mark.row("F-1020", "F-406", "F-414")
 @FORMATS
 def test_the_demo_model_answers(name: str) -> None:
     declared = demo(name)

@@ -52,7 +52,7 @@ def demo_tensors() -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.row("F-415")
+@pytest.mark.row("F-415", "F-234", "F-692")
 def test_the_demo_model_talks_out_of_one_file(tmp_path: Path, write_gguf: Write) -> None:
     source = json.loads((DEMO / "tokenizer.json").read_text())
     vocabulary = source["model"]["vocab"] | {token["content"]: token["id"] for token in source["added_tokens"]}

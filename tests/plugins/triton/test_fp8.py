@@ -49,6 +49,7 @@ def packed(linear: CodedLinear) -> Fp8Linear:
 
 @pytest.mark.parametrize(("rows", "outputs", "inputs", "group"), [(5, 40, 200, 0), (17, 33, 70, 0), (17, 70, 300, 128)])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.row("F-435")
 def test_products(rows: int, outputs: int, inputs: int, group: int, dtype: torch.dtype, device: torch.device) -> None:
     linear = make_layer(outputs, inputs, group, dtype, device)
     x = (torch.randn(rows, inputs) * torch.logspace(-2, 2, inputs)).to(device, dtype)
