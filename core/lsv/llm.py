@@ -38,7 +38,7 @@ from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, opt
 from lsv.settings.elsewhere import NEUTRAL_OFFLINE
 from lsv.settings.spelling import suggest
 from lsv.text.prompts import PromptInput, PromptReader, list_prompts, read_conversation
-from lsv.text.tokenizer import NoTokenizer, Tokenizer
+from lsv.text.tokenizer import Tokenizer, open_tokenizer
 
 __all__ = [
     "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "Logprob", "RequestOutput",
@@ -95,7 +95,7 @@ class LLM(PoolingMethods, ControlMethods):
             )
         if config.nodes is not None and config.nodes.number > 0:
             raise ConfigError("node_rank: LLM is node 0; the others run lsv serve with --node-rank", param="node_rank")
-        tokenizer = NoTokenizer(config.tokenizer) if skip_tokenizer_init else Tokenizer.of(config)
+        tokenizer = open_tokenizer(config, skip=skip_tokenizer_init or settings["skip_tokenizer_init"])
         self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
 
     def _start(

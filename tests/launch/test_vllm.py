@@ -20,6 +20,7 @@ STARTS = [
     "vllm serve org/x --swap-space 4 --num-scheduler-steps 1 --scheduler-delay-factor 0 --use-v2-block-manager",
     "vllm serve org/x --disable-custom-all-reduce --disable-frontend-multiprocessing --distributed-executor-backend mp",
     "vllm serve org/x --weights-load-device cpu --quantization None --tokenizer-pool-size 0 --load-format auto",
+    "vllm serve org/x --skip-tokenizer-init --disable-log-stats",
     "vllm serve org/x --enable-chunked-prefill --max-num-batched-tokens 8192 --max-num-seqs 64 --gpu-memory-util 0.9",
     "vllm serve org/x --compilation-config '{\"level\": 3}' --cudagraph-capture-sizes 1 2 4 --disable-cascade-attn",
     "vllm serve org/x --enable-prompt-tokens-details --enable-request-id-headers --disable-uvicorn-access-log",

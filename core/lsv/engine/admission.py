@@ -17,7 +17,7 @@ from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, PoolingParam
 from lsv.request.pooling import Pooler
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.text.tokenizer import Tokenizer
+from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 _MIB = 1 << 20
 LETTERS = 8
@@ -50,6 +50,9 @@ class Admission(msgspec.Struct, frozen=True):
     model: str = ""
     """The model's name, for errors."""
 
+    text: bool = True
+    """Whether answers become text, in which stop strings are looked for."""
+
     @classmethod
     def of(cls, config: EngineConfig, fit: Fit | None, tokenizer: Tokenizer) -> Admission:
         """The bounds of an engine; while it is loading (``fit`` is None), those it was configured with."""
@@ -63,6 +66,7 @@ class Admission(msgspec.Struct, frozen=True):
             encoded=config.encoded,
             source=_source(config, fit),
             model=config.served_names[0],
+            text=not isinstance(tokenizer, NoTokenizer),
         )
 
     @property
@@ -144,6 +148,14 @@ class Admission(msgspec.Struct, frozen=True):
                         param=field,
                     ) from None
 
+    def check_text(self, field: str) -> None:
+        """Raises ``BadRequest`` for a ``field`` that is about text where no tokenizer makes any."""
+        if not self.text:
+            raise BadRequest(
+                f"{field} is about text, and the tokenizer was not loaded (skip_tokenizer_init): use token ids",
+                param=field,
+            )
+
     def candidates_shown(self, asked: int | None, field: str) -> int | None:
         """How many log probabilities a position shows where ``asked`` were, -1 for all. Raises ``BadRequest``."""
         if asked is None:
@@ -191,8 +203,11 @@ class Admission(msgspec.Struct, frozen=True):
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
         """The parameters, with each token id once. Raises ``BadRequest`` for token ids and numbers of log probabilities
-        that this engine does not have, and for parameters that leave no token to be drawn.
+        that this engine does not have, for stop strings where there is no text, and for parameters that leave no token
+        to be drawn.
         """
+        if params.stop:
+            self.check_text("stop")
         scored = {name: self.candidates_shown(getattr(params, name), name) for name in ("logprobs", "prompt_logprobs")}
         if any(getattr(params, name) != shown for name, shown in scored.items()):
             params = params.replace(**scored)

@@ -12,7 +12,7 @@ from lsv.engine.socket_client import SocketClient
 from lsv.media.options import MediaOptions
 from lsv.media.service import open_service
 from lsv.plugins import Plugins
-from lsv.text.tokenizer import Tokenizer
+from lsv.text.tokenizer import open_tokenizer
 
 EngineClient = SocketClient | ReplicaSet
 """What talks to an engine in another process, or to several that run the same."""
@@ -32,7 +32,7 @@ def open_client(
     Raises ``ConfigError``, and ``CheckpointError`` for a tokenizer that can't be read.
     """
     media = open_service(config, plugins.catalog, MediaOptions.from_settings(settings)) if serves else None
-    tokenizer = Tokenizer.of(config)
+    tokenizer = open_tokenizer(config, skip=settings["skip_tokenizer_init"])
     if len(addresses) == 1:
         return SocketClient(config, addresses[0], tokenizer, media=media, plugins=plugins)
     each = zip(config.replicas(), addresses, strict=True)

@@ -50,8 +50,6 @@ _LOADING = (
            config_format=_Row(("auto", "hf", "mistral"))),
     *_rows("lay single keys over config.json with --hf-overrides", hf_config_path=_none()),
     *_rows("set the variable HF_TOKEN, which the Hub's library reads", hf_token=_none()),
-    *_rows("a server needs one to read and write text; LLM(skip_tokenizer_init=True) takes and gives token ids",
-           skip_tokenizer_init=_OFF),
     *_rows("long texts are tokenised beside the server's loop already", tokenizer_pool_size=_any("int"),
            tokenizer_pool_type=_any("str"), tokenizer_pool_extra_config=_any("json")),
     *_rows("weights are read tensor by tensor on the host, and quantised before the device gets them",

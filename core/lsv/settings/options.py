@@ -56,6 +56,10 @@ _MODEL = grouped(
         help="auto reads a tokenizer's fast form, which slow ones are converted to; mistral reads tekken.json, as auto "
         "does where there is no tokenizer.json",
     ),
+    Setting(
+        name="skip_tokenizer_init", type="bool", default=False,
+        help="load no tokenizer: prompts are token ids, and answers have no text, but ids where requests ask for them",
+    ),
     Setting(name="served_model_name", type="list", help="names clients use; answers carry the first", main=True),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
     Setting(

@@ -271,10 +271,15 @@ class NoTokenizer(Tokenizer):
         super().__init__(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_ids=read_eos_ids(_folder_of(place)))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        raise BadRequest("the tokenizer was not loaded (skip_tokenizer_init): give prompt_token_ids")
+        raise BadRequest("the tokenizer was not loaded (skip_tokenizer_init): give prompts as token ids")
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return ""
+
+
+def open_tokenizer(config: EngineConfig, *, skip: bool) -> Tokenizer:
+    """The tokenizer of an engine, or what stands in for it. Raises ``CheckpointError``."""
+    return NoTokenizer(config.tokenizer) if skip else Tokenizer.of(config)
 
 
 def _folder_of(place: str | Path) -> Path:

@@ -61,3 +61,13 @@ async def test_requests_of_a_script():
             await last(engine.generate("Hello", GREEDY, "after"))
     with pytest.raises(EngineDied):
         await engine.check_health()
+
+
+@pytest.mark.row("F-227")
+async def test_an_engine_without_a_tokenizer():
+    args = AsyncEngineArgs(model="lsv-demo", max_model_len=128, skip_tokenizer_init=True)
+    async with AsyncLLMEngine.from_engine_args(args) as engine:
+        output, _ = await last(engine.generate({"prompt_token_ids": [5, 6, 7]}, GREEDY, "a"))
+        assert (output.outputs[0].text, len(output.outputs[0].token_ids)) == ("", 8)
+        with pytest.raises(BadRequest, match="stop is about text"):
+            await anext(engine.generate({"prompt_token_ids": [5]}, GREEDY.replace(stop=["x"]), "b"))

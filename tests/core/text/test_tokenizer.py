@@ -319,7 +319,7 @@ def test_no_tokenizer_knows_where_answers_end(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"eos_token_id": [3, 4]}')
     tokenizer = NoTokenizer(tmp_path)
     assert tokenizer.eos_ids == (3, 4)
-    with pytest.raises(BadRequest, match="prompt_token_ids"):
+    with pytest.raises(BadRequest, match="give prompts as token ids"):
         tokenizer.encode("x")
 
 

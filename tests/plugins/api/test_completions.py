@@ -11,6 +11,7 @@ import pytest
 from lsv.engine.messages import Stats
 from lsv.request.encoded import EncodedText, encoded_ids
 from lsv.testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
+from lsv.text.tokenizer import NoTokenizer
 
 
 @pytest.mark.row("F-100", "F-121")
@@ -263,3 +264,22 @@ async def test_a_conversation_is_encoded(start):
     (request,) = site.engine.requests
     assert request.prompt.ids == (3, 4)
     assert request.prompt.encoder_text
+
+
+@pytest.mark.row("F-227")
+async def test_without_a_tokenizer_prompts_and_answers_are_ids(start, tmp_path):
+    engine = FakeClient()
+    engine.tokenizer = NoTokenizer(tmp_path)
+    site = await start(engine)
+    reply = await site.complete(prompt=[5, 6], max_tokens=3, return_token_ids=True)
+    (choice,) = reply.json()["choices"]
+    assert (choice["text"], choice["token_ids"], choice["prompt_token_ids"]) == ("", list(b"Hel"), [5, 6])
+    refusals = {
+        "give prompts as token ids": await site.complete(prompt="Hi"),
+        "stop is about text": await site.complete(prompt=[5], stop="x"),
+        "tokens is about text": await site.post("/detokenize", tokens=[5]),
+        "no chat template": await site.chat(),
+    }
+    for words, refused in refusals.items():
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]["message"]

@@ -47,5 +47,6 @@ async def detokenize(exchange: Exchange) -> HTTPResponse:
 
 
 def _detokenize(ids: list[int], served: Served) -> HTTPResponse:
+    served.admission.check_text("tokens")
     served.admission.check_ids(ids, "tokens")
     return json_response(DetokenizeResponse(served.client.tokenizer.decode(ids, skip_special_tokens=False)))
