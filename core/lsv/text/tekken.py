@@ -123,8 +123,10 @@ def _read_sequences(file: _File, before: int) -> tuple[dict[str, int], list[tupl
         raise ValueError("a sequence is there twice")
     merges: list[tuple[str, str]] = []
     for piece in ids:
-        cuts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
-        merges += sorted(
-            (pair for pair in cuts if pair[0] in ids and pair[1] in ids), key=lambda pair: (ids[pair[0]], ids[pair[1]])
-        )
+        cuts = [
+            (left, right)
+            for place in range(1, len(piece))
+            if (right := piece[place:]) in ids and (left := piece[:place]) in ids
+        ]
+        merges += cuts if len(cuts) < 2 else sorted(cuts, key=lambda cut: (ids[cut[0]], ids[cut[1]]))
     return ids, merges
