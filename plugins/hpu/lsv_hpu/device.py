@@ -16,7 +16,7 @@ from lsv.errors import ConfigError
 from lsv.nn.model import Model
 from lsv.platform import BatchLimits, Budget, Communicator, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import integers, selection
-from lsv_hpu.memory import GIB, written
+from lsv_hpu.memory import GIB, Stages, Usage, written
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config
 from lsv_hpu.regions import Parts, run_part
@@ -49,7 +49,7 @@ class HpuDevice(Accelerator):
                 param="platform",
             )
         self._vendor, self._options = vendor, options
-        self._before = self._free()
+        self._stages = Stages(self._usage)
         named = options.quant_config
         self._calibration = Calibration(read_config(Path(named)), ops.gaudi) if named else None
         self._parts: Parts | None = None
@@ -67,6 +67,7 @@ class HpuDevice(Accelerator):
         )
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
+        self._stages.tell("Loading weights and running the largest step")
         part = share or _SHARE
         usable = int(memory.free * part)
         log.info(
@@ -76,11 +77,7 @@ class HpuDevice(Accelerator):
         return Budget(usable, f"{part:g} of the {memory.free / GIB:.4g} GiB that are free")
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        taken, total = max(0, self._before - self._free()), self._vendor.mem_get_info(self.info.index)[1]
-        log.info(
-            "Loading weights and the KV cache took %s of device memory (%s/%s used)",
-            written(taken), written(total - self._free()), written(total),
-        )  # fmt: skip
+        self._stages.tell("init_cache_engine")
         return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
 
     def compile_parts(self, model: torch.nn.Module) -> None:
@@ -111,3 +108,7 @@ class HpuDevice(Accelerator):
         """Free bytes once all work given so far is done."""
         self.synchronize()
         return self._vendor.mem_get_info(self.info.index)[0]
+
+    def _usage(self) -> Usage:
+        free, total = self._free(), self._vendor.mem_get_info(self.info.index)[1]
+        return Usage(total - free, total)
