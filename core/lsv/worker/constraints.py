@@ -53,7 +53,11 @@ class Constraints:
         return parts
 
     def edits_behind(self, output: Int32s, drafts: Sequence[int]) -> list[Edits]:
-        """Those for the token behind ``output`` and ``drafts``, which may turn out to be wrong: nothing is kept."""
+        """Those for the token behind ``output`` and ``drafts``, which may turn out to be wrong: nothing is kept, and
+        what ``edits`` gave stays as it is.
+        """
+        if self._penalties is not None:
+            self._penalties.make_room(len(drafts))
         for token in drafts:
             self.add(token)
         longer = np.concatenate((output, np.array(drafts, np.int32)))
@@ -93,6 +97,12 @@ class Penalties:
         """One for each distinct token; the next ``add`` may make the array stale."""
         return self._store[: self._length]
 
+    def make_room(self, count: int) -> None:
+        """For so many more distinct tokens: until there are more, what is counted and taken back leaves no trace."""
+        while self._length + count > len(self._store):
+            self._store = np.concatenate((self._store, np.empty_like(self._store)))
+            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+
     def add(self, token: int) -> None:
         """Count one more token of the output."""
         place = self._place(token)
@@ -115,10 +125,8 @@ class Penalties:
             return place
         place = self._later.setdefault(token, self._length)
         if place == self._length:
+            self.make_room(1)
             self._length += 1
-            if place == len(self._store):
-                self._store = np.concatenate((self._store, np.empty_like(self._store)))
-                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
         return place
 
     def _additive(self, counts: Int64s) -> npt.NDArray[np.float64]:

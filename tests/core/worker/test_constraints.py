@@ -81,6 +81,19 @@ def test_penalties_follow_the_output(seed: int) -> None:
     assert sorted(penalties.edits.tolist()) == anew.edits.tolist()
 
 
+@pytest.mark.parametrize("said", [60, 61, 62, 63, 64])
+def test_drafts_leave_no_trace_in_the_penalties_of_the_token_before_them(said: int) -> None:
+    """Whether or not the table of penalties grows meanwhile."""
+    slot = Slot(Begin(slot=0, ids=(1,), prompt=1, params=SamplingParams(frequency_penalty=1.0)), 400)
+    for token in range(2, said + 1):
+        slot.append(token)
+    slot.drafts = (5, 300, 5)
+    before, _, behind = (join_edits(slot.edits(drafts)) for drafts in range(3))
+    counts = [dict(zip(edits["token"].tolist(), edits["second"].tolist(), strict=True)) for edits in (before, behind)]
+    assert [one.get(5) for one in counts] == [1.0, 2.0]
+    assert [one.get(300, 0.0) for one in counts] == [0.0, 1.0]
+
+
 def test_edits_of_one_part_are_not_copied() -> None:
     slot = make_slot(SamplingParams(allowed_token_ids=(3, 4)))
     assert slot.constraints is not None
