@@ -196,9 +196,3 @@ def test_what_can_not_be_done_is_refused_by_name(given: dict[str, Any], words: s
 def test_what_says_how_needs_what_drafts(name: str, value: int, checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match=f"{name}: nothing drafts: say what does by --speculative-model"):
         LLM(str(checkpoint), **PLAIN, **{name: value})
-
-
-def test_states_can_not_be_taken_back(tmp_path: Path) -> None:
-    model = tiny("mamba", tmp_path / "model")
-    with pytest.raises(ConfigError, match="recurrent layers"):
-        LLM(str(model), dtype="float32", max_model_len=64, skip_tokenizer_init=True, speculative_config=drafting(2))

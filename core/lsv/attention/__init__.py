@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -248,6 +248,11 @@ class BatchLayout:
 
     blocks: int = 0
     """What lists of blocks are padded to, counted as ``Shape.blocks`` counts; 0 for no padding."""
+
+    draft_pages: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By KV group of kind "state" and by row: pages for the states before each of the drafts that the row ends with.
+    The last draft's own state goes where that of a row's last token always goes.
+    """
 
     @property
     def tokens(self) -> int:

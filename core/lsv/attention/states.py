@@ -2,7 +2,8 @@
 
 A block of a state group is one state, that behind the block's last token which is computed. A row goes on from the
 block of the token before its first one. It writes to the block of its last token, and at each border before that whose
-block is in its table: the checkpoints that the scheduler wants.
+block is in its table: the checkpoints that the scheduler wants. Where its last tokens are drafts, nobody knows yet
+which of them stand, so it leaves a state behind each of them and before the first: see ``BatchLayout.draft_pages``.
 """
 
 from __future__ import annotations
@@ -131,8 +132,11 @@ def plan_states(
     block_size: int,
     device: torch.device,
     states: Mapping[Place, Mapping[str, torch.Tensor]],
+    drafts: Mapping[int, Sequence[int]] = {},
 ) -> StatePlan:
-    """The plan of a flat batch over the block table [rows, blocks] of a state group."""
+    """The plan of a flat batch over the block table [rows, blocks] of a state group; ``drafts`` are the group's
+    ``BatchLayout.draft_pages``.
+    """
     query = batch.query.astype(np.int64)
     start = batch.context.astype(np.int64) - query
     if (query == 1).all():
@@ -140,7 +144,8 @@ def plan_states(
     found: dict[tuple[int, int], list[_Piece]] = {}
     begin = 0
     for row, count in enumerate(query.tolist()):
-        for depth, piece in enumerate(_cut(row, begin, int(start[row]), count, table, block_size)):
+        pieces = _cut(row, begin, int(start[row]), count, table, block_size, drafts.get(row, ()))
+        for depth, piece in enumerate(pieces):
             found.setdefault((depth, piece.stop - piece.begin), []).append(piece)
         begin += count
     return StatePlan(tuple(_run(found[key], device) for key in sorted(found)), states)
@@ -154,20 +159,25 @@ def _single_run(start: Int64s, table: Int32s | TableRows, block_size: int, devic
     return _make_run(rows[:, None], sources, start == 0, targets, device)
 
 
-def _cut(row: int, begin: int, start: int, count: int, table: Int32s | TableRows, block_size: int) -> Sequence[_Piece]:
-    """The pieces of a row whose ``count`` tokens from position ``start`` on begin at ``begin`` in the step."""
+def _cut(
+    row: int, begin: int, start: int, count: int, table: Int32s | TableRows, block_size: int, drafts: Sequence[int]
+) -> Sequence[_Piece]:
+    """The pieces of a row whose ``count`` tokens from position ``start`` on begin at ``begin`` in the step; the states
+    before each of its last tokens go to the pages ``drafts``, but for those at a border.
+    """
     if not count:
         return ()
-    columns = np.arange(max(0, start - 1) // block_size, (start + count - 1) // block_size + 1)
+    end = start + count
+    columns = np.arange(max(0, start - 1) // block_size, (end - 1) // block_size + 1)
     pages = blocks_at(table, np.full(len(columns), row), columns).tolist()
+    stops = {min((column + 1) * block_size, end): page for column, page in zip(columns.tolist(), pages, strict=True)}
+    targets = dict(enumerate(drafts, end - len(drafts)))
+    targets |= {stop: page for stop, page in stops.items() if stop > start and (page or stop == end)}
     pieces: list[_Piece] = []
     source, at = pages[0] if start else None, start
-    for column, page in zip(columns.tolist(), pages, strict=True):
-        border = (column + 1) * block_size
-        stop = min(border, start + count)
-        if stop > at and (page or stop == start + count):
-            pieces.append(_Piece(begin + at - start, begin + stop - start, source, page))
-            source, at = page, stop
+    for stop in sorted(targets):
+        pieces.append(_Piece(begin + at - start, begin + stop - start, source, targets[stop]))
+        source, at = targets[stop], stop
     return pieces
 
 

@@ -49,6 +49,13 @@ class BlockTables:
         if self._mirror is not None:
             self._note(slot, first, last)
 
+    def replace(self, slot: int, column: int, block: int) -> None:
+        """Put a block where another one was."""
+        assert column < self._used[slot], "there is no block to replace"
+        self._table[slot, column] = block
+        if self._mirror is not None:
+            self._note(slot, column, column + 1)
+
     def rows(self, slots: Int64s, width: int) -> TableRows:
         """The first ``width`` blocks of each slot."""
         if not self.full_width:

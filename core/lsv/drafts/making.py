@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lsv.config import EngineConfig, Reason
 from lsv.drafts.drafter import Drafter
 from lsv.errors import ConfigError
-from lsv.kv.spec import KVGroup
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
 
@@ -16,17 +14,9 @@ if TYPE_CHECKING:
     from lsv.nn.model import Model
 
 
-def make_drafter(config: EngineConfig, catalog: Catalog, groups: Sequence[KVGroup]) -> Drafter | None:
-    """None where nothing is drafted. Raises ``ConfigError`` where drafts could not be taken back."""
-    if config.drafts is None:
-        return None
-    if any(group.kind == "state" for group in groups):
-        raise ConfigError(
-            "speculative_config: the model has recurrent layers, whose states can't be taken back where a draft is "
-            "wrong: leave it out",
-            param="speculative_config",
-        )
-    return _make(config, catalog)
+def make_drafter(config: EngineConfig, catalog: Catalog) -> Drafter | None:
+    """None where nothing is drafted. Raises ``ConfigError`` for options that the drafter can't follow."""
+    return None if config.drafts is None else _make(config, catalog)
 
 
 def check_taps(model: Model, config: EngineConfig, catalog: Catalog) -> None:

@@ -7,6 +7,7 @@ from itertools import chain
 
 from lsv.kv.blocks import NULL_BLOCK, BlockPool
 from lsv.kv.checkpoints import Branches
+from lsv.kv.draft_states import DraftStates
 from lsv.kv.finder import PrefixFinder
 from lsv.kv.lookup import Match
 from lsv.kv.pending import PendingBlocks
@@ -66,6 +67,8 @@ class KVManager:
         if tiers is not None and self._cohorts and self.prefix_caching:
             widths = (cohort.width for cohort in self._cohorts)
             self.arrivals = Arrivals(self._pool, dict(zip(self._finder.prefixes, widths, strict=True)), tiers)
+        self.draft_states = DraftStates(self._pool, self._cohorts, block_size) if self._state_groups else None
+        """Room for states behind drafts; None where no layer is recurrent."""
 
     @property
     def windowed(self) -> bool:
@@ -251,14 +254,16 @@ class KVManager:
         table.allocated += change
         self._reserved += table.reserved - before
 
-    def grow(self, table: Table, tokens: int) -> bool:
-        """Allocate blocks for ``tokens`` tokens in all; returns False and changes nothing if too few are available."""
+    def grow(self, table: Table, tokens: int, drafts: int = 0) -> bool:
+        """Allocate blocks for ``tokens`` tokens in all, of which the last ones may be drafts; returns False and changes
+        nothing if too few are available.
+        """
         size = self.block_size
         missing = -(-(tokens - table.capacity) // size)
         if missing <= 0 or not table.blocks:
             return True
         first = table.capacity // size
-        states = self._state_columns(table, first, tokens) if self._state_groups else []
+        states = self._state_columns(table, first, tokens, drafts) if self._state_groups else []
         needed = missing * self._token_groups + len(states) * self._state_groups
         if needed > self.unreserved + table.reserved:
             return False
@@ -275,12 +280,15 @@ class KVManager:
         self._count_allocated(table, needed)
         return True
 
-    def _state_columns(self, table: Table, first: int, tokens: int) -> list[int]:
+    def _state_columns(self, table: Table, first: int, tokens: int, drafts: int) -> list[int]:
         """Which blocks from number ``first`` on hold a state, for a chunk that ends at ``tokens``: its end, where the
-        request goes on, and for others its last border and those that were promised.
+        request goes on, and for others its last border and those that were promised. Where its last tokens are drafts
+        it may turn out to end at any of them.
         """
         last, end = tokens // self.block_size - 1, (tokens - 1) // self.block_size
-        kept = {end, last, *table.checkpoints} if self._shares(table) else {end}
+        kept = {*range((tokens - 1 - drafts) // self.block_size, end + 1)}
+        if self._shares(table):
+            kept |= {last, *table.checkpoints}
         return sorted(column for column in kept if first <= column <= end)
 
     def settle(self, table: Table, computed: int) -> int:
@@ -351,6 +359,8 @@ class KVManager:
         listed: list[tuple[int, int]] = []
         for table in tables:
             listed += table.listed()
+            if self.draft_states is not None:
+                self.draft_states.drop(table)
             self._reserved -= table.reserved
             self.pending.settle(table.hashes[table.published : table.pending_until], table.request.id)
             if table.cross_pending is not None:
@@ -380,6 +390,8 @@ class KVManager:
             held = [block for blocks in (*table.blocks, *table.cross) for block in blocks if block != NULL_BLOCK]
             assert sorted(held) == sorted(block for bundle in bundles for block in bundle), "a bundle is torn apart"
         listed = (block for table in tables for _, block in table.listed())
-        self._pool.check(chain(listed, () if self.arrivals is None else self.arrivals.blocks))
+        drafted = 1 if self.draft_states is None else self.draft_states.width
+        lent = (block for table in tables for block in table.draft_states[::drafted])
+        self._pool.check(chain(listed, lent, () if self.arrivals is None else self.arrivals.blocks))
         assert self._reserved == sum(table.reserved for table in tables), "reservations do not add up"
         assert 0 <= self._reserved <= self._pool.available, "more is reserved than is available"

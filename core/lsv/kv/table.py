@@ -17,8 +17,8 @@ class Table:
 
     __slots__ = (
         "allocated", "blocks", "capacity", "checkpoints", "cohorts", "cross", "cross_cohorts", "cross_hashes",
-        "cross_pending", "cross_ready", "dropped", "hashes", "loads", "pending_until", "published", "request",
-        "reservation", "salt", "sent",
+        "cross_pending", "cross_ready", "draft_states", "dropped", "hashes", "kept_state", "loads", "pending_until",
+        "published", "request", "reservation", "salt", "sent",
     )  # fmt: skip
 
     def __init__(self, request: Request, cohorts: Sequence[Cohort], cross: Sequence[Cohort] = ()) -> None:
@@ -44,6 +44,13 @@ class Table:
         """Blocks held in all groups together."""
         self.reservation = 0
         """How many blocks the request can always hold; 0 for no reservation."""
+
+        # States behind drafts, see ``lsv.kv.draft_states``
+
+        self.draft_states: list[int] = []
+        """Blocks in no table that its row in flight leaves states in, laid out as ``blocks``; not ``allocated``."""
+        self.kept_state: tuple[int, tuple[int, ...]] | None = None
+        """The column of the state cohort's table whose blocks the worker does not know yet, and these."""
 
         # The prefix cache
 
@@ -106,6 +113,7 @@ class Table:
             blocks.clear()
         self.dropped = [0] * len(self.blocks)
         self.loads = []
+        self.kept_state = None
         self.cross_ready = False
         self.cross_pending = None
         self.capacity = self.sent = self.allocated = self.reservation = 0

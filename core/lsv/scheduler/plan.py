@@ -89,6 +89,20 @@ class Grown(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many groups there are, one after another."""
 
 
+class KeptState(msgspec.Struct, frozen=True):
+    """In block tables of state groups, blocks take the place of others: of the states that a row with drafts has left,
+    these are the ones that stand.
+    """
+
+    slot: int
+    group: int
+    """The first of the groups."""
+    column: int
+    """Which of the slot's blocks it is in each group."""
+    blocks: tuple[int, ...]
+    """One for each group."""
+
+
 class Encode(msgspec.Struct, frozen=True):
     """Some of the parts into which the encoder's work on a media item is cut.
 
@@ -116,8 +130,8 @@ class Enter(msgspec.Struct, frozen=True):
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step.
 
-    The worker handles ``saves``, ``loads``, ``adapters`` and ``end`` first, then ``begin``, ``blocks``, ``forget`` and
-    ``encode``, and then computes ``rows``.
+    The worker handles ``saves``, ``loads``, ``adapters`` and ``end`` first, then ``begin``, ``blocks``,
+    ``kept_states``, ``forget`` and ``encode``, and then computes ``rows``.
     """
 
     step: int
@@ -131,6 +145,12 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which tokens are computed."""
     blocks: tuple[Grown, ...] = ()
     """Block tables that have grown."""
+    kept_states: tuple[KeptState, ...] = ()
+    """Where the states are that rows with drafts have left."""
+    draft_states: tuple[Grown, ...] = ()
+    """Blocks of state groups for this step alone, in no table: for the states before each draft of a row, as the last
+    draft's goes where that of a row's last token always goes. One at a border goes to the table's block, if there is
+    one."""
     saves: tuple[Save, ...] = ()
     """Contents of the KV cache that are copied behind the device."""
     loads: tuple[Load, ...] = ()

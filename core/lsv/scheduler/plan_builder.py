@@ -11,7 +11,7 @@ from lsv.kv.tiers.records import Load, Save
 from lsv.request.request import Request
 from lsv.scheduler.budget import StepBudget
 from lsv.scheduler.job import Job
-from lsv.scheduler.plan import Begin, Encode, Enter, Grown, Kind, Rows, StepPlan
+from lsv.scheduler.plan import Begin, Encode, Enter, Grown, KeptState, Kind, Rows, StepPlan
 
 
 class GuidedRow(NamedTuple):
@@ -27,8 +27,8 @@ class PlanBuilder:
     """Collects rows by columns. Decoding rows come before prompt rows."""
 
     __slots__ = (
-        "_begin", "_blocks", "_chunks", "_drafts", "_encode", "_forget", "_loads", "_samples", "_slots", "_starts",
-        "budget", "entering", "guided", "held", "jobs", "out_of_blocks", "saves",
+        "_begin", "_blocks", "_chunks", "_draft_states", "_drafts", "_encode", "_forget", "_kept_states", "_loads",
+        "_samples", "_slots", "_starts", "budget", "entering", "guided", "held", "jobs", "out_of_blocks", "saves",
     )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
@@ -51,6 +51,8 @@ class PlanBuilder:
         self._drafts: dict[int, int] = {}  # by slot
         self._begin: list[Begin] = []
         self._blocks: list[Grown] = []
+        self._kept_states: list[KeptState] = []
+        self._draft_states: list[Grown] = []
         self._encode: list[Encode] = []
         self._forget: list[bytes] = []
         self._loads: list[Load] = []
@@ -93,6 +95,17 @@ class PlanBuilder:
             job.waits = True
             self._drafts[job.slot] = count
             self.budget.tokens -= count
+
+    def draft_states(self, job: Job, group: int, blocks: tuple[int, ...], groups: int) -> None:
+        """Where the states before the job's drafts go, in so many groups."""
+        self._draft_states.append(Grown(job.slot, group, blocks, groups))
+
+    def keep_state(self, job: Job, group: int) -> None:
+        """Tell the worker where the state is that the job goes on from, if that is not where it was."""
+        if job.table.kept_state is not None:
+            column, blocks = job.table.kept_state
+            self._kept_states.append(KeptState(job.slot, group, column, blocks))
+            job.table.kept_state = None
 
     def prefill(self, job: Job, count: int) -> None:
         """The next ``count`` of a job's known tokens."""
@@ -147,6 +160,8 @@ class PlanBuilder:
             end=end,
             rows=self._rows(),
             blocks=tuple(self._blocks),
+            kept_states=tuple(self._kept_states),
+            draft_states=tuple(self._draft_states),
             saves=self.saves,
             loads=tuple(self._loads),
             forget=tuple(self._forget),

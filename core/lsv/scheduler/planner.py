@@ -134,13 +134,32 @@ class Planner:
         Nobody is preempted for a draft.
         """
         assert self._speculation is not None
+        states = self._kv.draft_states
+        if states is not None:
+            for job in ready:
+                plan.keep_state(job, states.group)
         if self._speculation.is_crowded(len(self._running) + len(self._waiting)):
             return
-        for job, count in self._speculation.choose(ready, plan.budget.tokens):
-            if self._kv.grow(job.table, job.planned + 1 + count):
+        chosen = self._speculation.choose(ready, plan.budget.tokens)
+        spared = self._spared() if chosen and states is not None else 0
+        for job, count in chosen:
+            if states is not None:
+                count = min(count, (self._kv.unreserved - spared) // states.width)
+            if count <= 0:
+                continue
+            if self._kv.grow(job.table, job.planned + 1 + count, count):
                 job.update_plannable()
                 plan.grow(job)
-            plan.draft(job, min(count, job.plannable - job.planned - 1))
+            count = min(count, job.plannable - job.planned - 1)
+            if count > 0 and (states is None or count * states.width <= self._kv.unreserved):
+                plan.draft(job, count)
+                if states is not None:
+                    plan.draft_states(job, states.group, states.take(job.table, count), states.width)
+
+    def _spared(self) -> int:
+        """Blocks that states of drafts leave to the next steps of the running requests, and to the first that waits."""
+        head = self._waiting.head()
+        return self._running.watermark() + (0 if head is None else self._running.most_blocks(head))
 
     def _prefill(self, plan: PlanBuilder, now: float) -> None:
         """The next chunks of prompts that are partly computed, then new ones.

@@ -73,7 +73,7 @@ class RunningBatch:
         """A job that was waiting gets a slot, and the blocks of its cached prefix."""
         request = job.request
         job.known = len(request)
-        self._kv.allocate(job.table, match, job.known, self._most_blocks(job) if self._is_protected(job) else 0)
+        self._kv.allocate(job.table, match, job.known, self.most_blocks(job) if self._is_protected(job) else 0)
         job.slot = self.slots.take()
         job.planned = match.tokens
         job.next_kv_check = 0
@@ -92,24 +92,24 @@ class RunningBatch:
 
     def fits(self, job: Job, match: Match) -> bool:
         """Whether a waiting job finds its blocks without taking those that the running ones need soon."""
-        needed = self._most_blocks(job) - self._kv.in_use(match)
+        needed = self.most_blocks(job) - self._kv.in_use(match)
         return self.spare >= needed
 
     @property
     def spare(self) -> int:
         """Blocks that the running ones do not need soon."""
-        return self._kv.unreserved - self._watermark()
+        return self._kv.unreserved - self.watermark()
 
     def max_cached(self, job: Job) -> int:
         """How many of the job's tokens may come from the prefix cache."""
         return 0 if self._is_protected(job) and self._kv.windowed else job.max_cached
 
-    def _watermark(self) -> int:
+    def watermark(self) -> int:
         """Blocks to leave for the running jobs: for the rest of their known tokens and one step of each."""
         step = (len(self.prefilling) + len(self.decoding)) * self._kv.growing_groups
-        return step + sum(max(0, self._most_blocks(job) - job.table.allocated) for job in self.prefilling.values())
+        return step + sum(max(0, self.most_blocks(job) - job.table.allocated) for job in self.prefilling.values())
 
-    def _most_blocks(self, job: Job) -> int:
+    def most_blocks(self, job: Job) -> int:
         """Most blocks the job holds for its known tokens, or ever, if it must not be preempted again."""
         length = job.max_length if self._is_protected(job) else len(job.request)
         return self._kv.blocks_for(length, self._limits.tokens_in_flight)

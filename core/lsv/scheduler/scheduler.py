@@ -48,7 +48,7 @@ class Scheduler:
         self._encoder = EncoderCache(limits.encoder_tokens, limits.encoder_parts)
         self._running = RunningBatch(limits, kv, self._encoder, self._waiting, self._totals)
         self._pace = None if limits.max_itl is None else Pace(limits.max_itl)
-        self._speculation = Speculation(limits) if limits.drafts else None
+        self._speculation = Speculation(limits, kv.draft_states) if limits.drafts else None
         self._planner = Planner(
             limits, kv, policy,
             waiting=self._waiting, running=self._running, encoder=self._encoder, tenants=self._tenants, pace=self._pace,

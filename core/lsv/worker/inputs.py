@@ -95,6 +95,7 @@ def build_batch(
         query=count.astype(np.int32),
         context=context.astype(np.int32),
         tables=tuple(table.rows(numbers, width) for table in tables),
+        draft_pages=_draft_pages(plan) if plan.draft_states else {},
     )
     crosses = any(table.full_width for table in tables)
     return Batch(
@@ -108,6 +109,16 @@ def build_batch(
         types=_types(slots, start, count) if pairs else None,
         adapters=_adapters(slots, count) if adapted else None,
     )
+
+
+def _draft_pages(plan: StepPlan) -> dict[int, dict[int, tuple[int, ...]]]:
+    """As ``BatchLayout.draft_pages``."""
+    rows = {slot: row for row, slot in enumerate(plan.rows.slot)}
+    found: dict[int, dict[int, tuple[int, ...]]] = {}
+    for one in plan.draft_states:
+        for place in range(one.groups):
+            found.setdefault(one.group + place, {})[rows[one.slot]] = one.blocks[place :: one.groups]
+    return found
 
 
 def _adapters(slots: Sequence[Slot], count: Int64s) -> Int64s | None:
@@ -201,6 +212,7 @@ def _pad_layout(layout: BatchLayout, more: Int32s, context: Int32s, span: int, b
         tables=tuple(pad_rows(table, len(more)) for table in layout.tables),
         span=span,
         blocks=blocks,
+        draft_pages=layout.draft_pages,
     )
 
 

@@ -327,8 +327,8 @@ class ModelRunner:
         layout, size = batch.layout_of(group), self.policy.limits.block_size
         if group.kind != "state":
             return self.backend.plan(cut_chunks(layout, group, size), group, into)
-        device = self.device.torch_device
-        return plan_states(layout, layout.tables[group.index], size, device, self._states)
+        device, drafts = self.device.torch_device, layout.draft_pages.get(group.index, {})
+        return plan_states(layout, layout.tables[group.index], size, device, self._states, drafts)
 
     def _fill(self, buffers: Buffers, batch: Batch, wanted: Int64s) -> None:
         """Write a batch of the buffers' shape into them, and which tokens are wanted: no more than it has rows."""

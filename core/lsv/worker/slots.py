@@ -201,7 +201,9 @@ class Slots:
         return self._slots
 
     def apply(self, plan: StepPlan, faults: Mapping[int, str] = {}) -> None:
-        """End slots, begin new ones and append blocks, in this order. ``faults`` are those of adapters, by slot."""
+        """End slots, begin new ones, append blocks and replace others, in this order. ``faults`` are those of
+        adapters, by slot.
+        """
         for number in plan.end:
             slot = self._slots.pop(number)
             self.with_media -= bool(slot.begin.media)
@@ -211,6 +213,9 @@ class Slots:
             if begin.adapter is not None and begin.adapter in faults:
                 self._slots[begin.slot].fail(faults[begin.adapter])
         self._extend(plan.blocks)
+        for kept in plan.kept_states:
+            for place, block in enumerate(kept.blocks):
+                self.tables[kept.group + place].replace(kept.slot, kept.column, block)
 
     def _begin(self, entering: Iterable[Begin]) -> None:
         for begin in entering:

@@ -160,7 +160,7 @@ class Worker:
         self._sampling, self._suspects = declared.sampling, name_strangers(loaded.fit.ops, self._catalog)
         self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
         self._adapters = loaded.adapters
-        self._drafter = make_drafter(config, self._catalog, declared.groups) if self._ends else None
+        self._drafter = make_drafter(config, self._catalog) if self._ends else None
         runner = self._runner = ModelRunner(
             declared.model,
             loaded.backend,

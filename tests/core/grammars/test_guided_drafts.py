@@ -23,8 +23,9 @@ from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.grammar import EOS, Counting, CountUp, FakeCompiler
 from lsv.testing.fakes.requests import make_request, make_spec
+from lsv.testing.fakes.slot import FakeSlot
 from lsv.testing.fakes.tokens import VOCABULARY
-from lsv.testing.fakes.worker import Draft, FakeSlot
+from lsv.testing.fakes.worker import Draft
 
 FORMS: dict[str, Counting] = {
     "x": CountUp(90),

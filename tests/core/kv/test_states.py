@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import STATE_WINDOW, Cohort, KVGroup, KVSpec, blocks_for, find_cohorts, group_specs
 from lsv.kv.table import Table
@@ -115,6 +117,65 @@ def test_without_a_prefix_cache_only_the_end_is_kept():
 def test_a_request_holds_few_states_however_long_it_is():
     assert blocks_for(100_000, (STATE,), SIZE, 4096) == blocks_for(1000, (STATE,), SIZE, 4096) < 10
     assert blocks_for(5, (STATE,), SIZE, 4096) == 2
+
+
+def drafts_of(kv: KVManager, table: Table, start: int, drafts: int) -> tuple[int, ...]:
+    """Room for a row of one token and so many drafts."""
+    assert kv.draft_states is not None
+    assert kv.grow(table, start + 1 + drafts, drafts)
+    taken = kv.draft_states.take(table, drafts)
+    kv.check([table])
+    return taken
+
+
+def settle_drafts(kv: KVManager, table: Table, start: int, drafts: int, kept: int) -> None:
+    assert kv.draft_states is not None
+    table.request.output.extend(range(start, start + kept))
+    kv.draft_states.settle(table, start + kept, 1 + drafts - kept)
+    kv.settle(table, start + kept)
+    kv.check([table])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_the_state_behind_the_last_token_that_stands_takes_its_place(kept: int):
+    kv = manager()
+    table = compute(kv, 1, list(range(8)))
+    taken = drafts_of(kv, table, 8, 2)
+    ahead, left = table.blocks[0][2], kv.unreserved
+    settle_drafts(kv, table, 8, 2, kept)
+    standing = (*taken, ahead)[kept - 1]
+    assert table.blocks[0][2] == standing
+    assert table.kept_state == (None if standing == ahead else (2, (standing,)))
+    assert kv.unreserved == left + 3, "two states, and the one before the row"
+
+
+def test_a_state_at_a_border_is_where_checkpoints_are():
+    kv = manager()
+    table = compute(kv, 1, list(range(10)))
+    drafts_of(kv, table, 10, 5)
+    border = table.blocks[0][2]
+    assert all(table.blocks[0][2:4]), "it may turn out to end in any of these blocks"
+    settle_drafts(kv, table, 10, 5, 2)
+    assert table.blocks[0][2] == border
+    assert table.kept_state is None
+    assert hit(kv, list(range(20))) == 12
+
+
+def test_drafts_that_were_wrong_leave_no_checkpoint():
+    kv = manager()
+    table = compute(kv, 1, list(range(10)))
+    drafts_of(kv, table, 10, 5)
+    settle_drafts(kv, table, 10, 5, 1)
+    assert hit(kv, list(range(20))) == 8
+
+
+def test_who_leaves_gives_back_the_states_behind_its_drafts():
+    kv = manager()
+    table = compute(kv, 1, list(range(10)))
+    drafts_of(kv, table, 10, 3)
+    kv.release([table])
+    kv.check([])
+    assert kv.unreserved == kv.num_blocks
 
 
 def test_pages_balance_states_and_tokens():

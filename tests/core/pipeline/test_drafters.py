@@ -9,6 +9,7 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
+from lsv.testing.fakes.drafter import ForcedDrafter
 from lsv.testing.fakes.eagle import write_eagle, write_eagle3
 from lsv.testing.fakes.medusa import write_medusa
 from lsv.testing.tiny import tiny
@@ -47,6 +48,27 @@ def test_states_of_the_last_stage_are_drafted_from(method: str, write: Any, fold
     assert found == expected
     assert staged.drafts > 0
     assert (staged.drafts, staged.accepted) == (alone.drafts, alone.accepted)
+
+
+def test_recurrent_layers_of_every_stage_go_on_behind_what_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of either stage: none but the last knows by itself which drafts were right."""
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    shape = {
+        "layer_types": kinds, "num_hidden_layers": 3, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 16, "head_dim": 16,
+    }  # fmt: skip
+    tiny("qwen3_5_text", tmp_path / "model", **shape)
+    expected, _ = ask(tmp_path)
+    monkeypatch.setattr("lsv_drafters.ngram.NgramDrafter", ForcedDrafter)
+    whole = [(*one["prompt_token_ids"], *answer) for one, answer in zip(PROMPTS, expected, strict=True)]
+    monkeypatch.setattr(ForcedDrafter, "_answers", tuple(map(tuple, whole)))
+    monkeypatch.setattr(ForcedDrafter, "luck", "mixed")
+    drafting = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}
+    found, staged = ask(tmp_path, speculative_config=drafting, pipeline_parallel_size=2)
+    assert found == expected
+    assert 0 < staged.accepted < staged.drafts
 
 
 def test_states_of_other_stages_are_refused_by_name(folder: Path) -> None:

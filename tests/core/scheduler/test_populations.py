@@ -26,7 +26,10 @@ GROUPS = {
     "window": (KVGroup(0, "window", (0,), 1, window=7),),
     "hybrid": (KVGroup(0, "full", (0,), 1), KVGroup(1, "window", (1,), 1, window=5), KVGroup(2, "latent", (2,), 1)),
     "state": (KVGroup(0, "state", (0,), 0, window=2, state_bytes=8),),
-    "states beside tokens": (KVGroup(0, "full", (0,), 1), KVGroup(1, "state", (1,), 0, window=2, state_bytes=8)),
+    "states beside tokens": (
+        KVGroup(0, "full", (0,), 1),
+        *(KVGroup(index, "state", (index,), 0, window=2, state_bytes=8) for index in (1, 2)),
+    ),
     "cross": (KVGroup(0, "full", (0,), 1), *(KVGroup(index, "cross", (index,), 1, cross_len=9) for index in (1, 2))),
     "cross and a window": (KVGroup(0, "window", (0,), 1, window=5), KVGroup(1, "cross", (1,), 1, cross_len=14)),
 }
@@ -151,7 +154,7 @@ def run_population(
         max_itl=max_itl,
         encoder_tokens=20,
         encoder_parts=1 + seed % 3,
-        drafts=0 if any(group.kind == "state" for group in GROUPS[groups]) else drafts,
+        drafts=drafts,
         adaptive_drafts=adaptive,
     )
     rig = Rig(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lsv.capabilities import Padding
+from lsv.kv.spec import STATE_WINDOW, KVGroup
 from lsv.request.params import SamplingParams
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
@@ -16,11 +17,13 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.testing.fakes import drafts as fake_drafts
 from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import Rig
+from lsv.testing.fakes.rig import FULL, Rig
+from lsv.testing.fakes.slot import FakeSlot
 from lsv.testing.fakes.tokens import expected_output
-from lsv.testing.fakes.worker import Draft, FakeSlot
+from lsv.testing.fakes.worker import Draft
 
 LIMITS = Limits(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=800, drafts=4)
+HYBRID = (FULL[0], *(KVGroup(index, "state", (index,), 0, window=STATE_WINDOW, state_bytes=8) for index in (1, 2)))
 
 
 def rig_of(draft: Draft, seconds: Callable[[int], float] | None = None, **changes) -> Rig:
@@ -340,3 +343,34 @@ def test_steps_without_a_time_of_their_own_teach_nothing() -> None:
     for seconds in (0.0, 0.5, 0.5, 0.5):
         times.learn(2, seconds)
     assert times.of(2) == 0.5
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("luck", ["right", "wrong", "mixed"])
+def test_recurrent_states_go_on_behind_the_last_token_that_stands(depth: int, count: int, luck: str):
+    """The worker looks at every state that a row goes on from, and at those that others find."""
+    limits = msgspec.structs.replace(LIMITS, depth=depth, drafts=count, adaptive_drafts=False)
+    draft = {"right": fake_drafts.right, "wrong": fake_drafts.wrong, "mixed": fake_drafts.mixed(3)}[luck]
+    rig = Rig(limits=limits, groups=HYBRID, num_blocks=800, draft=draft)
+    for number in range(3):
+        rig.ask(number, range(5 + number), max_tokens=60)
+    rig.run()
+    for number in range(3):
+        assert rig.tokens(number) == expected_output(rig.news[number][0].request, 800)
+    assert sum(drafts_of(rig)) > 0
+    assert rig.kv.usage == 0
+
+
+def test_nobody_waits_for_room_that_states_of_drafts_take():
+    """Without drafts three requests run side by side; with them, too, and what is left is drafted with."""
+    most = {}
+    for count in (0, 4):
+        limits = msgspec.structs.replace(LIMITS, drafts=count, adaptive_drafts=False, max_preemptions=9)
+        rig = Rig(limits=limits, groups=HYBRID, num_blocks=48, draft=fake_drafts.wrong, prefix_caching=False)
+        for number in range(4):
+            rig.ask(number, range(20), max_tokens=8)
+        rig.run()
+        most[count] = max(len(plan.rows) for plan in rig.plans)
+        assert rig.scheduler.preemptions == 0
+    assert most[0] == most[4]

@@ -76,3 +76,14 @@ def test_sequences_of_a_prompt_go_on_from_its_checkpoint(family):
     assert answers == plain
     assert len(set(plain)) > len(prompts()), "the sequences of a prompt are alike"
     assert stats.prefix_hits_total > 0
+
+
+def test_drafts_change_no_token_where_requests_are_preempted(family):
+    path, plain = family
+    drafting = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "adaptive": False}
+    blocks = FEW_BLOCKS[path.name]
+    answers, stats = run(path, **ENGINES["preempted"], num_gpu_blocks_override=blocks, speculative_config=drafting)
+    assert answers == plain
+    if path.name != "mamba2":
+        assert stats.preemptions_total > 0, "the pool was not small enough to preempt anybody"
+        assert 0 < stats.speculation.accepted < stats.speculation.drafts

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lsv.capabilities import Padding
+from lsv.kv.draft_states import DraftStates
 from lsv.request.request import Request
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
@@ -39,8 +40,9 @@ that can't be known."""
 class Speculation:
     """What the scheduler knows of drafts; see ``Drafting`` for what it knows of each sequence."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._most, self._limits = limits.drafts, limits
+    def __init__(self, limits: Limits, states: DraftStates | None = None) -> None:
+        """``states`` is where recurrent layers leave theirs; None where no layer is recurrent."""
+        self._most, self._limits, self._states = limits.drafts, limits, states
         self._most_rows = _most_rows(limits)
         self._times = StepTimes()
         """Of all steps without prompts."""
@@ -203,7 +205,10 @@ class Speculation:
             self._learn(plan, result)
         for row, (job, drafts, tokens) in enumerate(zip(jobs, rows.drafts, result.tokens, strict=True)):
             if drafts:
-                job.planned -= rows.count[row] - result.kept[row]
+                rejected = rows.count[row] - result.kept[row]
+                job.planned -= rejected
+                if self._states is not None:
+                    self._states.settle(job.table, rows.start[row] + result.kept[row], rejected)
             if tokens and job.drafting is not None:
                 self._settle_row(job, job.drafting, drafts, tokens)
                 self._take_proposed(job, job.drafting, result.drafts[row] if result.drafts else ())

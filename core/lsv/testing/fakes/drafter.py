@@ -30,4 +30,4 @@ class ForcedDrafter(Drafter):
         right = known[len(ids) : len(ids) + most]
         rng = random.Random(len(ids))
         good = {"right": most, "wrong": 0, "mixed": rng.randint(0, most)}[self.luck]
-        return tuple(token if place < good else token - 1 or token + 1 for place, token in enumerate(right))
+        return tuple(token if place < good else max(token - 1, 1 - token) for place, token in enumerate(right))

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 
 from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.worker import Draft, FakeSlot
+from lsv.testing.fakes.slot import FakeSlot
+from lsv.testing.fakes.worker import Draft
 
 
 def right(slot: FakeSlot, most: int) -> Sequence[int]:

@@ -8,7 +8,7 @@ from typing import cast
 from lsv.errors import LsvError
 from lsv.request.structured import StructuredOutputsParams
 from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.worker import FakeSlot
+from lsv.testing.fakes.slot import FakeSlot
 
 EOS = 96
 

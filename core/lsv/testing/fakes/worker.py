@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -12,71 +12,21 @@ from lsv.config import EngineConfig, Fit, OptionValue
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
-from lsv.request.media import Media, cross_item
+from lsv.request.media import Media
 from lsv.scheduler.limits import Limits
-from lsv.scheduler.plan import AwaitMasks, Begin, Kind, Logprobs, Masks, StepPlan, StepResult
+from lsv.scheduler.plan import AwaitMasks, Kind, Logprobs, Masks, StepPlan, StepResult
 from lsv.testing.fakes import tokens as fake_tokens
+from lsv.testing.fakes.slot import FakeSlot
 from lsv.testing.fakes.tiers import FakeCopies, FakeKeeper
 
 BROKEN = "the picture could not be encoded"
 """Why the rows of a request fail whose media did."""
 
-Row = tuple["FakeSlot", int, int, bool]
+Row = tuple[FakeSlot, int, int, bool]
 """Slot, start, count, wants_logits. The slot knows how many of its tokens are drafts."""
 
-Draft = Callable[["FakeSlot", int], Sequence[int]]
+Draft = Callable[[FakeSlot, int], Sequence[int]]
 """What is drafted behind a slot's tokens, at most so many: the scheduler must cope with anything."""
-
-
-class FakeSlot:
-    """A request in a slot: its tokens, the state after each of them, its block tables."""
-
-    def __init__(self, begin: Begin, stay: int, groups: int) -> None:
-        self.begin = begin
-        self.stay = stay
-        self.states = fake_tokens.states(fake_tokens.seen(begin.ids, begin.media))
-        self.ids = list(begin.ids)
-        self.tables: list[list[int]] = [[] for _ in range(groups)]
-        self.fault: str | None = None
-        self.cross_item = cross_item(begin.media)
-        self.computed: int | None = None
-        self.proposed: tuple[int, ...] = ()
-        self.drafts: tuple[int, ...] = ()
-        """What is verified in this step."""
-
-    @property
-    def expected(self) -> list[int]:
-        """The state after each token, drafts among them."""
-        states = list(self.states)
-        for token in self.drafts:
-            states.append(fake_tokens.fold(states[-1], token))
-        return states
-
-    def verify(self, allowed: Sequence[Container[int]] = ()) -> tuple[int, ...]:
-        """The next tokens: one for each draft that is the one before, and one more. Where a grammar says what is
-        ``allowed``, it says so for each of these places.
-        """
-        assert len(allowed) in (0, 1 + len(self.drafts)), "the masks are not those of the row's places"
-        found = [self.sample(allowed[0] if allowed else None)]
-        for place, draft in enumerate(self.drafts, start=1):
-            if draft != found[-1]:
-                break
-            found.append(self.sample(allowed[place] if allowed else None))
-        return tuple(found)
-
-    def sample(self, allowed: Container[int] | None = None) -> int:
-        """The next token; one that is ``allowed``, where a grammar says so."""
-        params, begin = self.begin.params, self.begin
-        assert params is not None, "a pooling request does not sample"
-        early = len(self.ids) - begin.prompt < params.min_tokens
-        withheld = {*begin.stop_ids} if early else set()
-        assert allowed is not None or params.structured_outputs is None, "a row with a grammar has no mask"
-        if allowed is not None:
-            withheld = {token for token in range(fake_tokens.VOCABULARY) if token not in allowed}
-        token = fake_tokens.next_token(self.states[-1], withheld)
-        self.ids.append(token)
-        self.states.append(fake_tokens.fold(self.states[-1], token))
-        return token
 
 
 class FakeWorker:
@@ -180,6 +130,14 @@ class FakeWorker:
                 assert 0 <= block <= self._num_blocks, f"block {block} does not exist"
             for place in range(grown.groups):
                 self.slots[grown.slot].tables[grown.group + place] += grown.blocks[place :: grown.groups]
+        for kept in plan.kept_states:
+            for place, block in enumerate(kept.blocks):
+                self.slots[kept.slot].tables[kept.group + place][kept.column] = block
+        for slot in self.slots.values():
+            slot.draft_states = [()] * len(self._content)
+        for room in plan.draft_states:
+            for place in range(room.groups):
+                self.slots[room.slot].draft_states[room.group + place] = room.blocks[place :: room.groups]
 
     def _encode(self, plan: StepPlan) -> dict[bytes, str]:
         for hash in plan.forget:
@@ -315,17 +273,21 @@ class FakeWorker:
         slot.computed = start + count
 
     def _write_states(self, row: Row, group: KVGroup, named: dict[int, set[int]]) -> None:
-        """A block holds one state, so nothing but its last token's; only some have a block, the last always."""
+        """A block holds one state, so nothing but its last token's; only some have a block, the last always. Every
+        state that the row may have to go on from has one.
+        """
         slot, start, count, _ = row
         table, size, end = slot.tables[group.index], self._block_size, start + count
-        for column in range(start // size, -(-end // size)):
-            position = min((column + 1) * size, end) - 1
-            if table[column] == NULL_BLOCK and position < end - 1:
-                continue
-            content = self._own(group.index, table[column], slot.stay, named)
+        drafted = slot.draft_states[group.index]
+        assert len(drafted) == len(slot.drafts), "a state before a draft has no block"
+        targets = dict(enumerate(drafted, end - 1 - len(drafted)))
+        borders = [min((column + 1) * size, end) - 1 for column in range(start // size, -(-end // size))]
+        targets |= {at: table[at // size] for at in borders if at == end - 1 or table[at // size] != NULL_BLOCK}
+        for position, block in targets.items():
+            content = self._own(group.index, block, slot.stay, named)
             content[:] = [None] * size
-            content[position % size] = None if slot.fault is not None else slot.states[position]
-        for block in table[max(0, start - 1) // size : -(-end // size)]:
+            content[position % size] = None if slot.fault is not None else slot.expected[position]
+        for block in (*table[max(0, start - 1) // size : -(-end // size)], *drafted):
             if block != NULL_BLOCK:
                 named.setdefault(block, set()).add(slot.stay)
 
