@@ -6,10 +6,12 @@ from lsv.offers import ModelOffer
 
 _BLOCK = 256
 """A state of these is as large as the K and V of hundreds of tokens."""
+_FURTHER = {"qwen3_next": "Qwen3NextFurther", "qwen3_5": "Qwen35Further", "qwen3_5_moe": "Qwen35MoeFurther"}
 
 
 def _offer(name: str, architecture: str, load: str, block_size: int | None = None) -> ModelOffer:
-    return ModelOffer(name, (architecture,), f"lsv_models.recurrent.{load}", block_size=block_size)
+    further = f"lsv_models.recurrent.delta.further:{_FURTHER[name]}" if name in _FURTHER else None
+    return ModelOffer(name, (architecture,), f"lsv_models.recurrent.{load}", block_size=block_size, further=further)
 
 
 OFFERS = (

@@ -31,10 +31,33 @@ from lsv_models.sparse.experts import make_mlp
 from lsv_models.sparse.glm4_moe import Glm4Moe, Glm4MoeLayer, Glm4MoeNormedLayer, read_experts
 
 
-class FurtherLayer(StateReader):
+class JoiningReader(StateReader):
+    """One whose first layer is given embeddings and states, normed and joined by a matrix."""
+
+    embed_tokens: Embed
+    before_tokens: RMSNorm
+    before_states: RMSNorm
+    join: nn.Parameter
+    """[hidden, 2 * hidden]: features of embeddings come first."""
+    skips_first = False
+    """Whether the embedding at the first place is taken for zero."""
+
+    def merge(self, states: Tensor) -> Tensor:
+        return states.to(self.dtype)
+
+    def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
+        tokens = functional.embedding(ids, self.embed_tokens.weight)
+        if self.skips_first:
+            tokens = tokens.masked_fill((positions == 0)[:, None], 0.0)
+        both = torch.cat((self.before_tokens(tokens), self.before_states(states)), dim=-1)
+        return functional.linear(both, self.join)
+
+
+class FurtherLayer(JoiningReader):
     """``config`` is that of the model, whose layers it follows in the same checkpoint."""
 
     stacks = STACKED
+    skips_first = True  # that place is never trained
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__()
@@ -64,15 +87,6 @@ class FurtherLayer(StateReader):
     def make_layer(self, w: Weights, config: Mapping[str, Any], max_len: int) -> tuple[DecoderLayer, DecoderConfig]:
         """The last layer of a model with ``config``, at ``w``, and the model's numbers."""
         raise NotImplementedError
-
-    def merge(self, states: Tensor) -> Tensor:
-        return states.to(self.dtype)
-
-    def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
-        tokens = functional.embedding(ids, self.embed_tokens.weight)
-        tokens = tokens.masked_fill((positions == 0)[:, None], 0.0)  # the first place is never trained
-        both = torch.cat((self.before_tokens(tokens), self.before_states(states)), dim=-1)
-        return functional.linear(both, self.join)
 
     def head(self, states: Tensor, step: Step) -> Tensor:  # type: ignore[override]
         return self.matrix(self.last_norm(states), step)  # type: ignore[no-any-return]

@@ -69,12 +69,11 @@ class Qwen3Next(Stack):
     """The experts that a config.json need not mention; without these there are none."""
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        given = {"partial_rotary_factor": 0.25, "head_dim": 256, **self.defaults}
-        keys = Keys(with_defaults(_with_experts(config), **given))
+        keys = self.read_keys(config)
         every = keys.count("full_attention_interval", 4)
-        ignore(keys, "layer_types")
+        ignore(keys, "layer_types", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
         c, sizes = DecoderConfig.read(keys), DeltaSizes.read(keys)
-        experts = _read_experts(keys, c.layers) if self.defaults else None
+        experts = read_experts(keys, c.layers) if self.defaults else None
         keys.finish(type(self).__name__)
         kinds = read_kinds(config, ("layer_types",), c.layers, KINDS) or [
             "recurrent" if (layer + 1) % every else "attention" for layer in range(c.layers)
@@ -83,20 +82,18 @@ class Qwen3Next(Stack):
 
         def layer(i: int) -> HybridLayer:
             place = w / "model" / "layers" / i
-            mixer = (
-                GatedAttention(place / "self_attn", c, i, rope)
-                if kinds[i] == "attention"
-                else self.mixer(place.replicated() / "linear_attn", sizes, c, i)
-            )
-            mlp = (
-                make_mlp(place / "mlp", c, i, experts)
-                if experts
-                else GatedMLP(place / "mlp", c.hidden_size, c.intermediate_size, c.activation)
-            )
-            return HybridLayer(place, c, mixer, mlp, norm=OffsetRMSNorm)
+            if kinds[i] == "attention":
+                return attention_layer(place, c, i, rope, experts)
+            return _layer(place, c, self.mixer(place.replicated() / "linear_attn", sizes, c, i), i, experts)
 
         layers = map(layer, range(c.layers))
         super().__init__(w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied)
+
+    @classmethod
+    def read_keys(cls, config: Mapping[str, Any]) -> Keys:
+        """Those of config.json, with the family's values for what it leaves out."""
+        given = {"partial_rotary_factor": 0.25, "head_dim": 256, **cls.defaults}
+        return Keys(with_defaults(_with_experts(config), **given))
 
 
 class Qwen35(Qwen3Next):
@@ -113,12 +110,28 @@ class Qwen35Moe(Qwen3Next):
     defaults = {**Qwen3Next.defaults, "num_experts": 256, "num_experts_per_tok": 8, "intermediate_size": 512}
 
 
+def attention_layer(w: Weights, c: DecoderConfig, layer: int, rope: Rope, experts: Experts | None) -> HybridLayer:
+    """One of gated attention, and of experts if there are any; ``layer`` is its number in the model."""
+    return _layer(w, c, GatedAttention(w / "self_attn", c, layer, rope), layer, experts)
+
+
+def _layer(w: Weights, c: DecoderConfig, mixer: nn.Module, layer: int, experts: Experts | None) -> HybridLayer:
+    place = w / "mlp"
+    mlp = (
+        make_mlp(place, c, layer, experts)
+        if experts
+        else GatedMLP(place, c.hidden_size, c.intermediate_size, c.activation)
+    )
+    return HybridLayer(w, c, mixer, mlp, norm=OffsetRMSNorm)
+
+
 def _with_experts(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """config.json with the number of experts under the name that older files have for it."""
     return {"num_experts": config["num_local_experts"], **config} if config.get("num_local_experts") else config
 
 
-def _read_experts(keys: Keys, layers: int) -> Experts:
+def read_experts(keys: Keys, layers: int) -> Experts:
+    """The experts of a model with so many layers."""
     ignore(keys, "num_local_experts")
     shared = keys.count("shared_expert_intermediate_size")
     experts = Experts.read_qwen(keys, layers)
