@@ -11,6 +11,7 @@ import msgspec
 from lsv.capabilities import Layout, Padding
 from lsv.ranks.topology import ExpertOptions as ExpertOptions
 from lsv.ranks.topology import Nodes as Nodes
+from lsv.ranks.topology import ReplicaNodes as ReplicaNodes
 from lsv.ranks.topology import Topology as Topology
 from lsv.request.encoded import EncodedText
 from lsv.request.pooling import Pooler
@@ -254,6 +255,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where whole experts are; None where they are cut, or where nothing was said: evenly, and there to stay."""
     nodes: Nodes | None = None
     """None where all ranks are on this machine, or where an executor finds machines itself."""
+    replica_nodes: ReplicaNodes | None = None
+    """None where all replicas are on this machine."""
     plugins: tuple[str, ...] = ()
     """The plugins to load, by name."""
     options: Mapping[str, OptionValue] = {}
@@ -278,9 +281,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         numbers = range(self.topology.data)
         return tuple(msgspec.structs.replace(self, topology=self.topology.of_replica(number)) for number in numbers)
 
+    def local_replicas(self) -> tuple[EngineConfig, ...]:
+        """Those of them that run on this machine."""
+        return tuple(one for one in self.replicas() if one.topology.is_local)
+
     def fingerprint(self) -> str:
         """Sixteen hex digits that name this configuration; reasons do not count, and all replicas have the same."""
-        plain = msgspec.structs.replace(self, reasons=(), topology=self.topology.of_replica(0))
+        plain = msgspec.structs.replace(self, reasons=(), topology=self.topology.anywhere, replica_nodes=None)
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 

@@ -88,7 +88,7 @@ class LLM(PoolingMethods, ControlMethods):
 
         # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
-        if config.topology.data > 1:
+        if config.topology.data > 1 or config.replica_nodes is not None:
             raise ConfigError(
                 "data_parallel_size: LLM runs one engine, in this process; AsyncLLMEngine and lsv serve run replicas",
                 param="data_parallel_size",

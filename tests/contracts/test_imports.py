@@ -86,8 +86,8 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
             assert wrong == []
 
 
-LIGHT = ("request", "kv", "scheduler", "engine", "cli", "llm", "media", "processes", "text", "resolve", "plugins",
-         "settings", "offers", "errors", "config", "capabilities", "platform", "__init__", "version",
+LIGHT = ("request", "kv", "scheduler", "engine", "cli", "llm", "media", "processes", "ranks", "text", "resolve",
+         "plugins", "settings", "offers", "errors", "config", "capabilities", "platform", "__init__", "version",
          "hooks")  # fmt: skip
 
 

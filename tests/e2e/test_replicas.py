@@ -14,6 +14,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from lsv.processes.ports import free_port
+
 from .conftest import EMULATED
 
 pytestmark = pytest.mark.two_ranks
@@ -104,3 +106,33 @@ def test_several_api_processes_share_them(own_server):
     until(lambda: sum(metric(server, "generation_tokens_total").values()) == 640)
     assert min(metric(server, "generation_tokens_total").values()) >= 160, "both have answered"
     assert server.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.row("F-569")
+def test_a_machine_that_is_lost_costs_its_requests_alone_and_is_taken_back(own_server):
+    where = "127.0.0.2"
+    shared = (
+        "-dp", "2", "--data-parallel-size-local", "1", "--data-parallel-address", where, "--data-parallel-rpc-port",
+        str(free_port(where)), "--cluster-key", "a secret of two machines",
+    )  # fmt: skip
+    theirs = (*shared, "--headless", "--data-parallel-start-rank", "1")
+    server, other = own_server(*shared), own_server(*theirs)
+    server.wait_until_ready()
+    client = open_client(server)
+    assert [ask(client, 4) for _ in range(4)] == ["whole"] * 4
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(ask, client, 1200) for _ in range(6)]
+        until(lambda: metric(server, "num_requests_running") == {"0": 3.0, "1": 3.0})
+        other.stop(signal.SIGKILL)
+        until(lambda: states(server) == ["ready", "loading"])
+        assert "the node at 127.0.0.1 with replica 1 is lost" in server.get("/ready")[1].decode()
+        assert [ask(client, 4) for _ in range(2)] == ["whole"] * 2
+        assert Counter(one.result() for one in asked) == {"whole": 3, "engine_died": 3}
+    other = own_server(*theirs)
+    until(lambda: states(server) == ["ready", "ready"])
+    before = metric(server, "generation_tokens_total")
+    assert [ask(client, 4) for _ in range(4)] == ["whole"] * 4
+    assert all(now > before[engine] for engine, now in metric(server, "generation_tokens_total").items())
+    assert server.stop() == 0
+    assert other.process.wait(30) == 0

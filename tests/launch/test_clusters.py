@@ -19,6 +19,7 @@ from .conftest import Start
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SLURM, SWARM = DEPLOY / "slurm" / "lsv.sbatch", DEPLOY / "swarm" / "node.sh"
 CLUSTER, RUN = DEPLOY / "ray" / "cluster.sh", DEPLOY / "docker" / "run.sh"
+REPLICAS = DEPLOY / "slurm" / "replicas.sbatch"
 RECORD = '#!/bin/sh\n(basename "$0"; for word in "$@"; do printf "%s\\n" "$word"; done; echo .) >> "$RECORD"\n'
 
 
@@ -127,7 +128,7 @@ JOB = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[7-8]", "SLURM_GPUS_O
 
 @pytest.fixture
 def job(commands: Commands, tmp_path: Path) -> Callable[..., list[list[str]]]:
-    """What the script of SLURM runs on the nodes, containers included, one node after the other."""
+    """What a script of SLURM runs on the nodes, containers included, one node after the other."""
     commands.add("scontrol", "#!/bin/sh\nprintf 'n7\\nn8\\n'\n")
     commands.add("srun", '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n'
                  'for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do\n'
@@ -147,8 +148,8 @@ esac
 """,
     )
 
-    def run(*words: object, **variables: str) -> list[list[str]]:
-        return commands.run(["bash", SLURM, *words], **{**JOB, **variables})
+    def run(*words: object, script: Path = SLURM, **variables: str) -> list[list[str]]:
+        return commands.run(["bash", script, *words], **{**JOB, **variables})
 
     return run
 
@@ -267,6 +268,20 @@ def test_what_is_no_way_to_start_is_refused(script: tuple[object, ...], said: st
     assert said in done.stderr
 
 
+@pytest.mark.row("F-569", "F-571", "F-599")
+def test_the_job_of_slurm_with_replicas_starts(start: Start, job: Job) -> None:
+    cards = {"SLURM_GPUS_ON_NODE": "8", "TP": "4"}
+    server, other = job("org/x", "--max-model-len", "4096", script=REPLICAS, **cards)
+    key = {"LSV_CLUSTER_KEY": "a secret of two machines"}
+    first, second = (start(line(each[2:], key), platform="cuda").config for each in (server, other))
+    assert (first.topology.tensor, first.topology.data, first.topology.local) == (4, 4, (0, 2))
+    assert second.topology.local == (2, 2)
+    assert (first.replica_nodes.headless, second.replica_nodes.headless) == (False, True)
+    assert (first.replica_nodes.address, first.max_model_len) == ("n7", 4096)
+    whole = job("org/x", script=REPLICAS, **{**cards, "TP": "8"})
+    assert start(line(whole[0][2:], key), platform="cuda").config.topology.data == 2, "2 x 8 cards by TP 8"
+
+
 @pytest.mark.row("F-923", "F-585", "F-588", "F-589")
 @pytest.mark.usefixtures("ray")
 def test_the_containers_of_swarm_start(start: Start, commands: Commands) -> None:
@@ -293,7 +308,7 @@ def test_a_role_that_is_none_is_refused() -> None:
     assert "head or worker, not haed" in done.stderr
 
 
-@pytest.mark.parametrize("script", [SLURM, SWARM, CLUSTER, RUN], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [SLURM, REPLICAS, SWARM, CLUSTER, RUN], ids=lambda path: path.name)
 def test_scripts_are_sound(script: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
 from lsv.engine.client import Service
 from lsv.engine.connect import EngineClient, open_client
+from lsv.engine.replicas.nodes.member import serve_replicas
+from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
@@ -39,8 +42,13 @@ def run(arguments: list[str], context: CommandContext) -> int:
     if config.nodes is not None and config.nodes.number > 0:
         from lsv.worker.nodes.member import serve_node
 
-        restarts = RestartPolicy(_restart_limit(config, settings), settings["restart_window"])
-        serve_node(config, context.plugins.catalog, restarts.delay)
+        serve_node(config, context.plugins.catalog, _restarts(config, settings)().delay)
+        return 0
+    if config.replica_nodes is not None and config.replica_nodes.headless:
+        serve_replicas(
+            config, log_level=settings["log_level"].upper(), restarts=_restarts(config, settings),
+            drain=settings["drain_timeout"],
+        )  # fmt: skip
         return 0
     frontends = choose_frontends(settings, context.plugins)
     heap.share_arenas()
@@ -65,21 +73,23 @@ async def _serve(
     config: EngineConfig, frontends: Sequence[FrontendOffer], settings: Settings, plugins: Plugins
 ) -> None:
     """Run until a frontend ends; raises what the engine's start or the frontend failed with."""
-    restarts = partial(RestartPolicy, _restart_limit(config, settings), settings["restart_window"])
-    supervisors = Supervisors(config, log_level=settings["log_level"].upper(), restarts=restarts)
+    log_level, restarts = settings["log_level"].upper(), _restarts(config, settings)
+    supervisors = Supervisors(config.replicas(), log_level=log_level, restarts=restarts)
     supervisors.start()  # before all that this process has to load: the engine needs longer
+    others = nullcontext() if config.replica_nodes is None else Reception(config, supervisors.stand_ins)
     try:
-        serves = not all(_runs_elsewhere(offer, settings) for offer in frontends)
-        client = open_client(config, supervisors.addresses, settings, plugins, serves=serves)
-        await client.start()
-        if client.media is not None:
-            client.media.warm()
-        service = Service(dict.fromkeys(config.served_names, client))
-        running = [_run_frontend(offer, service, settings, plugins) for offer in frontends]
-        if not settings["disable_log_stats"]:
-            running += _log_all_stats(client)
-        _renew_when_told(client, supervisors, settings)
-        await _run(running, client)
+        async with others:
+            serves = not all(_runs_elsewhere(offer, settings) for offer in frontends)
+            client = open_client(config, supervisors.addresses, settings, plugins, serves=serves)
+            await client.start()
+            if client.media is not None:
+                client.media.warm()
+            service = Service(dict.fromkeys(config.served_names, client))
+            running = [_run_frontend(offer, service, settings, plugins) for offer in frontends]
+            if not settings["disable_log_stats"]:
+                running += _log_all_stats(client)
+            _renew_when_told(client, supervisors, settings)
+            await _run(running, client)
     finally:
         await asyncio.to_thread(supervisors.stop)
 
@@ -91,6 +101,11 @@ def _renew_when_told(client: EngineClient, supervisors: Supervisors, settings: S
     else:
         renew = partial(log.warning, "the engine is not replaced: there is no other replica to answer meanwhile")
     asyncio.get_running_loop().add_signal_handler(RENEW, renew)
+
+
+def _restarts(config: EngineConfig, settings: Settings) -> Callable[[], RestartPolicy]:
+    """What makes the policy of each engine."""
+    return partial(RestartPolicy, _restart_limit(config, settings), settings["restart_window"])
 
 
 def _restart_limit(config: EngineConfig, settings: Settings) -> int:

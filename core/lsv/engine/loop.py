@@ -320,6 +320,7 @@ class EngineLoop:
         self._selector.unregister(connection)
         connection.close()
         log.debug("connection %d ended: %s", number, lost)
+        self._orders.leave(number)
         if self._fit is not None and self._engine.failure is None:
             self._engine.abort_all(number)
             self._stats_changed = True

@@ -19,7 +19,7 @@ _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm
 def set_up_logging(config: EngineConfig, level: str) -> None:
     """For everything lsv and its plugins say; see ``lsv.processes.logs``. Replicas are told apart by their numbers."""
     topology = config.topology
-    name = f"engine-{topology.replica}" if topology.data > 1 else "engine"
+    name = f"engine-{topology.number}" if topology.data > 1 or topology.base else "engine"
     logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level)
 
 

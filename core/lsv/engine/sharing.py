@@ -18,12 +18,13 @@ LEAST = 1 << 16
 
 
 @asynccontextmanager
-async def shared_media(submit: Submit) -> AsyncIterator[Submit]:
-    """The message to send: its media lie in shared memory until the block ends, if they are long.
+async def shared_media(submit: Submit, *, near: bool = True) -> AsyncIterator[Submit]:
+    """The message to send: its media lie in shared memory until the block ends, if they are long and the engine is
+    ``near``, on this machine.
 
     Copying them there keeps neither the event loop nor the engine waiting; the worker that encodes them reads them.
     """
-    if not SUPPORTED or sum(array.size for array in _arrays(submit.spec.prompts)) < LEAST:
+    if not SUPPORTED or not near or sum(array.size for array in _arrays(submit.spec.prompts)) < LEAST:
         yield submit
         return
     with SharedMemory("lsv-media") as memory:

@@ -142,7 +142,7 @@ class SocketClient(OrderingClient):
         stream = self._open(request, time.monotonic())
         inbox, over = Inbox(), True
         try:
-            async with shared_media(stream.submit) as submit:
+            async with shared_media(stream.submit, near=self.config.topology.is_local) as submit:
                 self._submit(submit, inbox)
                 while not stream.finished:
                     updates, now = await inbox.take(), time.monotonic()
@@ -307,7 +307,7 @@ class SocketClient(OrderingClient):
     async def _mourn(self, run: int, lost: LsvError) -> None:
         """The connection is lost: fail what is open with the reason, which the supervisor may know better."""
         ends = time.monotonic() + _EXPLAIN_SECONDS
-        while (engine := supervision.read(self.address)) == supervision.Supervision("running", run):
+        while (engine := supervision.read(self.address)).state == "running" and engine.run == run:
             if time.monotonic() > ends:
                 break
             await asyncio.sleep(_POLL)

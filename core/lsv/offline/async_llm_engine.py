@@ -13,7 +13,7 @@ from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_lo
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
 from lsv.engine.replicas.supervisors import Supervisors
-from lsv.errors import BadRequest, EngineDied, LsvError
+from lsv.errors import BadRequest, ConfigError, EngineDied, LsvError
 from lsv.llm import read_arguments
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
@@ -47,7 +47,12 @@ class AsyncLLMEngine:
     def __init__(self, settings: Settings, loaded: Plugins) -> None:
         """Raises ``ConfigError`` and ``CheckpointError`` for what can be told before the model is loaded."""
         self.config: EngineConfig = resolve(settings, loaded)
-        self._supervisors = Supervisors(self.config, log_level=settings["log_level"].upper())
+        if self.config.replica_nodes is not None:
+            raise ConfigError(
+                "data_parallel_size_local: replicas on several machines are for lsv serve; here all are on this one",
+                param="data_parallel_size_local",
+            )
+        self._supervisors = Supervisors(self.config.replicas(), log_level=settings["log_level"].upper())
         self._supervisors.start()
         self._client = open_client(self.config, self._supervisors.addresses, settings, loaded, serves=False)
         media = MediaOptions.from_settings(settings)

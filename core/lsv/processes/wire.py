@@ -48,9 +48,10 @@ def encode_frame(message: object) -> bytearray:
 
 
 class FrameReader(Generic[Message]):
-    """Assembles messages of one type (a union of tagged records) from bytes as they arrive."""
+    """Assembles messages of one type (a union of tagged records) from bytes as they arrive, each of ``longest``."""
 
-    def __init__(self, kind: object) -> None:
+    def __init__(self, kind: object, longest: int = LONGEST) -> None:
+        self._longest = longest
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
@@ -65,8 +66,8 @@ class FrameReader(Generic[Message]):
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > LONGEST:
-                raise ValueError(f"a frame of {length} bytes is over the limit of {LONGEST}")
+            if length > self._longest:
+                raise ValueError(f"a frame of {length} bytes is over the limit of {self._longest}")
             body = start + _LENGTH.size
             if len(self._buffer) < body + length:
                 break

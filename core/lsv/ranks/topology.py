@@ -13,9 +13,13 @@ class Topology(msgspec.Struct, frozen=True):
     pipeline: int = 1
     """Stages that the layers are spread over, each of so many ranks."""
     data: int = 1
-    """Copies of the model that share the requests, each an engine of its own on other devices of this machine."""
+    """Copies of the model that share the requests of a server, each an engine of its own on other devices."""
     replica: int = 0
     """Which of these copies an engine runs."""
+    local: tuple[int, int] | None = None
+    """The first of these copies that is on this machine, and how many are; None is all of them."""
+    base: int = 0
+    """How many copies are before these, on servers that something else spreads requests over."""
     expert: int = 1
     """Ranks that the experts of a layer are spread over: those of a stage, or 1 where each expert is cut."""
     layers: tuple[int, ...] = ()
@@ -32,14 +36,35 @@ class Topology(msgspec.Struct, frozen=True):
         return self.ranks - self.tensor
 
     @property
+    def here(self) -> range:
+        """The copies on this machine, which share it."""
+        first, count = self.local or (0, self.data)
+        return range(first, first + count)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this copy is on this machine."""
+        return self.local is None or self.replica in self.here
+
+    @property
     def devices(self) -> int:
-        """Ranks of all copies, which share the machine."""
-        return self.data * self.ranks
+        """Ranks of the copies on this machine."""
+        return len(self.here) * self.ranks
 
     @property
     def first_device(self) -> int:
         """That of this copy's first rank among these."""
-        return self.replica * self.ranks
+        return (self.replica - self.here.start) * self.ranks
+
+    @property
+    def number(self) -> int:
+        """This copy's among those of all servers."""
+        return self.base + self.replica
+
+    @property
+    def anywhere(self) -> Topology:
+        """What is the same for all copies, on every machine."""
+        return msgspec.structs.replace(self, replica=0, local=None, base=0)
 
     def of_replica(self, number: int) -> Topology:
         """The same for another replica."""
@@ -62,6 +87,18 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
         """The ranks of a machine."""
         each = topology.ranks // self.count
         return range(number * each, (number + 1) * each)
+
+
+class ReplicaNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """How the machines find each other that the replicas of one server are on."""
+
+    headless: bool
+    """Whether this one serves nothing: its engines are the first one's, node 0's."""
+    address: str
+    """Of node 0, where the others join it: a name or an IP address."""
+    port: int
+    patience: float
+    """Seconds in which all have to be there."""
 
 
 class ExpertOptions(msgspec.Struct, frozen=True, kw_only=True):

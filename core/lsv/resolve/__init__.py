@@ -36,7 +36,7 @@ from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
 from lsv.resolve.profiling import operation
-from lsv.resolve.topology import choose_ranks, refuse_with_stages
+from lsv.resolve.ranks.topology import choose_ranks, refuse_with_stages
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
 

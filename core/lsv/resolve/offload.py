@@ -10,7 +10,8 @@ from lsv.config import Offload, Transfers
 from lsv.errors import ConfigError
 from lsv.offers import KVTransportOffer
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.nodes import check_key
+from lsv.resolve.ranks.nodes import check_address, check_key
+from lsv.resolve.ranks.replicas import place_replicas
 from lsv.settings import Settings
 from lsv.settings.setting import dashed
 from lsv.transports.exchange import join_address, split_address
@@ -23,7 +24,6 @@ _CONNECTORS = ("NixlConnector",)
 """Those of vLLM's whose part in a request is the one that is played here."""
 _IDLE = frozenset({"kv_buffer_device", "kv_buffer_size", "kv_parallel_size", "kv_rank", "engine_id"})
 """Keys of vLLM's that say nothing here: files are the buffer, and a request names its producer by address."""
-_EVERYWHERE = frozenset({"", "*", "0.0.0.0", "::"})
 
 
 def caching(settings: Settings, catalog: Catalog, *, cached: bool) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def choose_offload(settings: Settings, catalog: Catalog, *, cached: bool) -> Off
         raise ConfigError(
             f"{dashed(name)} keeps cached beginnings of prompts: it needs --enable-prefix-caching", param=name
         )
-    wanted, replicas = int((size or 0) * _GIB), settings["data_parallel_size"]
+    wanted, replicas = int((size or 0) * _GIB), place_replicas(settings).here
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if wanted * replicas > machine:
         each = f" for each of {replicas} replicas" if replicas > 1 else ""
@@ -93,8 +93,7 @@ def choose_transfers(settings: Settings, offer: KVTransportOffer | None) -> Tran
     _check_ranks(settings, role, produces=produces)
     check_key(settings["cluster_key"], f"servers with a kv_role ({role})")
     host = theirs.get("host", settings["kv_host"]).strip("[]")
-    if host in _EVERYWHERE:
-        raise ConfigError(f"kv_host={host!r}: give the one address that others reach it by", param="kv_host")
+    check_address("kv_host", host)
     peers = tuple(_read_peer(peer) for peer in settings["kv_peers"] or ())
     if consumes and not produces and not peers:
         raise ConfigError("kv_role=consumer needs --kv-peers: the producers that it may fetch from", param="kv_peers")
@@ -152,9 +151,8 @@ def _check_ranks(settings: Settings, role: str, *, produces: bool) -> None:
         raise ConfigError(
             f"kv_role={role} works where all ranks are on one machine: leave out --nnodes and --executor", param=_ROLE
         )
-    if produces and settings["data_parallel_size"] > 1:
+    if produces and (replicas := place_replicas(settings).size) > 1:
         raise ConfigError(
-            f"kv_role={role} with data_parallel_size={settings['data_parallel_size']}: start a server for each, with a "
-            "--kv-port of its own",
+            f"kv_role={role} with data_parallel_size={replicas}: start a server for each, with a --kv-port of its own",
             param=_ROLE,
         )

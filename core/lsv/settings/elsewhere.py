@@ -107,12 +107,8 @@ _RANKS = (
     *_rows("say by --expert-map where experts are", expert_placement_strategy=_Row(("linear",))),
     *_rows("the balance is logged whenever it is measured", eplb_log_balancedness=_SWITCH),
     *_rows("a step's tokens are computed together", tolerant=True, enable_dbo=_OFF),
-    *_rows("replicas are processes on this machine that meet over private sockets: --data-parallel-size",
-           data_parallel_address=_any("str"), data_parallel_rpc_port=_any("int"),
+    *_rows("each machine starts its own replicas, by lsv serve --headless with --data-parallel-start-rank",
            data_parallel_backend=_Row(("mp",))),
-    *_rows("replicas are on one machine, behind one server: start a server on each machine, and a load balancer before "
-           "them", data_parallel_rank=_none("int"), data_parallel_start_rank=_Row((0,)),
-           data_parallel_hybrid_lb=_OFF, data_parallel_external_lb=_OFF),
     *_rows("a request's cache is never cut", decode_context_parallel_size=_Row((1,)),
            prefill_context_parallel_size=_Row((1,)), dcp_size=_Row((1,))),
 )  # fmt: skip

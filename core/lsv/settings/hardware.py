@@ -6,7 +6,7 @@ from lsv.settings.setting import Setting, grouped
 
 CLUSTER_KEY = Setting(
     name="cluster_key",
-    help="secret that all of --nnodes share, and servers with a --kv-role; better given as LSV_CLUSTER_KEY, which "
+    help="secret that all machines of a server share, and servers with a --kv-role; better as LSV_CLUSTER_KEY, which "
     "other users of a machine can't see",
 )
 
@@ -65,8 +65,32 @@ HARDWARE = grouped(
         help="copies of the model that share the requests, each on devices of its own",
     ),
     Setting(
-        name="data_parallel_size_local", type="int", low=1,
-        help="how many of these copies are on this machine (default: all, which is all there is)",
+        name="data_parallel_size_local", type="int", low=0,
+        help="how many of these copies are on this machine (default: all)",
+    ),
+    Setting(
+        name="data_parallel_start_rank", type="int", low=0,
+        help="the first of these copies on this machine, where others are on machines before it",
+    ),
+    Setting(
+        name="data_parallel_address",
+        help="address of the machine that serves, where others with copies join it",
+    ),
+    Setting(
+        name="data_parallel_rpc_port", type="int", default=29550, low=1, high=65535,
+        help="port at which they join it",
+    ),
+    Setting(
+        name="data_parallel_hybrid_lb", type="bool", default=False,
+        help="every machine serves the copies that it has, and something else spreads requests over the machines",
+    ),
+    Setting(
+        name="data_parallel_external_lb", type="bool", default=False,
+        help="this server has one copy, --data-parallel-rank, and something else spreads requests over the servers",
+    ),
+    Setting(
+        name="data_parallel_rank", type="int", low=0,
+        help="which of the copies this server has, as its only one",
     ),
     Setting(
         name="nnodes", type="int", default=1, low=1,
@@ -88,7 +112,7 @@ HARDWARE = grouped(
     CLUSTER_KEY,
     Setting(
         name="node_timeout", type="float", default=600.0, low=1,
-        help="seconds in which all of --nnodes have to be there",
+        help="seconds in which all machines of a server have to be there",
     ),
     Setting(
         name="attention_backend", env=("VLLM_ATTENTION_BACKEND",),

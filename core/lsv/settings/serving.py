@@ -100,7 +100,7 @@ SERVE = (
         Setting(name="enable_log_requests", type="bool", default=True, help="log requests, unless they are disabled"),
         Setting(
             name="headless", type="bool", default=False,
-            help="serve nothing, as every machine of --nnodes but the first does anyway",
+            help="serve nothing: this machine has ranks (--nnodes) or replicas (-dp) of a server that is on another",
         ),
         Setting(name="disable_log_stats", type="bool", default=False, help="do not log throughput"),
         Setting(

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from lsv.processes.nodes.handshake import FETCHING, OtherKey, OtherProtocol, introduce
 from lsv.transports.exchange import TransferFailed, split_address
-from lsv.worker.nodes.handshake import FETCHING, OtherKey, OtherProtocol, introduce
 from lsv_kv_offload import nearby
 from lsv_kv_offload.wire import Late, Line
 

@@ -7,8 +7,8 @@ import socket
 
 import ray
 
-from lsv.worker.nodes.handshake import introduce
-from lsv.worker.nodes.messages import prepare
+from lsv.processes.nodes.handshake import introduce
+from lsv.processes.nodes.reaching import prepare
 
 _HELLO_SECONDS = 60.0
 

@@ -17,8 +17,8 @@ from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
 from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
+from lsv.processes.nodes.door import Door, listen
 from lsv.worker.channel import Start
-from lsv.worker.nodes.door import Door, listen
 from lsv.worker.processes import RankLink, RanksExecutor
 from lsv_ray.cluster import Cluster, Placed
 

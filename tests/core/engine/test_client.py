@@ -234,6 +234,8 @@ def test_frames_survive_any_cut():
     assert reader.is_inside
     with pytest.raises(ValueError, match="over the limit"):
         list(FrameReader(Update).feed(b"\xff" * 8))
+    with pytest.raises(ValueError, match="is over the limit of 10"):
+        list(FrameReader(Update, 10).feed(encode_frame(updates[-1])))
 
 
 def test_what_no_reader_takes_is_not_sent(monkeypatch: pytest.MonkeyPatch):

@@ -465,6 +465,26 @@ async def test_close_lets_requests_end(start: Start):
     assert client.status.state == "dead"
 
 
+async def test_requests_are_taken_again_when_who_ordered_to_drain_is_gone(start: Start):
+    client = await start(options={"fake.delay": 0.02})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.connect(address(client))
+        for message in (Hello(), Control(0, "drain")):
+            other.sendall(encode_frame(message))
+
+        async def is_taken() -> bool:
+            try:
+                return len(await answer(client, [1], greedy(2))) == 2
+            except Unavailable:
+                return False
+
+        while await is_taken():
+            pass  # the order is on its way
+    ends = time.monotonic() + 30
+    while not await is_taken():
+        assert time.monotonic() < ends
+
+
 async def test_close_without_patience(start: Start):
     client = await start(options={"fake.delay": 0.02})
     task = asyncio.create_task(collect(client, [1], greedy(200)))

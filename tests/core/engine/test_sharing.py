@@ -60,6 +60,12 @@ async def test_little_media_travel_in_the_message():
         assert same is sent
 
 
+async def test_media_for_another_machine_travel_in_the_message():
+    sent = submit(LEAST, 5)
+    async with shared_media(sent, near=False) as same:
+        assert same is sent
+
+
 def test_another_process_reads_it():
     with SharedMemory("test") as memory:
         _, stored = memory.append([b"first", b"second"])

@@ -18,10 +18,10 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv.processes.nodes.door import Door, listen
+from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
 from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
-from lsv.worker.nodes.door import Door, listen
-from lsv.worker.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
 
 KEY = "a secret of two machines"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)

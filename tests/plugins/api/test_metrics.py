@@ -120,11 +120,13 @@ async def test_dashboard_names_exist_before_the_first_request(site):
 
 
 @pytest.mark.row("F-1018")
-async def test_each_replica_has_series_of_its_own(start):
-    both = [FakeClient(fake_config(topology=Topology(data=2, replica=number))) for number in range(2)]
+@pytest.mark.parametrize("base", [0, 2])
+async def test_each_replica_has_series_of_its_own(start, base: int):
+    """By its number among all, where other servers have those before it."""
+    both = [FakeClient(fake_config(topology=Topology(data=2, replica=number, base=base))) for number in range(2)]
     both[0].stats, both[1].stats = Stats(running=2), Stats(running=1)
     families = await scrape(await start(type("Front", (FakeClient,), {"replicas": both})()))
-    for engine, running in (("0", 2), ("1", 1)):
+    for engine, running in ((str(base), 2), (str(base + 1), 1)):
         assert sample(families, "vllm:num_requests_running", model_name="fake", engine=engine) == running
         assert sample(families, "vllm:cache_config_info", model_name="fake", engine=engine) == 1
     assert sample(families, "vllm:time_to_first_token_seconds_count", model_name="fake") == 0, (

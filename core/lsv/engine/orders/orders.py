@@ -25,13 +25,13 @@ class Orders:
     """Carries out what clients, known by numbers, order of an engine, which is ``ready`` once it has been started.
 
     ``drain`` and ``sleep`` wait until all requests have ended, and no new ones are taken meanwhile; after ``drain``
-    never again.
+    none as long as a client is there that has ordered it.
     """
 
     def __init__(self, engine: Engine[Any], announce: Announce, reply: Reply) -> None:
         self._engine, self._announce, self._reply = engine, announce, reply
         self._waiting: list[tuple[int, Control]] = []
-        self._draining = False
+        self._draining: set[int] = set()
         self.ready = False
 
     def check_open(self) -> None:
@@ -44,10 +44,15 @@ class Orders:
     def take(self, number: int, order: Control) -> None:
         """Carry out an order now, or once that can be. Raises ``EngineDied``."""
         if order.order == "drain":
-            self._draining = True
+            self._draining.add(number)
             self._waiting.append((number, order))
         else:
             self._answer(number, order, self._begin)
+
+    def leave(self, number: int) -> None:
+        """A client is gone. If it was lost before it could stop the engine, others are served."""
+        self._draining.discard(number)
+        self._waiting = [one for one in self._waiting if one[0] != number or one[1].order != "drain"]
 
     def answer_waiting(self) -> None:
         """Carry out the orders that wait until all requests have ended, if they have. Raises ``EngineDied``."""

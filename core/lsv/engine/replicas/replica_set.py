@@ -272,7 +272,8 @@ class ReplicaSet:
         elif not self._closing:
             self._spawn(self._bring_up_to_date(replica))
             if self.media is not None:
-                self.media.keep_off(frozenset().union(*(client.fit.cores for client in self._clients if client.fit)))
+                near = [client for client in self._clients if client.config.topology.is_local]
+                self.media.keep_off(frozenset().union(*(client.fit.cores for client in near if client.fit)))
         self._settle()
 
     def _settle(self) -> None:

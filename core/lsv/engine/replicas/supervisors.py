@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lsv.config import EngineConfig
+from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy, Supervisor
 
 
@@ -15,15 +16,27 @@ def _no_restarts() -> RestartPolicy:
 
 
 class Supervisors:
-    """One supervisor for each replica of ``config``, from ``start`` to ``stop``."""
+    """A supervisor for each of ``configs``, from ``start`` to ``stop``; for a replica on another machine a stand-in."""
 
     def __init__(
-        self, config: EngineConfig, *, log_level: str = "INFO", restarts: Callable[[], RestartPolicy] = _no_restarts
+        self,
+        configs: Sequence[EngineConfig],
+        *,
+        log_level: str = "INFO",
+        restarts: Callable[[], RestartPolicy] = _no_restarts,
     ) -> None:
         """``restarts`` makes the policy of each."""
-        self.replicas: Sequence[Supervisor] = [
-            Supervisor(one, log_level=log_level, restarts=restarts()) for one in config.replicas()
+        self.replicas: Sequence[Supervisor | StandIn] = [
+            Supervisor(one, log_level=log_level, restarts=restarts())
+            if one.topology.is_local
+            else StandIn(one.topology.replica)
+            for one in configs
         ]
+
+    @property
+    def stand_ins(self) -> Sequence[StandIn]:
+        """Those of replicas on other machines."""
+        return [one for one in self.replicas if isinstance(one, StandIn)]
 
     @property
     def addresses(self) -> tuple[Path, ...]:

@@ -25,6 +25,9 @@ class Supervision(msgspec.Struct, frozen=True):
     error: ErrorRecord | None = None
     """What the last process ended of."""
 
+    served: bool = False
+    """Whether one that has ended had taken requests."""
+
 
 _STOPPED = Supervision("ended", error=EngineDied("the engine has been stopped").record())
 

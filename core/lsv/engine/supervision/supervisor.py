@@ -158,5 +158,5 @@ class Supervisor:
 
     def _publish(self, state: Literal["running", "down", "ended"], error: LsvError | None) -> None:
         record = None if error is None else error.record()
-        self._state = msgspec.structs.replace(self._state, state=state, error=record)
+        self._state = msgspec.structs.replace(self._state, state=state, error=record, served=self._has_served)
         publish(self._folder.path, self._state)

@@ -7,18 +7,15 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-
-import msgspec
 
 from lsv.config import EngineConfig, Nodes
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv.processes.nodes.door import Door, Guest, listen
+from lsv.processes.nodes.handshake import JOINING
+from lsv.processes.nodes.newcomer import Likeness
 from lsv.processes.peer import Peer
 from lsv.processes.wire import Failed
-from lsv.version import __version__
-from lsv.worker.nodes.door import Door, Guest, listen
-from lsv.worker.nodes.handshake import JOINING
-from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome, differences, name_checkpoint
+from lsv.worker.nodes.messages import Answer, Goodbye, Join, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ class Gathering:
 
     def __init__(self, config: EngineConfig, nodes: Nodes, key: bytes) -> None:
         self._config, self._nodes = config, nodes
-        self._checkpoint = name_checkpoint(Path(config.model))
+        self._likeness = Likeness(config)
         self.members: dict[int, Member] = {}
         self._ranks: dict[int, socket.socket] = {}
         self._turned_away: dict[str, str] = {}
@@ -162,30 +159,23 @@ class Gathering:
             self._turn_away(member.address, f"says that it is node {number}, which is there already")
             member.dismiss(Failed(ConfigError(twice, param="node_rank").record()))
             return
-        problem = self._problem(member)
-        if problem:
-            error = ConfigError(f"node {number} ({member.address}) and node 0 don't fit together: {problem}")
+        try:
+            self._check(member)
+        except ConfigError as problem:
+            error = ConfigError(f"node {number} ({member.address}) and node 0 don't fit together: {problem.message}")
             member.dismiss(Failed(error.record()))
-            raise error
+            raise error from None
         self.members[number] = member
         log.info("node %d is there (%s)", number, member.address)
 
-    def _problem(self, member: Member) -> str:
-        """What has to be equal and is not; empty where nothing keeps the machines apart."""
+    def _check(self, member: Member) -> None:
+        """Raises ``ConfigError`` with what has to be equal and is not."""
         joined, nodes = member.joined, self._nodes
-        if joined.version != __version__:
-            return f"lsv {joined.version} there, lsv {__version__} here: install the same version on both"
+        member.config = self._likeness.read(joined)
         if joined.count != nodes.count or not 0 < joined.number < nodes.count:
-            return f"it is number {joined.number} of {joined.count} machines there, and there are {nodes.count} here"
-        try:
-            member.config = msgspec.msgpack.decode(joined.config, type=EngineConfig)
-        except ValueError as cause:
-            return f"its configuration is not one of this version ({cause}): install the same build on both"
-        if found := differences(self._config, member.config):
-            return f"here and there {'; '.join(found)}: start both with the same options"
-        if joined.checkpoint != self._checkpoint:
-            return f"{self._config.model} here and {member.config.model} there are different checkpoints"
-        return ""
+            raise ConfigError(
+                f"it is number {joined.number} of {joined.count} machines there, and there are {nodes.count} here"
+            )
 
 
 def _gone(number: int, member: Member) -> EngineDied:

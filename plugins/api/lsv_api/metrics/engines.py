@@ -167,7 +167,7 @@ class Recent:
 
 
 def _labels(engine: Client) -> Labels:
-    return engine.config.served_names[0], str(engine.config.topology.replica)
+    return engine.config.served_names[0], str(engine.config.topology.number)
 
 
 def _waiting(now: Mapping[Labels, Stats]) -> Metric:

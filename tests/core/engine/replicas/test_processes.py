@@ -34,7 +34,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     install_plugin(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     config = engine_config(topology=Topology(data=2), options={"fake.delay": 0.01})
-    supervisors = Supervisors(config, restarts=lambda: RestartPolicy(1, 600.0))
+    supervisors = Supervisors(config.replicas(), restarts=lambda: RestartPolicy(1, 600.0))
     supervisors.start()
     tokenizer = letters(VOCABULARY)
     each = zip(config.replicas(), supervisors.addresses, strict=True)

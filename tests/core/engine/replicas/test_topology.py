@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lsv import LLM, plugins
 from lsv.cli.serve import _restart_limit
-from lsv.config import Topology
+from lsv.config import ReplicaNodes, Topology
 from lsv.errors import ConfigError
 from lsv.llm import read_arguments
+from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
 from lsv.testing.fakes.client import fake_config
 from lsv.worker.load import device
@@ -42,10 +44,28 @@ def test_the_number_of_replicas_is_an_option(local: int | None):
     assert resolve(settings, loaded).topology == Topology(data=2)
 
 
-def test_replicas_on_other_machines_are_refused():
-    settings, loaded = read_arguments({"model": "lsv-demo", "data_parallel_size": 4, "data_parallel_size_local": 2})
-    with pytest.raises(ConfigError, match="data_parallel_size_local=2: all 4 replicas"):
-        resolve(settings, loaded)
+@pytest.mark.row("F-571")
+def test_a_machine_is_divided_among_the_replicas_that_it_has(monkeypatch: pytest.MonkeyPatch):
+    opened: list[tuple[Any, ...]] = []
+    platform = SimpleNamespace(open_rank=lambda *asked: opened.append(asked))
+    monkeypatch.setattr(device, "load_platform", lambda *_, **__: platform)
+    config = fake_config(topology=Topology(data=5, tensor=2, local=(2, 3)))
+    assert [one.topology.replica for one in config.local_replicas()] == [2, 3, 4]
+    for one in config.local_replicas():
+        for rank in range(2):
+            device.open_device(one, plugins.load(()).catalog, rank)
+    assert opened == [(rank, 6, {}, 0) for rank in range(6)]
+
+
+def test_all_machines_have_the_same_configuration_but_for_their_place():
+    nodes = ReplicaNodes(headless=False, address="head", port=5000, patience=60.0)
+    one = fake_config(topology=Topology(data=3, local=(0, 1)), replica_nodes=nodes)
+    other = fake_config(
+        topology=Topology(data=3, replica=2, local=(1, 2)), replica_nodes=structs.replace(nodes, headless=True)
+    )
+    assert one.fingerprint() == other.fingerprint() == fake_config(topology=Topology(data=3)).fingerprint()
+    assert differences(one, other) == []
+    assert "max_model_len" in differences(one, structs.replace(other, max_model_len=7))[0]
 
 
 def test_an_engine_in_this_process_has_no_replicas():

@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple
 
-from lsv.worker.nodes.handshake import OtherKey, admit
-from lsv.worker.nodes.messages import prepare
+from lsv.processes.nodes.handshake import OtherKey, admit
+from lsv.processes.nodes.reaching import prepare
 
 _LOOK_SECONDS = 0.2
 _STRANGER_SECONDS = 2.0

@@ -9,6 +9,7 @@ from lsv.settings.launchers import given_or_launched
 
 _PORT = 29501
 _SHORTEST_KEY = 16
+_EVERYWHERE = frozenset({"", "*", "0.0.0.0", "::"})
 
 
 def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
@@ -21,8 +22,11 @@ def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
                 f"node_rank={settings['node_rank']} is one of several machines: say how many there are by --nnodes",
                 param="node_rank",
             )
-        if headless:
-            raise ConfigError("headless: there is one machine, and it serves; see --nnodes", param="headless")
+        if headless and topology.local is None:
+            raise ConfigError(
+                "headless: there is one machine, and it serves; see --nnodes and --data-parallel-size-local",
+                param="headless",
+            )
         return None
     number = _number(settings, count)
     if headless and number == 0:
@@ -35,6 +39,7 @@ def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
             f"nnodes={count} needs --master-addr (or MASTER_ADDR): the address of node 0, where the others join it",
             param="master_addr",
         )
+    check_address("master_addr", address.value)
     port = given_or_launched(settings, "master_port")
     return Nodes(
         count=count,
@@ -64,8 +69,8 @@ def _number(settings: Settings, count: int) -> int:
 def _check_ranks(count: int, topology: Topology) -> None:
     if topology.data > 1:
         raise ConfigError(
-            f"nnodes={count} with data_parallel_size={topology.data}: the machines share one copy of a model; for more "
-            "copies start a server on each machine, and a load balancer before them",
+            f"nnodes={count} with data_parallel_size={topology.data}: its machines share one copy of a model, and "
+            "copies have machines of their own, each of which starts its own (--data-parallel-size-local)",
             param="data_parallel_size",
         )
     if topology.ranks % count:
@@ -74,6 +79,12 @@ def _check_ranks(count: int, topology: Topology) -> None:
             f"pipeline_parallel_size={topology.pipeline}: every machine has as many",
             param="nnodes",
         )
+
+
+def check_address(name: str, address: str) -> None:
+    """Raises ``ConfigError`` for one that stands for all interfaces of a machine."""
+    if address.strip("[]") in _EVERYWHERE:
+        raise ConfigError(f"{name}={address!r}: give the one address that others reach it by", param=name)
 
 
 def check_key(key: str | None, who: str) -> None:

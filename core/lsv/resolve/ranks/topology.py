@@ -11,13 +11,15 @@ from lsv.errors import ConfigError
 from lsv.offers import ExecutorOffer, KernelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.experts.options import choose_experts
-from lsv.resolve.nodes import choose_nodes
+from lsv.resolve.ranks.nodes import choose_nodes
+from lsv.resolve.ranks.replicas import Placement, place_replicas
 from lsv.settings import Settings
 
 
 def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: Choices) -> dict[str, Any]:
     """The fields of an ``EngineConfig`` that say how many ranks there are, where, and what runs them."""
-    topology = choose_topology(settings)
+    placement = place_replicas(settings)
+    topology = choose_topology(settings, placement)
     if topology.expert > 1 and not _spreads_experts(platform, catalog):
         why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
         choices.note("enable_expert_parallel", False, why)
@@ -25,18 +27,14 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
     nodes = choose_nodes(settings, topology)
     executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
     experts = choose_experts(settings, topology, choices)
-    return {"topology": topology, "experts": experts, "nodes": nodes, "executor": executor}
+    return {
+        "topology": topology, "experts": experts, "executor": executor,
+        "nodes": nodes, "replica_nodes": placement.nodes,
+    }  # fmt: skip
 
 
-def choose_topology(settings: Settings) -> Topology:
-    """Raises ``ConfigError`` for a partition of the layers that is none, and for replicas on other machines."""
-    data, local = settings["data_parallel_size"], settings["data_parallel_size_local"]
-    if local is not None and local != data:
-        raise ConfigError(
-            f"data_parallel_size_local={local}: all {data} replicas of data_parallel_size are on this machine: leave "
-            "it out, and for more machines start a server on each",
-            param="data_parallel_size_local",
-        )
+def choose_topology(settings: Settings, placement: Placement) -> Topology:
+    """Raises ``ConfigError`` for a partition of the layers that is none."""
     stages, partition = settings["pipeline_parallel_size"], settings["pipeline_layer_partition"]
     layers: tuple[int, ...] = ()
     if partition:
@@ -51,7 +49,10 @@ def choose_topology(settings: Settings) -> Topology:
                 param="pipeline_layer_partition",
             )
     tensor = settings["tensor_parallel_size"]
-    return Topology(tensor=tensor, pipeline=stages, data=data, expert=_choose_spread(settings), layers=layers)
+    return Topology(
+        tensor=tensor, pipeline=stages, data=placement.size, local=placement.local, base=placement.base,
+        expert=_choose_spread(settings), layers=layers,
+    )  # fmt: skip
 
 
 def _choose_spread(settings: Settings) -> int:

@@ -15,7 +15,7 @@ import time
 
 GREETING = b"lsv nodes 1\n"
 JOINING = 0xFFFF
-"""The purpose of a connection by which a machine joins; others are the numbers of ranks."""
+"""The purpose of a connection by which a machine joins; others are the numbers of ranks, or of replicas."""
 FETCHING = 0xFFFE
 """That of one by which an engine fetches what another has computed."""
 

@@ -1,0 +1,1 @@
+"""The ranks of an engine and the replicas of a server: how many there are, on which machines."""

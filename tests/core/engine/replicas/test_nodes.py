@@ -1,0 +1,401 @@
+"""A replica beside its client and one on another machine, which is a process here: over fake workers and loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from lsv.config import EngineConfig, ReplicaNodes, Topology
+from lsv.engine.replicas.nodes.messages import Enlist, Goodbye
+from lsv.engine.replicas.nodes.reception import Reception
+from lsv.engine.replicas.nodes.stand_in import StandIn
+from lsv.engine.replicas.renewal import Renewal
+from lsv.engine.replicas.replica_set import ReplicaSet
+from lsv.engine.replicas.supervisors import Supervisors
+from lsv.engine.socket_client import SocketClient
+from lsv.engine.supervision import state
+from lsv.engine.supervision.state import Supervision
+from lsv.engine.supervision.supervisor import RestartPolicy
+from lsv.errors import ConfigError, EngineDied, StartError
+from lsv.processes.nodes.handshake import JOINING, introduce
+from lsv.processes.wire import Channel, Failed
+from lsv.request.params import SamplingParams
+from lsv.testing.fakes.engine import engine_config, install_plugin
+from lsv.testing.fakes.requests import make_spec
+from lsv.testing.fakes.text import letters
+from lsv.testing.fakes.tokens import VOCABULARY
+
+pytestmark = pytest.mark.xdist_group("replica_nodes")
+
+KEY = "a secret of two machines"
+HERE = "127.0.0.2"
+LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True)
+SHORT = LONG.replace(max_tokens=8)
+NODE = """
+import logging, sys, msgspec
+from lsv.config import EngineConfig
+from lsv.engine.replicas.nodes.member import serve_replicas
+from lsv.engine.supervision.supervisor import RestartPolicy
+from lsv.errors import LsvError
+logging.basicConfig(level=logging.INFO)
+try:
+    serve_replicas(
+        msgspec.json.decode(sys.argv[1], type=EngineConfig), log_level="INFO",
+        restarts=lambda: RestartPolicy(int(sys.argv[2]), 600.0), drain=30.0,
+    )
+except LsvError as error:
+    sys.exit(error.message)
+"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_plugin(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("LSV_CLUSTER_KEY", KEY)
+
+
+@pytest.fixture
+def config() -> EngineConfig:
+    """Of the first machine."""
+    with socket.create_server((HERE, 0)) as free:
+        port = int(free.getsockname()[1])
+    nodes = ReplicaNodes(headless=False, address=HERE, port=port, patience=30.0)
+    return engine_config(topology=Topology(data=2, local=(0, 1)), replica_nodes=nodes, options={"fake.delay": 0.01})
+
+
+@pytest.fixture
+def bare(config: EngineConfig) -> EngineConfig:
+    """Of one that only serves."""
+    return msgspec.structs.replace(config, topology=Topology(data=1, local=(0, 0)))
+
+
+class Head(NamedTuple):
+    client: ReplicaSet
+    supervisors: Supervisors
+    reception: Reception
+
+
+@asynccontextmanager
+async def head(config: EngineConfig) -> AsyncIterator[Head]:
+    supervisors = Supervisors(config.replicas(), restarts=lambda: RestartPolicy(1, 600.0))
+    supervisors.start()
+    try:
+        async with Reception(config, supervisors.stand_ins) as reception:
+            tokenizer = letters(VOCABULARY)
+            each = zip(config.replicas(), supervisors.addresses, strict=True)
+            client = ReplicaSet([SocketClient(one, address, tokenizer) for one, address in each])
+            await client.start()
+            try:
+                yield Head(client, supervisors, reception)
+            finally:
+                await client.close()
+    finally:
+        await asyncio.to_thread(supervisors.stop)
+    assert not any(address.exists() for address in supervisors.addresses)
+
+
+@contextmanager
+def node(config: EngineConfig, *, restarts: int = 0, key: str = KEY, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    """Another machine, with the replicas that the first has not."""
+    assert config.replica_nodes is not None
+    here, there = config.topology.here.stop, config.topology.data - config.topology.here.stop
+    theirs = {"topology": msgspec.structs.replace(config.topology, local=(here, there)), **changes}
+    mine = msgspec.structs.replace(
+        config, replica_nodes=msgspec.structs.replace(config.replica_nodes, headless=True), **theirs
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", NODE, msgspec.json.encode(mine).decode(), str(restarts)],
+        env={**os.environ, "LSV_CLUSTER_KEY": key}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+async def words(process: subprocess.Popen[str]) -> str:
+    """All that it has said, once it has ended."""
+    return (await asyncio.to_thread(process.communicate, timeout=30))[0]
+
+
+async def answer(
+    client: ReplicaSet | SocketClient, params: SamplingParams, name: str = "r", ids: Sequence[int] = (1, 2, 3)
+) -> list[int]:
+    request = make_spec(ids, params, request_id=name)
+    return [token for chunk in [chunk async for chunk in client.generate(request)] for token in chunk.ids]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+def engine_of(process: subprocess.Popen[str]) -> int:
+    """The engine that a machine has started."""
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    (found,) = [int(pid) for one in children for pid in one.read_text().split()]
+    return found
+
+
+@pytest.mark.row("F-281", "F-569")
+async def test_requests_go_to_both_machines_and_the_answers_are_the_same(config: EngineConfig) -> None:
+    with node(config) as other:
+        async with head(config) as found:
+            await found.client.ready()
+            near, far = found.client.replicas
+            expected = await answer(near, SHORT)
+            assert len(expected) == 8
+            assert await answer(far, SHORT) == expected
+            before = far.stats.generation_tokens_total
+            assert await asyncio.gather(*(answer(found.client, SHORT, f"r{n}") for n in range(6))) == [expected] * 6
+            assert min(near.stats.generation_tokens_total, far.stats.generation_tokens_total) > before
+            await found.client.reset_prefix_cache()
+            hits = [one.stats.prefix_hits_total for one in (near, far)]
+            for _ in range(3):
+                for first in (10, 50):
+                    await answer(found.client, SHORT, ids=range(first, first + 41))
+            assert [one.stats.prefix_hits_total for one in (near, far)] == [before + 2 * 40 for before in hits]
+        said = await words(other)
+    assert other.returncode == 0, said
+    assert "node 0 has ended" in said
+
+
+async def test_a_machine_that_is_lost_costs_its_requests_alone_and_is_taken_back(config: EngineConfig) -> None:
+    async with head(config) as found:
+        near, far = found.client.replicas
+        with node(config) as other:
+            await found.client.ready()
+            asked = [asyncio.create_task(answer(found.client, LONG, f"r{number}")) for number in range(6)]
+            await until(lambda: near.stats.running == far.stats.running == 3)
+            other.kill()
+            ends = await asyncio.gather(*asked, return_exceptions=True)
+        lost = [end for end in ends if not isinstance(end, list)]
+        assert {type(end) for end in lost} == {EngineDied}
+        assert {str(end) for end in lost} == {"the node at 127.0.0.1 with replica 1 is lost"}
+        assert [len(end) for end in ends if isinstance(end, list)] == [150] * 3
+        assert found.client.status.state == "ready"
+        assert found.client.status.error == "replica 1: the node at 127.0.0.1 with replica 1 is lost"
+        assert far.status.state == "loading"
+        assert [len(await answer(found.client, SHORT)) for _ in range(3)] == [8] * 3
+        with node(config):
+            await until(lambda: far.status.state == "ready")
+            assert found.client.status.error is None
+            assert len(await answer(far, SHORT)) == 8
+
+
+async def test_an_engine_that_dies_elsewhere_is_started_again_there(bare: EngineConfig) -> None:
+    with node(bare, restarts=1) as other:
+        async with head(bare) as found:
+            await found.client.ready()
+            far = found.client.replicas[0]
+            asked = asyncio.create_task(answer(far, LONG))
+            await until(lambda: far.stats.running == 1)
+            os.kill(engine_of(other), signal.SIGKILL)
+            with pytest.raises(EngineDied, match="the engine process was killed by signal 9"):
+                await asked
+            await until(lambda: far.status.state == "ready")
+            assert len(await answer(far, SHORT)) == 8
+            os.kill(engine_of(other), signal.SIGKILL)
+            said = await words(other)
+            assert other.returncode == 1, said
+            await until(lambda: "has ended: the engine process was killed" in (far.status.error or ""))
+            assert far.status.state == "loading", "its machine may come back"
+
+
+@pytest.mark.slow
+async def test_replicas_on_all_machines_are_replaced_and_no_request_is_lost(config: EngineConfig) -> None:
+    with node(config) as other:
+        async with head(config) as found:
+            await found.client.ready()
+            before = engine_of(other)
+            asked = [asyncio.create_task(answer(found.client, LONG, f"r{number}")) for number in range(4)]
+            await until(lambda: found.client.stats.running == 4)
+            await Renewal(found.client.replicas, found.supervisors, drain=30.0).run()
+            assert [len(each) for each in await asyncio.gather(*asked)] == [150] * 4
+            assert engine_of(other) != before
+            assert found.client.status.state == "ready"
+
+
+async def test_a_machine_that_is_told_to_end_lets_its_requests_end(config: EngineConfig) -> None:
+    async with head(config) as found:
+        with node(config) as other:
+            await found.client.ready()
+            far = found.client.replicas[1]
+            asked = asyncio.create_task(answer(far, LONG))
+            await until(lambda: far.stats.running == 1)
+            other.send_signal(signal.SIGTERM)
+            assert len(await asked) == 150
+            said = await words(other)
+        assert other.returncode == 0, said
+        await until(lambda: far.status.state == "loading")
+        assert far.status.error == "the node at 127.0.0.1 with replica 1 has left"
+        assert len(await answer(found.client, SHORT)) == 8
+
+
+async def test_engines_outlive_a_server_that_is_lost_and_serve_the_next(config: EngineConfig) -> None:
+    """One that was about to end has told them to take no requests any more."""
+    with node(config, restarts=3) as other:
+        async with head(config) as found:
+            await found.client.ready()
+            first = engine_of(other)
+            await found.client.replicas[1].drain()
+            for host in found.reception._hosts:
+                host.line.close()  # as if the process were killed: nobody says goodbye
+        async with head(config) as found:
+            await found.client.ready()
+            assert len(await answer(found.client.replicas[1], SHORT)) == 8
+            assert engine_of(other) == first
+
+
+@pytest.mark.parametrize(
+    ("theirs", "problem"),
+    [
+        ({"max_model_len": 128}, "here and there max_model_len is 256 and 128: start both with the same options"),
+        (
+            {"topology": Topology(data=3, local=(1, 2))},
+            "here and there topology.data is 2 and 3: start both with the same options",
+        ),
+        (
+            {"topology": Topology(data=2, local=(0, 1))},
+            "replica 0 is not among those of other machines, replica 1: see --data-parallel-start-rank there",
+        ),
+    ],
+)
+async def test_what_does_not_fit_is_refused_on_both_sides(
+    config: EngineConfig, theirs: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with head(config) as found:
+        with node(config, **theirs) as other:
+            said = await words(other)
+        assert other.returncode == 1
+        assert "and node 0 don't fit together: " in said
+        assert problem in said
+        assert problem in caplog.text
+        assert found.client.status.state == "loading"
+
+
+async def test_another_key_is_told_on_both_sides(bare: EngineConfig, caplog: pytest.LogCaptureFixture) -> None:
+    async with head(bare):
+        with node(bare, key="another secret of theirs") as other:
+            assert "has another LSV_CLUSTER_KEY" in await words(other)
+        assert "127.0.0.1 was turned away: it has another LSV_CLUSTER_KEY" in caplog.text
+
+
+@pytest.mark.slow
+async def test_a_second_machine_with_the_same_replicas_waits_for_the_end_of_the_first(bare: EngineConfig) -> None:
+    async with head(bare) as found:
+        with node(bare) as first, node(bare) as second:
+            await found.client.ready()
+            one, other = (first, second) if has_engine(first) else (second, first)
+            assert not has_engine(other)
+            one.kill()
+            await until(lambda: found.client.replicas[0].status.state == "loading")
+            await until(lambda: found.client.replicas[0].status.state == "ready")
+            assert has_engine(other)
+
+
+def has_engine(process: subprocess.Popen[str]) -> bool:
+    return any(one.read_text().strip() for one in Path(f"/proc/{process.pid}/task").glob("*/children"))
+
+
+async def test_a_server_does_not_wait_for_ever(bare: EngineConfig) -> None:
+    assert bare.replica_nodes is not None
+    short = msgspec.structs.replace(bare.replica_nodes, patience=0.1)
+    async with head(msgspec.structs.replace(bare, replica_nodes=short)) as found:
+        with pytest.raises(StartError, match=r"no word from replica 0 after 0\.1 s \(node_timeout\): start the same"):
+            await found.client.ready()
+
+
+async def test_an_engine_elsewhere_that_can_not_start_ends_the_server(bare: EngineConfig) -> None:
+    with node(bare, options={"fake.start_error": "no room"}) as other:
+        async with head(bare) as found:
+            with pytest.raises(ConfigError, match="no room"):
+                await found.client.ready()
+            assert "no room" in await words(other)
+
+
+async def test_strangers_and_nonsense_keep_nobody_waiting(bare: EngineConfig) -> None:
+    assert bare.replica_nodes is not None
+    where = bare.replica_nodes.address, bare.replica_nodes.port
+    async with head(bare) as found:
+        silent = [socket.create_connection(where) for _ in range(4)]
+        known = [await asyncio.to_thread(connect, where, JOINING) for _ in range(3)]
+        known[0].sendall(b"\xff" * 64)  # a frame that is too long
+        known[1].close()
+        for purpose in (0, 7):  # nobody waits for this one, and there is no other
+            with await asyncio.to_thread(connect, where, purpose) as end:
+                end.settimeout(10)
+                assert await asyncio.to_thread(end.recv, 1) == b""
+        with node(bare):
+            await found.client.ready()
+        for end in (*silent, *known):
+            end.close()
+
+
+def connect(where: tuple[str, int], purpose: int) -> socket.socket:
+    end = socket.create_connection(where, 10)
+    introduce(end, KEY.encode(), purpose)
+    return end
+
+
+async def test_another_version_is_named(bare: EngineConfig) -> None:
+    assert bare.replica_nodes is not None
+    where = bare.replica_nodes.address, bare.replica_nodes.port
+    async with head(bare):
+        channel: Channel[Enlist, Goodbye | Failed] = Channel(
+            await asyncio.to_thread(connect, where, JOINING), Goodbye | Failed
+        )
+        channel.send(Enlist(version="0.0", config=b"", checkpoint="", first=1, count=1))
+        told = await asyncio.to_thread(channel.receive, 10)
+        channel.close()
+    assert isinstance(told, Failed)
+    assert "lsv 0.0 there, lsv " in told.error.message
+
+
+async def test_an_engine_that_has_never_served_is_given_up() -> None:
+    found = StandIn(1)
+    error = StartError("no room").record()
+    try:
+        found.attach(lambda message: None)
+        found.tell(Supervision("ended", 1, error))
+        found.detach(EngineDied("lost"))
+        assert state.read(found.address) == Supervision("ended", 0, error), "clients do not look again"
+    finally:
+        found.stop()
+
+
+async def test_a_stand_in_tells_clients_what_its_machine_says() -> None:
+    found = StandIn(1)
+    error = EngineDied("killed").record()
+    try:
+        assert state.read(found.address).state == "down"
+        found.attach(lambda message: None)
+        found.tell(Supervision("running", 4))
+        assert state.read(found.address) == Supervision("running", 1)
+        found.tell(Supervision("down", 4, error))
+        found.tell(Supervision("running", 5))
+        assert state.read(found.address) == Supervision("running", 2)
+        found.tell(Supervision("ended", 5, error, served=True))
+        assert state.read(found.address) == Supervision("down", 2, error), "its machine may come back"
+        found.detach(EngineDied("lost"))
+        found.attach(lambda message: None)
+        found.tell(Supervision("ended", 1, error))
+        assert state.read(found.address) == Supervision("down", 2, error), "started anew, it may find more memory later"
+    finally:
+        found.stop()

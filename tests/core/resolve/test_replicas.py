@@ -1,0 +1,115 @@
+"""Which replicas a server has, and where the others are: as vLLM's options say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lsv import LLM
+from lsv.config import ReplicaNodes
+from lsv.errors import ConfigError
+from lsv.llm import read_arguments
+from lsv.resolve import resolve
+from lsv.resolve.ranks.replicas import Placement, place_replicas
+from lsv.settings import Declared, Given, gather
+from lsv.settings.hardware import HARDWARE
+from lsv.settings.serving import SERVE
+
+KEY = "a secret of two machines"
+FOUR: dict[str, Any] = {"data_parallel_size": 4, "data_parallel_size_local": 2, "data_parallel_address": "10.0.0.1"}
+PORT = {"data_parallel_rpc_port": 13345}
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_CLUSTER_KEY", KEY)
+
+
+def place(**given: Any) -> Placement:
+    """By the options of a server."""
+    declared = Declared((*HARDWARE, *SERVE))
+    return place_replicas(gather(declared, {name: Given(value, "a test") for name, value in given.items()}))
+
+
+def nodes(*, headless: bool, port: int = 13345) -> ReplicaNodes:
+    return ReplicaNodes(headless=headless, address="10.0.0.1", port=port, patience=600.0)
+
+
+@pytest.mark.row("F-281", "F-569")
+def test_one_machine_serves_and_the_others_have_replicas() -> None:
+    assert place(**FOUR, **PORT) == Placement(4, (0, 2), nodes=nodes(headless=False))
+    second = place(**FOUR, **PORT, data_parallel_start_rank=2, headless=True)
+    assert second == Placement(4, (2, 2), nodes=nodes(headless=True))
+    assert place(**FOUR).nodes == nodes(headless=False, port=29550), "vLLM's port"
+
+
+def test_the_machine_that_serves_may_have_none() -> None:
+    head = {**FOUR, "data_parallel_size_local": 0}
+    assert place(**head, **PORT) == Placement(4, (0, 0), nodes=nodes(headless=False))
+    other = {**FOUR, "data_parallel_size_local": 4, "headless": True}
+    assert place(**other, **PORT) == Placement(4, (0, 4), nodes=nodes(headless=True))
+
+
+def test_without_a_word_all_are_on_this_machine() -> None:
+    assert place() == Placement(1)
+    assert place(data_parallel_size=4) == place(data_parallel_size=4, data_parallel_size_local=4) == Placement(4)
+
+
+@pytest.mark.parametrize("hybrid", [{"data_parallel_hybrid_lb": True}, {}])
+def test_a_machine_that_serves_its_own_is_a_server_of_these(hybrid: dict[str, Any]) -> None:
+    """vLLM takes that from the number of the first one, too."""
+    assert place(**FOUR, **hybrid, data_parallel_start_rank=2) == Placement(2, base=2)
+
+
+@pytest.mark.parametrize("external", [{"data_parallel_external_lb": True}, {}])
+def test_a_server_of_one_replica_has_its_number(external: dict[str, Any]) -> None:
+    assert place(data_parallel_size=4, data_parallel_rank=3, **external) == Placement(1, base=3)
+
+
+def test_their_metrics_have_the_number_among_all() -> None:
+    settings, loaded = read_arguments({"model": "lsv-demo", **FOUR, "data_parallel_start_rank": 2})
+    config = resolve(settings, loaded)
+    assert [one.topology.number for one in config.replicas()] == [2, 3]
+    assert config.topology.devices == 2
+    assert config.replica_nodes is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, "need --data-parallel-address"),
+        ({**FOUR, "data_parallel_address": "0.0.0.0"}, "give the one address that others reach it by"),
+        ({**FOUR, "cluster_key": "short"}, "has 5 characters"),
+        ({**FOUR, "headless": True}, "headless with 2 of 4 replicas: say by --data-parallel-start-rank"),
+        ({**FOUR, "headless": True, "data_parallel_start_rank": 3}, "are more than data_parallel_size=4"),
+        ({**FOUR, "headless": True, "data_parallel_start_rank": 1, "data_parallel_size_local": 0}, "nothing to do"),
+        ({**FOUR, "data_parallel_size_local": 5}, "are more than data_parallel_size=4"),
+        ({**FOUR, "data_parallel_hybrid_lb": True, "headless": True}, "every server serves the replicas that it has"),
+        ({"data_parallel_size": 4, "data_parallel_hybrid_lb": True}, "say by --data-parallel-size-local how many"),
+        ({"data_parallel_size": 4, "data_parallel_external_lb": True}, "say by --data-parallel-rank which"),
+        ({"data_parallel_size": 4, "data_parallel_rank": 4}, "must be less than data_parallel_size=4"),
+        ({**FOUR, "data_parallel_rank": 1}, "such a server has one replica"),
+        ({**FOUR, "data_parallel_rank": 1, "data_parallel_start_rank": 1}, "leave one of the two out"),
+        ({"data_parallel_rank": 1, "headless": True}, "every server serves the replicas that it has"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        place(**given)
+
+
+def test_a_secret_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LSV_CLUSTER_KEY")
+    with pytest.raises(ConfigError, match="set the variable LSV_CLUSTER_KEY to the same"):
+        place(**FOUR)
+
+
+def test_an_engine_in_this_process_is_on_this_machine() -> None:
+    with pytest.raises(ConfigError, match="data_parallel_size: LLM runs one engine"):
+        LLM("lsv-demo", **FOUR)
+
+
+def test_ray_is_refused_with_what_to_use() -> None:
+    with pytest.raises(ConfigError, match=r"must be mp, got 'ray': each machine starts its own replicas, .*--headless"):
+        read_arguments({"model": "lsv-demo", "data_parallel_size": 2, "data_parallel_backend": "ray"})
