@@ -49,12 +49,12 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 EXTRAS = dev$(shell $(BIN)/python -c "import importlib.metadata as m, re; \
 	print('' if any(re.match('(pytorch-)?triton', one) for one in m.requires('torch') or ()) else ',interpreter')")
 
-$(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install -q -e ".[$(EXTRAS)]"
+$(VENV)/.installed-dev: pyproject.toml tests/constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install -q -c tests/constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-fuzz: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install -q -e ".[$(EXTRAS),fuzz]"
+	$(BIN)/python -m pip install -q -c tests/constraints.txt -e ".[$(EXTRAS),fuzz]"
 	@touch $@
 
 lint: install-dev

@@ -210,11 +210,8 @@ class Scheduler:
         self._in_flight.clear()
         for job in self._running:
             job.in_flight = 0
-        failed = [
-            outcome
-            for group in tuple(self._groups.values())
-            for outcome in self._end_group(group, FinishReason.ERROR, message)
-        ]
+        groups = tuple(self._groups.values())
+        failed = [outcome for group in groups for outcome in self._end_group(group, FinishReason.ERROR, message)]
         for job in tuple(self._running):
             self._running.retire(job)
         self._running.release_blocks()

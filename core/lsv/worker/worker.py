@@ -119,11 +119,12 @@ class Worker:
         self._sampling = Sampling()
         self._pool = Pool()
         self._drafter: Drafter | None = None
+        self._suspects = ""
         self._media = MediaEncoder(None, torch.device("cpu"))
         self._adapters: AdapterStore | None = None
         self._mover: BlockMover | None = None
         self._in_flight: deque[InFlight] = deque()
-        self._suspects, self._finished = "", 0.0
+        self._finished = 0.0
 
     @torch.inference_mode()
     def start(self, report: ReportProgress) -> Fit:
@@ -296,7 +297,7 @@ class Worker:
         if plan.rows:
             try:
                 unwarmed = self._run(results, gather)
-                done = self._mark(results)
+                done = self._device.event() if results.pending else None
             except Exception as cause:
                 self._fail(results, cause)
             if results.broken:  # and the error's frames have let go of their tensors
@@ -390,10 +391,6 @@ class Worker:
     def _agree(self, tokens: Tensor) -> Tensor:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
         return tokens if self._communicator is None else self._communicator.broadcast(tokens.contiguous())
-
-    def _mark(self, results: ResultBuilder) -> Event | None:
-        assert self._device is not None
-        return self._device.event() if results.pending else None
 
 
 def _must_know(slot: Slot, start: int) -> bool:
