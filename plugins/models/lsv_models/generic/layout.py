@@ -25,6 +25,9 @@ from transformers.core_model_loading import (
 from lsv.weights.place import Piece
 from lsv_models.generic.refusal import Refused
 
+_UNPADDED = "Inkling2UnpadVocab"
+"""A rule that takes the first rows of a matrix that is stored with one for every token; transformers 5.24 has it."""
+
 
 class Layout:
     """Names and pieces of a model's parameters. Make it while the model is as transformers built it."""
@@ -35,6 +38,7 @@ class Layout:
         self.renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
         self.converters = [(rule, rule.reverse_transform()) for rule in rules if isinstance(rule, WeightConverter)]
         self.shapes = {name: tuple(tensor.shape) for name, tensor in lm.state_dict().items()}
+        self._vocabulary = int(getattr(lm.config.get_text_config(), "vocab_size", 0))
         self.spellings = _spell_shared(lm)
         self.stored = {piece.name for name in self.shapes for piece in self._try_pieces(name)}
 
@@ -82,6 +86,8 @@ class Layout:
             yield from _part(sources[0], shape, operations[0].dim)
         elif kinds in ([Chunk], [Split]) and len(sources) == 1:
             yield self._cut(converter, name, sources[0], number, operations[0].dim)
+        elif [kind.__name__ for kind in kinds] == [_UNPADDED]:
+            yield Piece(sources[0], (self._vocabulary, *shape[1:]), _whole(shape), _whole(shape))
         else:
             said = ", ".join(kind.__name__ for kind in kinds)
             raise Refused(f"checkpoints hold {name} in a form that is not read in pieces ({said})")

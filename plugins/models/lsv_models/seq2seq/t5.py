@@ -155,10 +155,6 @@ class UMT5(T5):
 
     shares = False
 
-    def scales_logits(self, keys: Keys) -> bool:
-        keys.maybe("tie_word_embeddings", bool)
-        return True
-
 
 class LongT5(T5):
     """LongT5 (Guo et al. 2022) whose encoder attends locally: a token sees those within a radius."""
