@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,13 @@ class Engine:
     server: tuple[str, ...] = ()
 
 
-def _lsv(precision: str, bits: tuple[float, float], quantization: str | None) -> Engine:
+DRAFTS: Mapping[str, Any] = {
+    "method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 5, "prompt_lookup_min": 2,
+}  # fmt: skip
+"""Prompt lookup, for engines that have it."""
+
+
+def _lsv(precision: str, bits: tuple[float, float], **options: Any) -> Engine:
     server = ("{python}", "-m", "lsv", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}")
     return Engine(
         program=LSV,
@@ -38,21 +45,28 @@ def _lsv(precision: str, bits: tuple[float, float], quantization: str | None) ->
         precision=precision,
         model="{shape}",
         bits=bits,
-        options={"quantization": quantization} if quantization else {},
+        options=options,
         server=(
-            *server, "--served-model-name", "m", "--max-model-len", "2048", "--max-num-seqs", "32",
-            *(("--quantization", quantization) if quantization else ()),
+            *server, "--served-model-name", "m", "--max-model-len", "2048", "--max-num-seqs", "32", *_flags(options),
         ),
     )  # fmt: skip
 
 
-def _vllm(precision: str, bits: tuple[float, float], model: str) -> Engine:
+def _flags(options: Mapping[str, Any]) -> Iterator[str]:
+    """What servers are given for ``options``."""
+    for name, value in options.items():
+        yield f"--{name.replace('_', '-')}"
+        yield value if isinstance(value, str) else json.dumps(value)
+
+
+def _vllm(precision: str, bits: tuple[float, float], model: str, **options: Any) -> Engine:
     return Engine(
         program="vllm",
         adapter="vllm_llm",
         precision=precision,
         model=model,
         bits=bits,
+        options=options,
         environment={
             "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
             "VLLM_CPU_OMP_THREADS_BIND": "{cores}",
@@ -63,7 +77,7 @@ def _vllm(precision: str, bits: tuple[float, float], model: str) -> Engine:
         server=(
             "{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--served-model-name", "m",
             "--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--max-model-len", "2048",
-            "--max-num-seqs", "32",
+            "--max-num-seqs", "32", *_flags(options),
         ),
     )  # fmt: skip
 
@@ -89,10 +103,12 @@ def _llama_cpp(precision: str, bits: tuple[float, float], model: str) -> Engine:
 
 
 ENGINES: dict[str, Engine] = {
-    "lsv-bf16": _lsv("bf16", (16, 16), None),
-    "lsv-int8": _lsv("int8", (8, 8), "int8"),
-    "lsv-int4": _lsv("int4", (4.5, 4.5), "sym_int4"),
+    "lsv-bf16": _lsv("bf16", (16, 16)),
+    "lsv-bf16-ngram": _lsv("bf16 with drafts", (16, 16), speculative_config=DRAFTS),
+    "lsv-int8": _lsv("int8", (8, 8), quantization="int8"),
+    "lsv-int4": _lsv("int4", (4.5, 4.5), quantization="sym_int4"),
     "vllm-bf16": _vllm("bf16", (16, 16), "{shape}"),
+    "vllm-bf16-ngram": _vllm("bf16 with drafts", (16, 16), "{shape}", speculative_config=DRAFTS),
     "vllm-w8a8": _vllm("int8", (8, 16), "{shape}-w8a8"),
     "openvino-f16": _openvino("bf16", (16, 16), "{shape}-openvino-fp16"),
     "openvino-int8": _openvino("int8", (8, 8), "{shape}-openvino-int8"),

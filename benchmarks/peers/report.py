@@ -10,7 +10,7 @@ from results import Record, Results, is_disturbed
 from shapes import Shape
 from workloads import WORKLOADS, Workload
 
-PRECISIONS = ("bf16", "int8", "int4")
+PRECISIONS = ("bf16", "bf16 with drafts", "int8", "int4")
 
 
 def render(results: Results) -> str:
