@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +40,8 @@ from lsv.worker.channel import (
 _STOP_SECONDS = 5.0
 _LAST_SECONDS = 1.0
 """What a worker gets to end by itself once it has closed its channel."""
+_BESIDE_SECONDS = 0.5
+"""In which a rank that is gone is found to be so, where another one has failed of that."""
 _LONG = ("sleep", "wake_up", "start_profile", "stop_profile")
 """Orders that may take as long as loading does: all weights are copied, or all that was recorded is written."""
 
@@ -55,6 +58,8 @@ class RankLink(Peer[Order, Report]):
         self.rank, self.where = rank, where
         self.heard = time.monotonic()
         """When it reported last."""
+        self.fate: Literal["", "failed", "gone"] = ""
+        """How it has ended: by an error that it reports, or without a word."""
 
     def send(self, message: Order, seconds: float | None = None) -> None:
         """Raises like ``receive`` when the worker has ended, and ``TimeoutError`` when it does not read."""
@@ -71,7 +76,11 @@ class RankLink(Peer[Order, Report]):
         try:
             report = super().receive(seconds)
         except EOFError:
+            self.fate = "gone"
             raise EngineDied(f"the worker of rank {self.rank}{self.where} is gone{self.how_it_went()}") from None
+        except LsvError:
+            self.fate = "failed"
+            raise
         self.heard = time.monotonic()
         return report
 
@@ -268,11 +277,31 @@ class RanksExecutor(abc.ABC):
         """An error of one rank ends all of them."""
         try:
             yield
-        except LsvError:
+        except LsvError as error:
+            cause = self._find_cause(error)
             for rank in self._ranks:
                 rank.abandon()
             self.stop()
-            raise
+            raise cause from None
+
+    def _find_cause(self, error: LsvError) -> LsvError:
+        """Where a rank has reported an error: that another one is gone, if so, since sums over both fail of that."""
+        if {rank.fate for rank in self._ranks} != {"", "failed"}:
+            return error
+        deadline = time.monotonic() + _BESIDE_SECONDS
+        with selectors.DefaultSelector() as selector:
+            for rank in self._ranks:
+                if not rank.fate:
+                    selector.register(rank, selectors.EVENT_READ, rank)
+            while selector.get_map() and (ready := selector.select(max(0.0, deadline - time.monotonic()))):
+                for beside in (key.data for key, _ in ready):
+                    try:
+                        beside.receive()
+                    except LsvError as its:
+                        if beside.fate == "gone":
+                            return its
+                        selector.unregister(beside)
+        return error
 
 
 class ProcessesExecutor(RanksExecutor):

@@ -16,7 +16,7 @@ import pytest
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
 from lsv.errors import ConfigError, EngineDied
-from lsv.processes.wire import encode_frame
+from lsv.processes.wire import Failed, encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
 from lsv.worker.channel import Controlled, Run, Start
@@ -207,6 +207,23 @@ def test_writing_a_profile_or_falling_asleep_may_take_longer_than_a_step(order: 
         executor.control(order, {})
         answer.join()
     executor.stop()
+
+
+@pytest.mark.parametrize(
+    ("second", "told"), [("gone", "rank 1 is gone"), ("failed", "sum of rank 0"), ("", "sum of rank 0")]
+)
+def test_a_rank_that_is_gone_is_told_before_one_that_fails_of_that(second: str, told: str) -> None:
+    executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+    (first, there), (other, elsewhere) = socket.socketpair(), socket.socketpair()
+    executor._ranks, executor._limit = [RankLink(0, first), RankLink(1, other)], 5.0
+    there.sendall(encode_frame(Failed(EngineDied("the sum of rank 0 was broken off").record())))
+    if second == "failed":
+        elsewhere.sendall(encode_frame(Failed(EngineDied("the sum of rank 1 was broken off").record())))
+    later = threading.Timer(0.1, elsewhere.close if second == "gone" else lambda: None)
+    later.start()
+    with there, elsewhere, pytest.raises(EngineDied, match=told):
+        executor.check()
+    later.join()
 
 
 @pytest.mark.slow
