@@ -137,7 +137,7 @@ def test_tests_install_triton_only_for_a_torch_that_brings_none(tmp_path: Path, 
     done = subprocess.run(
         ["make", "-n", f"VENV={tmp_path}", "install-dev"], capture_output=True, text=True, cwd=root, check=True
     )
-    assert f'pip install -q -e ".[{extras}]"' in done.stdout
+    assert f'pip install -q -c tests/constraints.txt -e ".[{extras}]"' in done.stdout
 
 
 def test_no_other_extra_brings_triton() -> None:
