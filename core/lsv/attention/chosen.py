@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from lsv.attention import AttentionLayer, Int32s
 
 Lengths = tuple[Int32s, Int32s]
+Choose = Callable[[slice, slice], torch.Tensor]
+"""Which of its row's gathered tokens each of some tokens of the step sees: bool [tokens, gathered], or a choice for
+each head [heads, tokens, gathered].
+"""
 _QUERIES = 256
-"""Tokens whose scores are held at a time."""
+"""Tokens whose scores are held at a time, fewer where these would be more than ``_SCORES``."""
+_SCORES = 1 << 26
 
 
 def each_row(lengths: Lengths) -> Iterator[tuple[slice, slice]]:
@@ -38,19 +43,30 @@ def see(lengths: Lengths, device: torch.device) -> torch.Tensor:
 def attend_chosen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor, lengths: Lengths, layer: AttentionLayer
 ) -> torch.Tensor:
+    """As ``attend_where``; ``chosen`` is bool [T, C]."""
+    return attend_where(q, k, v, lambda tokens, gathered: chosen[tokens, gathered], lengths, layer)
+
+
+def attend_where(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, choose: Choose, lengths: Lengths, layer: AttentionLayer
+) -> torch.Tensor:
     """q [T, heads, dim] over the gathered k and v [C, kv_heads, dim], in float32 -> [T, heads, dim].
 
-    ``chosen`` is bool [T, C]; every token sees one at least. Of a layer's ways, scale and sinks are followed.
+    Every token sees one at least. Of a layer's ways, scale and sinks are followed.
     """
     assert (layer.soft_cap, layer.alibi, layer.window) == (None,) * 3, "layers that choose are of no other kind"
     out = torch.zeros_like(q)  # zeros for padding
     for tokens, gathered in each_row(lengths):
         keys, values = k[gathered].float(), v[gathered].float()
-        for first in range(tokens.start, tokens.stop, _QUERIES):
-            piece = slice(first, min(first + _QUERIES, tokens.stop))
+        held = max(1, min(_QUERIES, _SCORES // (q.shape[1] * max(1, len(keys)))))
+        for first in range(tokens.start, tokens.stop, held):
+            piece = slice(first, min(first + held, tokens.stop))
             queries = q[piece].float().view(piece.stop - piece.start, k.shape[1], -1, q.shape[-1])
             scores = torch.einsum("qgrd,kgd->grqk", queries, keys) * layer.scale
-            scores = scores.masked_fill(~chosen[piece, gathered], -torch.inf)
+            chosen = choose(piece, gathered)
+            if chosen.ndim == 3:
+                chosen = chosen.view(*scores.shape[:2], *chosen.shape[1:])
+            scores = scores.masked_fill(~chosen, -torch.inf)
             if layer.sinks is None:
                 weights = scores.softmax(-1)
             else:

@@ -1,14 +1,22 @@
 """Checkpoints of the families under test, made once a session, and the catalog of the models plugin."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from lsv.config import EngineConfig
+from lsv.nn.decoder import DenseDecoder
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
+from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny
+from lsv.weights.naming import spellings
+from lsv.worker.load.declared import declare
 from lsv_models import plugin
 
 
@@ -29,3 +37,28 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[key]
 
     return make
+
+
+@pytest.fixture
+def publish(tmp_path: Path, catalog: Catalog) -> Callable[..., tuple[dict[str, torch.Tensor], EngineConfig]]:
+    """Write a checkpoint with random weights under the family's own names; its tensors and how to run it."""
+
+    def write(
+        offer: str, architecture: str, json_keys: Any, **given: Any
+    ) -> tuple[dict[str, torch.Tensor], EngineConfig]:
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **json_keys}))
+        config = engine_config(tmp_path, offer, **given)
+        model: Any = declare(config, catalog)
+        torch_seed = torch.manual_seed(0)
+        tensors: dict[str, torch.Tensor] = {}
+        for piece in (piece for slot in model.slots for piece in slot.pieces):
+            own_names = model.model.prefixes is not DenseDecoder.prefixes
+            theirs = spellings(piece.name, model.model.prefixes)[:2][-1] if own_names else piece.name
+            assert model.model.rename(theirs) == piece.name
+            mean = 1.0 if len(piece.shape) == 1 and not theirs.endswith("bias") else 0.0
+            if theirs not in tensors:
+                tensors[theirs] = torch.randn(piece.shape, generator=torch_seed) * 0.2 + mean
+        save_file(tensors, tmp_path / "model.safetensors")
+        return tensors, config
+
+    return write

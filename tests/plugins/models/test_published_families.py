@@ -4,30 +4,24 @@ The definitions are written from the ``modeling_*.py`` files that come with the 
 cache, over a dictionary of tensors under the names there.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch.nn import functional
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.decoder import DenseDecoder
 from lsv.testing.model import (
     PROMPTS,
     SCHEDULES,
     Sequences,
     compare_decoding,
     compare_logits,
-    engine_config,
     load,
     run_schedule,
 )
-from lsv.weights.naming import spellings
-from lsv.worker.load.declared import declare
 
 Tensors = Mapping[str, torch.Tensor]
 Config = Mapping[str, Any]
@@ -236,28 +230,6 @@ CASES = {
 }  # fmt: skip
 
 QUICK = ("qwen", "internlm2", "chatglm", "exaone", "minicpm", "decilm", "baichuan large")
-
-
-@pytest.fixture
-def publish(tmp_path, catalog):
-    """Write a checkpoint with random weights under the family's own names; its tensors and how to run it."""
-
-    def write(offer, architecture, json_keys, **given):
-        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **json_keys}))
-        config = engine_config(tmp_path, offer, **given)
-        model, torch_seed = declare(config, catalog), torch.manual_seed(0)
-        tensors = {}
-        for piece in (piece for slot in model.slots for piece in slot.pieces):
-            own_names = model.model.prefixes is not DenseDecoder.prefixes
-            theirs = spellings(piece.name, model.model.prefixes)[:2][-1] if own_names else piece.name
-            assert model.model.rename(theirs) == piece.name
-            mean = 1.0 if len(piece.shape) == 1 and not theirs.endswith("bias") else 0.0
-            if theirs not in tensors:
-                tensors[theirs] = torch.randn(piece.shape, generator=torch_seed) * 0.2 + mean
-        save_file(tensors, tmp_path / "model.safetensors")
-        return tensors, config
-
-    return write
 
 
 @pytest.mark.row(

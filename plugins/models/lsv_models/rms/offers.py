@@ -13,6 +13,7 @@ def _offer(name: str, load: str, *architectures: str) -> ModelOffer:
 
 OFFERS = (
     _offer("phi3", "rms.phi3:Phi3", "Phi3ForCausalLM", "Phi3Model"),
+    _offer("phi3small", "rms.phi3small:Phi3Small", "Phi3SmallForCausalLM"),
     _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
     _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),
     ModelOffer(

@@ -14,6 +14,7 @@ from lsv.nn.routers import SparseMixer
 from lsv.ops import Bindable
 from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
+from lsv_models.rms.phi3 import with_magnitude
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 
@@ -28,7 +29,7 @@ class PhiMoe(SparseDecoder):
     defaults = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        super().__init__(w, _with_magnitude(config, max_len), max_len)
+        super().__init__(w, with_magnitude(config, max_len), max_len)
         if self.biased:
             self.head: Any = AdaptedHead(self.head, (w / "lm_head").take("bias", (self.vocab_size,)), 1.0)
 
@@ -52,17 +53,3 @@ class PhiMoe(SparseDecoder):
             w, c.hidden_size, experts.size, c.activation,
             experts=experts.count, top=experts.top, router=router, names=("w1", "w3", "w2"),
         )  # fmt: skip
-
-
-def _with_magnitude(config: Mapping[str, Any], max_len: int) -> Mapping[str, Any]:
-    """The rope's ``short_mscale`` or ``long_mscale``, as the factor on cosine and sine that they are."""
-    changed = dict(config)
-    for key in ("rope_scaling", "rope_parameters"):
-        given = config.get(key)
-        if isinstance(given, Mapping) and ("long_mscale" in given or "short_mscale" in given):
-            rope = {name: value for name, value in given.items() if name not in ("long_mscale", "short_mscale")}
-            original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-            long = isinstance(original, int) and max_len > original
-            magnitude = given.get("long_mscale" if long else "short_mscale")
-            changed[key] = rope if magnitude is None else {**rope, "attention_factor": magnitude}
-    return changed
