@@ -13,7 +13,13 @@ def _offer(name: str, load: str, *architectures: str) -> ModelOffer:
 
 OFFERS = (
     _offer("phi3", "rms.phi3:Phi3", "Phi3ForCausalLM", "Phi3Model"),
-    _offer("phi3small", "rms.phi3small:Phi3Small", "Phi3SmallForCausalLM"),
+    ModelOffer(
+        "phi3small",
+        ("Phi3SmallForCausalLM",),
+        "lsv_models.rms.phi3small:Phi3Small",
+        _TASKS,
+        note="more than 1,024 tokens on CPUs alone",
+    ),
     _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
     _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),
     ModelOffer(
