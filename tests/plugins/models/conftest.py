@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import EngineConfig
+from lsv.devices.collectives import BackendCommunicator, gloo
 from lsv.nn.decoder import DenseDecoder
+from lsv.platform import Group
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny
 from lsv.weights.naming import spellings
-from lsv.worker.load.declared import declare
+from lsv.worker.load.bound import bind_ops
+from lsv.worker.load.declared import Declared, declare
+from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
 
 
@@ -62,3 +67,27 @@ def publish(tmp_path: Path, catalog: Catalog) -> Callable[..., tuple[dict[str, t
         return tensors, config
 
     return write
+
+
+@pytest.fixture
+def on_two_ranks(tmp_path: Path) -> Callable[..., list[tuple[Declared, Any]]]:
+    """What each of two ranks of a configuration has, and what ``compute`` makes of it."""
+
+    def spread(
+        config: EngineConfig, catalog: Catalog, compute: Callable[[Declared], Any]
+    ) -> list[tuple[Declared, Any]]:
+        groups = [Group("tp", (0, 1), rank, str(tmp_path / "meeting")) for rank in range(2)]
+
+        def run(group: Group) -> tuple[Declared, Any]:
+            communicator = BackendCommunicator(group, gloo, torch.device("cpu"))
+            declared = declare(config, catalog, communicator=communicator)
+            bind_ops(declared, catalog, "cpu", reference=config.reference_ops)
+            fill(declared, open_source(config, declared, catalog))
+            computed = compute(declared)
+            communicator.close()
+            return declared, computed
+
+        with ThreadPoolExecutor(2) as ranks:
+            return list(ranks.map(run, groups))
+
+    return spread

@@ -8,20 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch.nn import functional
 
+from lsv.config import Topology
 from lsv.errors import CheckpointError, ConfigError
-from lsv.testing.model import (
-    PROMPTS,
-    SCHEDULES,
-    Sequences,
-    compare_decoding,
-    compare_logits,
-    load,
-    run_schedule,
-)
+from lsv.nn.linear import Column, Row
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
+from lsv.worker.load.declared import Declared
+from lsv_cpu import plugin as cpu
+from lsv_models import plugin
+from lsv_quant import plugin as quant
 
 Tensors = Mapping[str, torch.Tensor]
 Config = Mapping[str, Any]
@@ -176,6 +176,36 @@ def baichuan(t: Tensors, c: Config, ids: Sequence[int]) -> torch.Tensor:
     return functional.linear(rms(x, t["model.norm.weight"], eps), head)
 
 
+def arctic(t: Tensors, c: Config, ids: Sequence[int]) -> torch.Tensor:
+    positions, eps, dim = torch.arange(len(ids)), c["rms_norm_eps"], c["hidden_size"] // c["num_attention_heads"]
+    x = t["model.embed_tokens.weight"][list(ids)]
+    for layer in range(c["num_hidden_layers"]):
+        at, moe = f"model.layers.{layer}", f"model.layers.{layer}.block_sparse_moe"
+        sparse = (layer + 1) % c["moe_layer_frequency"] == 0
+        normed = rms(x, t[f"{at}.input_layernorm.weight"], eps)
+        q, k, v = (linear(t, f"{at}.self_attn.{name}_proj", normed).unflatten(-1, (-1, dim)) for name in "qkv")
+        q, k = (halves(part, c["rope_theta"], positions) for part in (q, k))
+        attended = x + linear(t, f"{at}.self_attn.o_proj", attend(q, k, v))
+        beside = sparse and c["parallel_attn_mlp_res"]
+        # beside a dense MLP, experts are given the layer's own input
+        read = rms(x if beside else attended, t[f"{at}.post_attention_layernorm.weight"], eps)
+        x = attended
+        if beside:
+            x = x + _gated(t, f"{at}.residual_mlp", rms(attended, t[f"{at}.residual_layernorm.weight"], eps))
+        x = x + (_routed(t, moe, c, read) if sparse else _gated(t, f"{moe}.mlp", read))
+    return linear(t, "lm_head", rms(x, t["model.norm.weight"], eps))
+
+
+def _gated(t: Tensors, at: str, x):
+    return linear(t, f"{at}.w2", functional.silu(linear(t, f"{at}.w1", x)) * linear(t, f"{at}.w3", x))
+
+
+def _routed(t: Tensors, at: str, c: Config, x):
+    weights, chosen = linear(t, f"{at}.gate", x).softmax(-1).topk(c["num_experts_per_tok"], dim=-1)
+    shares = torch.zeros(len(x), c["num_local_experts"]).scatter(1, chosen, weights / weights.sum(-1, keepdim=True))
+    return sum(shares[:, [e]] * _gated(t, f"{at}.experts.{e}", x) for e in range(c["num_local_experts"]))
+
+
 def _interleaved_slopes(heads: int) -> list[float]:
     if math.log2(heads).is_integer():
         start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
@@ -208,6 +238,13 @@ EXAONE = {
     "intermediate_size": 96, "num_layers": 2, "layer_norm_epsilon": 1e-5, "activation_function": "silu",
     "rope_theta": 500000, "max_position_embeddings": 512, "tie_word_embeddings": False, "embed_dropout": 0.0,
 }  # fmt: skip
+ARCTIC = {
+    **GROUPED, "num_hidden_layers": 3, "rope_theta": 1e4, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "moe_layer_frequency": 2, "parallel_attn_mlp_res": True, "use_residual": True, "moe_train_capacity_factor": 1,
+    "moe_eval_capacity_factor": 1, "moe_min_capacity": 0, "moe_token_dropping": True, "router_aux_loss_coef": 0.001,
+    "enable_expert_tensor_parallelism": False, "quantization": None, "attention_dropout": 0, "sliding_window": None,
+}  # fmt: skip
+ARCTIC_EVERYWHERE = {**ARCTIC, "moe_layer_frequency": 1, "num_experts_per_tok": 3}
 MINICPM = {**GROUPED, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16}
 CASES = {
     "qwen": ("qwen", "QWenLMHeadModel", QWEN, qwen),
@@ -226,14 +263,19 @@ CASES = {
         "baichuan", "BaichuanForCausalLM", {**SHAPE, "hidden_size": 96, "num_attention_heads": 6}, baichuan,
     ),
     "xverse": ("xverse", "XverseForCausalLM", SHAPE, llama_like),
+    "arctic": ("arctic", "ArcticForCausalLM", ARCTIC, arctic),
+    "arctic, experts everywhere": ("arctic", "ArcticForCausalLM", ARCTIC_EVERYWHERE, arctic),
+    "arctic, nothing beside": (
+        "arctic", "ArcticForCausalLM", {**ARCTIC, "parallel_attn_mlp_res": False, "use_residual": False}, arctic,
+    ),
     "aquila": ("aquila", "AquilaForCausalLM", GROUPED, llama_like),
 }  # fmt: skip
 
-QUICK = ("qwen", "internlm2", "chatglm", "exaone", "minicpm", "decilm", "baichuan large")
+QUICK = ("qwen", "internlm2", "chatglm", "exaone", "minicpm", "decilm", "baichuan large", "arctic")
 
 
 @pytest.mark.row(
-    "F-602", "F-604", "F-606", "F-609", "F-610", "F-618", "F-619", "F-623", "F-636", "F-641", "F-656",
+    "F-602", "F-603", "F-604", "F-606", "F-609", "F-610", "F-618", "F-619", "F-623", "F-636", "F-641", "F-656",
 )  # fmt: skip
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in QUICK)) for case in CASES])
 def test_family_equals_its_definition(case, publish, catalog):
@@ -276,3 +318,54 @@ def test_qwen_is_refused_where_it_would_scale_attention(publish):
 def test_kv_heads_by_layer_are_checked(counts, publish):
     with pytest.raises(CheckpointError, match="num_key_value_heads_per_layer must be 2 divisors of 4"):
         publish("decilm", "DeciLMForCausalLM", {**SHAPE, "num_key_value_heads_per_layer": counts})
+
+
+@pytest.mark.row("F-603")
+@pytest.mark.parametrize("topology", [Topology(tensor=2), Topology(tensor=2, expert=2)])
+def test_arctic_on_two_ranks_equals_its_definition(topology, publish, on_two_ranks):
+    tensors, config = publish("arctic", "ArcticForCausalLM", ARCTIC)
+    config = msgspec.structs.replace(config, topology=topology)
+    expected = {sequence: arctic(tensors, ARCTIC, ids) for sequence, ids in PROMPTS.items()}
+    for _, logits in on_two_ranks(config, catalog_of(plugin, cpu), run_mixed):
+        found = compare_logits("mixed", logits, expected)
+        assert found.error <= 1e-4
+        assert found.same_tokens
+
+
+@pytest.mark.row("F-603")
+@pytest.mark.parametrize("case", ["arctic", "arctic, nothing beside"])
+def test_arctic_quantised_while_loading_stays_close(case, publish):
+    _, _, keys, _ = CASES[case]
+    tensors, config = publish("arctic", "ArcticForCausalLM", keys)
+    declared = load(msgspec.structs.replace(config, quantization="int8"), catalog_of(plugin, quant))
+    formats = [module.linear.format for module in declared.model.layers.modules() if isinstance(module, (Column, Row))]
+    assert set(formats) == {"int8"}
+    plain = torch.cat([arctic(tensors, keys, ids) for ids in PROMPTS.values()])
+    off = (torch.cat(list(run_mixed(declared).values())) - plain).abs().amax(dim=-1) / plain.abs().max()
+    assert off.max() > 0
+    assert off.median() < 0.1, "some tokens go to other experts, most do not"
+
+
+def run_mixed(declared: Declared) -> dict[int, torch.Tensor]:
+    return run_schedule(Sequences(declared), SCHEDULES["mixed"])
+
+
+@pytest.mark.row("F-603")
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"use_residual": False}, "parallel_attn_mlp_res and use_residual are two names of one thing"),
+        ({"num_experts_per_tok": 1}, "num_experts_per_tok is 1, and Arctic's definitions differ"),
+        ({"quantization": {"q_bits": 8}}, "quantization is {'q_bits': 8}"),
+        ({"moe_expert_bias": True}, "moe_expert_bias"),
+    ],
+)
+def test_what_arctic_can_t_follow_is_refused(given, why, publish):
+    with pytest.raises(CheckpointError, match=why):
+        publish("arctic", "ArcticForCausalLM", {**ARCTIC, **given})
+
+
+@pytest.mark.parametrize("given", [{"use_residual": None}, {"parallel_attn_mlp_res": None}])
+def test_either_name_puts_arctic_s_experts_beside(given, publish):
+    tensors, _ = publish("arctic", "ArcticForCausalLM", {**ARCTIC, **given})
+    assert [name for name in tensors if "residual_layernorm" in name] == ["model.layers.1.residual_layernorm.weight"]

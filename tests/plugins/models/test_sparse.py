@@ -1,8 +1,6 @@
 """Families with experts or latents give transformers' logits: whole, in chunks, in mixed batches and while decoding."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.config import EngineConfig, Topology
-from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.config import Topology
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.model import handed_on
 from lsv.nn.moe import MoE
 from lsv.platform import Group
-from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
 from lsv.testing.model import (
@@ -308,24 +304,6 @@ def test_unknown_keys_of_parts_are_refused(checkpoint, catalog):
         declare(engine_config(path, family, overrides={"attn_config": attention}), catalog)
 
 
-def on_two_ranks(config: EngineConfig, catalog: Catalog, folder: Path) -> list[tuple[Declared, list[torch.Tensor]]]:
-    """What each of two ranks has, and what it computes."""
-    groups = [Group("tp", (0, 1), rank, str(folder / "meeting")) for rank in range(2)]
-    spread = msgspec.structs.replace(config, topology=Topology(tensor=2, expert=2))
-
-    def run(group: Group) -> tuple[Declared, list[torch.Tensor]]:
-        communicator = BackendCommunicator(group, gloo, torch.device("cpu"))
-        declared = declare(spread, catalog, communicator=communicator)
-        bind_ops(declared, catalog, "cpu", reference=config.reference_ops)
-        fill(declared, open_source(config, declared, catalog))
-        computed = compute(declared)
-        communicator.close()
-        return declared, computed
-
-    with ThreadPoolExecutor(2) as ranks:
-        return list(ranks.map(run, groups))
-
-
 @torch.inference_mode()
 def compute(declared: Declared) -> list[torch.Tensor]:
     """What all layers of experts make of some tokens, and the logits of the model where nothing else is cut unlike it:
@@ -343,7 +321,7 @@ def experts_of(declared: Declared) -> list[MoE]:
 @pytest.mark.row("F-282")
 @pytest.mark.parametrize(("quantization", "kernels"), [(None, True), ("int8", True), (None, False)])
 @pytest.mark.parametrize("case", ["deepseek_v3", "gpt_oss", "granitemoeshared", "llama4", "qwen2_moe"])
-def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels, checkpoint, tmp_path):
+def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels, checkpoint, on_two_ranks):
     family, shape = SHAPES[case]
     sources, reference = catalog_of(plugin, quant, cpu), not kernels
     config = engine_config(checkpoint(family, **shape), case, quantization=quantization, reference_ops=reference)
@@ -351,7 +329,8 @@ def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels
     bind_ops(alone, sources, "cpu", reference=reference)
     fill(alone, open_source(config, alone, sources))
     expected = compute(alone)
-    found = on_two_ranks(config, sources, tmp_path)
+    spread = msgspec.structs.replace(config, topology=Topology(tensor=2, expert=2))
+    found = on_two_ranks(spread, sources, compute)
     compared = len(expected) - (quantization is not None)
     for _, computed in found:
         for mine, wanted in list(zip(computed, expected, strict=True))[:compared]:

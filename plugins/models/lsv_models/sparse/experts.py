@@ -40,6 +40,8 @@ class Experts:
     shared_name: str = "shared_experts"
     shared_gate: str | None = None
     """Where the gate of the shared expert is, if it has one."""
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    """Gate, up and down of a routed expert and of a plain MLP."""
 
     @classmethod
     def read_deepseek(cls, keys: Keys, layers: int, normalise: bool, scale: float) -> Experts:
@@ -76,10 +78,10 @@ class Experts:
 def make_mlp(w: Weights, c: DecoderConfig, layer: int, experts: Experts) -> MoE | SharedMoE | GatedMLP:
     """The block of a layer whose weights are at ``w``."""
     if layer not in experts.layers:
-        return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation)
+        return GatedMLP(w, c.hidden_size, c.intermediate_size, c.activation, names=experts.names)
     routed = MoE(
         w, c.hidden_size, experts.size, c.activation,
-        experts=experts.count, top=experts.top, router=make_router(w / experts.gate, c, experts),
+        experts=experts.count, top=experts.top, names=experts.names, router=make_router(w / experts.gate, c, experts),
     )  # fmt: skip
     if not experts.shared:
         return routed

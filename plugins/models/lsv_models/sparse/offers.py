@@ -20,6 +20,7 @@ _FAMILIES = (
     ("dbrx", "DbrxForCausalLM", "dbrx:Dbrx"),
     ("phimoe", "PhimoeForCausalLM", "phimoe:PhiMoe"),
     ("llama4", "Llama4ForCausalLM", "llama4:Llama4"),
+    ("arctic", "ArcticForCausalLM", "arctic:Arctic"),
     ("gpt_oss", "GptOssForCausalLM", "gpt_oss:GptOss"),
 )
 _FURTHER = {"deepseek_v3": "DeepseekFurther", "kimi_k2": "DeepseekFurther", "glm4_moe": "Glm4MoeFurther"}
