@@ -18,7 +18,6 @@ from lsv.testing.fakes.counting import counting_model
 from lsv.testing.fakes.eagle import DIM, HEADS, KV_HEADS, eagle3_tensors, write, write_counting_eagle, write_eagle
 from lsv.testing.fakes.eagle import write_eagle3 as eagle3
 from lsv.testing.tiny import tiny
-from lsv_drafters.states.drafter import StatesDrafter
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 160, "max_num_seqs": 4, "skip_tokenizer_init": True}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
@@ -87,21 +86,6 @@ def reference(model: Path, heads: Path, *, third: bool, most: int = 3, layers: t
         return after[-most:]
 
     return draw
-
-
-@pytest.fixture
-def drafted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
-    """Sequences, and what was drafted for them."""
-    found: list[tuple[list[int], list[int]]] = []
-    plain = StatesDrafter.propose
-
-    def propose(self: StatesDrafter, sequences: Any) -> Any:
-        drafts = plain(self, sequences)
-        found.extend((one.ids.tolist(), list(made)) for one, made in zip(sequences, drafts, strict=True))
-        return drafts
-
-    monkeypatch.setattr(StatesDrafter, "propose", propose)
-    return found
 
 
 def ask(model: Path, prompts: Sequence[Sequence[int]], heads: Path | None, **more: Any) -> tuple[list[Any], Any]:

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
 from lsv.testing.tiny import tiny
-from lsv_drafters.states.drafter import StatesDrafter
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "skip_tokenizer_init": True}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, detokenize=False)
@@ -95,18 +94,9 @@ def reference(whole: Any, own: dict[str, Tensor], ids: Sequence[int], most: int)
     [("qwen3_next", False), ("qwen3_5_text", True), pytest.param("qwen3_5_moe_text", False, marks=pytest.mark.slow)],
 )
 def test_drafts_are_those_of_the_formulas(
-    family: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tied: bool, tmp_path: Path, drafted: list[tuple[list[int], list[int]]]
 ) -> None:
     folder, whole, own = write(family, tmp_path / "m", tied=tied)
-    drafted: list[tuple[list[int], list[int]]] = []
-    plain = StatesDrafter.propose
-
-    def propose(self: StatesDrafter, sequences: Any) -> Any:
-        drafts = plain(self, sequences)
-        drafted.extend((one.ids.tolist(), list(made)) for one, made in zip(sequences, drafts, strict=True))
-        return drafts
-
-    monkeypatch.setattr(StatesDrafter, "propose", propose)
     answers = []
     method = "mtp" if tied else "qwen3_next_mtp"
     for drafting in (None, {"method": method, "num_speculative_tokens": 2, "adaptive": False}):
