@@ -146,7 +146,7 @@ def configure(options: argparse.Namespace, folder: Path, replicas: int) -> Engin
 @asynccontextmanager
 async def opened(config: EngineConfig, routers: Sequence[Router]) -> AsyncIterator[list[ReplicaSet]]:
     """Engines that are ready, and a client of them for each router."""
-    supervisors = Supervisors(config, log_level="WARNING")
+    supervisors = Supervisors(config.replicas(), log_level="WARNING")
     supervisors.start()
     opened: list[ReplicaSet] = []
     try:
