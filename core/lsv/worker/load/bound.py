@@ -99,22 +99,25 @@ def bind_ops(
 
     With a configuration, a kernel that is unwanted for it refuses every op.
     """
-    offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
-    if config is not None:
-        offers = [_as_wanted(offer, config) for offer in offers]
     modules = nn.ModuleList((declared.model, declared.sampling, *declared.shared))
-    return ops.bind(modules, offers, platform, catalog.load)
+    return _bind_below(modules, catalog, platform, reference, config)
 
 
 def bind_filled(model: nn.Module, config: EngineConfig, catalog: Catalog) -> None:
     """Choose kernels for the ops of what runs beside a configuration's model and has its weights already."""
-    if config.reference_ops:
-        return
-    offers = [_as_wanted(offer, config) for offer in catalog.offers(KernelOffer)]
-    ops.bind(model, offers, config.platform, catalog.load)
+    _bind_below(model, catalog, config.platform, config.reference_ops, config)
     for module in model.modules():
         if isinstance(module, ops.Bindable):
             module.pack()
+
+
+def _bind_below(
+    model: nn.Module, catalog: Catalog, platform: str, reference: bool, config: EngineConfig | None
+) -> tuple[BoundOp, ...]:
+    offers: Sequence[KernelOffer] = () if reference else tuple(catalog.offers(KernelOffer))
+    if config is not None:
+        offers = [_as_wanted(offer, config) for offer in offers]
+    return ops.bind(model, offers, platform, catalog.load)
 
 
 def name_strangers(bound: Sequence[BoundOp], catalog: Catalog) -> str:
