@@ -51,8 +51,9 @@ class PlanBuilder:
         self._drafts: dict[int, int] = {}  # by slot
         self._begin: list[Begin] = []
         self._blocks: list[Grown] = []
-        self._kept_states: list[KeptState] = []
-        self._draft_states: list[Grown] = []
+        # Tuples, which cost nothing while they are empty: few steps have any of these.
+        self._kept_states: tuple[KeptState, ...] = ()
+        self._draft_states: tuple[Grown, ...] = ()
         self._encode: list[Encode] = []
         self._forget: list[bytes] = []
         self._loads: list[Load] = []
@@ -98,13 +99,13 @@ class PlanBuilder:
 
     def draft_states(self, job: Job, group: int, blocks: tuple[int, ...], groups: int) -> None:
         """Where the states before the job's drafts go, in so many groups."""
-        self._draft_states.append(Grown(job.slot, group, blocks, groups))
+        self._draft_states += (Grown(job.slot, group, blocks, groups),)
 
     def keep_state(self, job: Job, group: int) -> None:
         """Tell the worker where the state is that the job goes on from, if that is not where it was."""
         if job.table.kept_state is not None:
             column, blocks = job.table.kept_state
-            self._kept_states.append(KeptState(job.slot, group, column, blocks))
+            self._kept_states += (KeptState(job.slot, group, column, blocks),)
             job.table.kept_state = None
 
     def prefill(self, job: Job, count: int) -> None:
@@ -160,8 +161,8 @@ class PlanBuilder:
             end=end,
             rows=self._rows(),
             blocks=tuple(self._blocks),
-            kept_states=tuple(self._kept_states),
-            draft_states=tuple(self._draft_states),
+            kept_states=self._kept_states,
+            draft_states=self._draft_states,
             saves=self.saves,
             loads=tuple(self._loads),
             forget=tuple(self._forget),
