@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MAX_HEADER = 100_000_000
 _MAX_NUMBER = 1 << 48
 _SHOWN = 8
+_DRAWN = 1_048_573
+"""Random numbers that dummy weights are made of, a prime."""
 _INDEX = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[^/\\\x00-\x1f\ud800-\udfff]+\.safetensors")
 """A file in the checkpoint's own folder."""
@@ -232,7 +234,11 @@ class RenamedSource:
 
 
 class DummySource:
-    """Random weights for what a model declared: small normal numbers, or any integers; reproducible by seed."""
+    """Random weights for what a model declared: small normal numbers, or any integers; reproducible by seed.
+
+    They are places of one table of random numbers, each tensor from another place on: drawing billions of numbers
+    would take minutes. As its length is prime, no two rows of a matrix are alike.
+    """
 
     def __init__(self, slots: Iterable[TensorSlot], seed: int = 0) -> None:
         self.seed = seed
@@ -242,6 +248,7 @@ class DummySource:
             for piece in slot.pieces
             if not slot.optional
         }
+        self._tables: dict[torch.dtype, torch.Tensor] = {}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._infos
@@ -249,12 +256,24 @@ class DummySource:
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
         info = self._infos[name]
         shape = (last - first, *info.shape[1:]) if info.shape else ()
-        digest = hashlib.sha256(f"{self.seed}/{name}/{first}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-        if info.dtype.is_floating_point:
-            return torch.randn(shape, generator=generator).mul_(0.02).to(info.dtype)
-        bounds = torch.iinfo(info.dtype)
-        return torch.randint(bounds.min, bounds.max, shape, generator=generator, dtype=info.dtype)
+        count, table = math.prod(shape), self._table(info.dtype)
+        digest = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
+        start = (int.from_bytes(digest[:8], "little") + first * math.prod(shape[1:])) % _DRAWN
+        if start + count > _DRAWN:
+            table = table.view(torch.uint8).repeat(-(-(start + count) // _DRAWN)).view(info.dtype)
+        return table[start : start + count].clone().view(shape)
+
+    def _table(self, dtype: torch.dtype) -> torch.Tensor:
+        """``_DRAWN`` numbers of the dtype."""
+        if dtype not in self._tables:
+            generator = torch.Generator().manual_seed(self.seed)
+            if dtype.is_floating_point:
+                table = torch.randn(_DRAWN, generator=generator).mul_(0.02).to(dtype)
+            else:
+                bounds = torch.iinfo(dtype)
+                table = torch.randint(bounds.min, bounds.max, (_DRAWN,), generator=generator, dtype=dtype)
+            self._tables[dtype] = table
+        return self._tables[dtype]
 
     def close(self) -> None:
         """Nothing is open."""

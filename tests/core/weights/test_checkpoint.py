@@ -120,6 +120,18 @@ def test_dummy_weights_depend_on_seed_and_name_only():
     assert 0.005 < a.std() < 0.05
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int32])
+def test_dummy_weights_are_the_same_in_whatever_parts_they_are_read(dtype):
+    w = place(dtype=dtype)
+    Column(w, [Part("a", 1100, 0, 1100)], 1000)
+    source = DummySource(w.declaration.slots)
+    whole = source.read("a.weight", 0, 1100).float()
+    assert torch.equal(whole[1000:1090], source.read("a.weight", 1000, 1090).float())
+    assert len(whole.unique(dim=0)) == 1100
+    source.read("a.weight", 0, 1100).zero_()
+    assert torch.equal(whole, source.read("a.weight", 0, 1100).float()), "what was read is the reader's own"
+
+
 def test_a_source_that_can_not_be_opened_leaves_no_file_open(tmp_path):
     save_file({"a": torch.zeros(2)}, tmp_path / "model-1.safetensors")
     (tmp_path / "model-2.safetensors").write_bytes(b"\x08" + bytes(15))
