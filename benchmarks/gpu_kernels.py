@@ -45,14 +45,15 @@ QUANTIZERS: dict[str, Callable[[], Quantizer]] = {
     "mxfp4/32": functools.partial(online_coded.make_mxfp4, {}),
     "w8": functools.partial(online_coded.make_int8_weight_only, {}),
     "fp8": functools.partial(fp8.make, {}),
+    "fp8xfp8": functools.partial(fp8.make, {}),
     "int8": functools.partial(int8.make, {}),
     "int4/64": functools.partial(int4.make_64, {}),
 }
-FORMATS = (*QUANTIZERS, "fp8xfp8")
 LINEAR = tuple(
     KernelOffer(op, "*", "lsv_triton.gemm.linear:TritonLinear", lambda spec: None)
     for op in ("linear", "linear.coded", "linear.int8", "linear.int4")
 )
+ROUNDED = (KernelOffer("linear.coded", "*", "lsv_triton.gemm.fp8:Fp8Linear", lambda spec: None),)
 EXPERTS = KernelOffer("moe", "*", "lsv_triton.gemm.moe:GroupedExperts", lambda spec: None)
 
 
@@ -131,7 +132,8 @@ def make_layers(name: str, shape: tuple[int, ...], device: torch.device, size: i
     outputs, inputs = shape
     w = place(dtype=torch.bfloat16, quantizer=QUANTIZERS[name](), device=device)
     column = Column.even(w, ("q",), inputs, outputs)
-    bind(column, () if name == "torch" else LINEAR, "*", lambda offer: load_object(offer.load))
+    offers = {"torch": (), "fp8xfp8": ROUNDED}.get(name, LINEAR)
+    bind(column, offers, "*", lambda offer: load_object(offer.load))
     return _copies(fill_module(column, w, DummySource(w.declaration.slots)), size)
 
 
@@ -149,20 +151,9 @@ def _copies(module: torch.nn.Module, size: int) -> tuple[list[Any], int]:
     return [module, *(copy.deepcopy(module) for _ in range(size // held))], held
 
 
-def fp8_calls(shape: tuple[int, ...], device: torch.device, size: int) -> tuple[list[Any], int]:
-    """Layers whose weights and rows are e4m3."""
-    from lsv_triton.gemm.fp8 import fp8_gemm
-
-    outputs, inputs = shape
-    weights = [torch.randn(shape, device=device).to(torch.float8_e4m3fn) for _ in range(1 + size // (outputs * inputs))]
-    scales = torch.rand(outputs, device=device)
-    return [functools.partial(fp8_gemm, weight=weight, scales=scales) for weight in weights], outputs * inputs
-
-
 def rates(name: str, shape: str, device: torch.device, limits: Limits, options: argparse.Namespace) -> Iterator[Rate]:
     outputs, inputs = sizes = read_sizes(shape)
-    make = fp8_calls if name == "fp8xfp8" else functools.partial(make_layers, name)
-    layers, held = make(sizes, device, options.mebibytes << 20)
+    layers, held = make_layers(name, sizes, device, options.mebibytes << 20)
     for rows in options.rows:
         x = torch.randn(rows, inputs, device=device).bfloat16()
         took = measure(device, lambda number, x=x: layers[number](x), len(layers), options.seconds)
@@ -193,7 +184,7 @@ def rate(name: str, shape: str, rows: int, took: float, moved: int, operations: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--formats", default=",".join(QUANTIZERS))
     parser.add_argument("--shapes", default="12288x4096,4096x4096,22016x4096,4096x11008", help="outputs x inputs")
     parser.add_argument(
         "--experts", default="128x8x2048x768", help="experts x chosen x hidden x intermediate, or empty"

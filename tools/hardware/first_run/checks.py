@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LSV = (sys.executable, "-m", "lsv")
-PYTEST = (sys.executable, "-m", "pytest", "-rs", "-q", "-m", "gpu", "--timeout", "300")
+WORKERS = min(8, os.cpu_count() or 1)
+"""Processes that run tests, which mostly wait for compilers; each has a context on the device."""
+PYTEST = (sys.executable, "-m", "pytest", "-rsfE", "-q", "-m", "gpu", "--timeout", "300", "-n", str(WORKERS))
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def measure(out: Path) -> Iterator[Check]:
     yield Check("matrix products", (python, "benchmarks/gpu_kernels.py", "--json", *shapes), 600)
     yield Check("attention", (python, "benchmarks/gpu_attention.py", "--json"), 600)
     yield Check("decoding and prompts", (python, "benchmarks/gpu_decode.py"), 600)
+    yield Check("steps by rows", (python, "benchmarks/gpu_steps.py"), 600)
     yield Check("host time, greedy", (python, "benchmarks/host_time.py", "--rows", "1,32,256"), 600)
     yield Check("host time, sampled", (python, "benchmarks/host_time.py", "--rows", "1,32,256", "--sampled"), 600)
 
