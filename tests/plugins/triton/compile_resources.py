@@ -121,11 +121,11 @@ class Compiler:
             kernel.pack()
             for rows in _ROWS:
                 self.purpose = f"{name}, {rows} rows"
-                kernel.forward(_meta(rows, 4096))
+                kernel.forward(_meta(rows, linear.layer.inputs))
             for tokens in (2, 2048):
                 self.purpose = f"experts of {name}, {tokens} tokens"
                 route = moe.route_rows(_meta(tokens, 8, dtype=torch.int64), 1, kernel._stack.op)
-                gemm.product(_meta(tokens, 4096), kernel._stack, route, top=8)
+                gemm.product(_meta(tokens, linear.layer.inputs), kernel._stack, route, top=8)
 
     def others(self, target: GPUTarget) -> None:
         known = compile_kernels.types("bf16")

@@ -107,7 +107,7 @@ def multiply(
             if EVEN or HALVES == 2:
                 packed = tl.load(weights_at + step * (SPAN * TILE))
             else:
-                packed = tl.load(weights_at + step * (SPAN * TILE), mask=(step * SPAN + span < K)[None, :], other=0)
+                packed = tl.load(weights_at + step * (SPAN * TILE), mask=(step * SPAN + span < K)[None, :], other=0.0)
             for half in tl.static_range(HALVES):
                 block = step * HALVES + half
                 k, group = block * SPAN + span, 0
@@ -125,7 +125,7 @@ def multiply(
                 if EVEN:
                     rows = tl.load(rows_at + k[:, None])
                 else:
-                    rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0)
+                    rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0.0)
                 if X_VALUES == "e4m3":
                     rows = decode(rows, table, X_VALUES, FIRST, STEP)
                 if LATE:
