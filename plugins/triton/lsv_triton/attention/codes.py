@@ -17,11 +17,16 @@ def encode(x: torch.Tensor, dtype: torch.dtype, scale: float) -> tuple[torch.Ten
     """
     x = x.float()
     if dtype == torch.int8:
-        scales = x.abs().amax(-1) / LARGEST_INTEGER
+        scales = _divide(x.abs().amax(-1), LARGEST_INTEGER)
         kept = (scales >= SMALLEST_SCALE)[..., None]
         return torch.where(kept, x / scales[..., None], 0.0).round().to(torch.int8), scales
     largest = torch.finfo(dtype).max
-    return (x / scale).clamp(-largest, largest).to(dtype).view(torch.uint8), None
+    return _divide(x, scale).clamp(-largest, largest).to(dtype).view(torch.uint8), None
+
+
+def _divide(x: torch.Tensor, number: float) -> torch.Tensor:
+    """To the nearest, on every device: where a number is given as such, torch multiplies by its reciprocal on GPUs."""
+    return x / torch.full((), number, dtype=x.dtype, device=x.device)
 
 
 def decode(codes: torch.Tensor, dtype: torch.dtype, scale: float, scales: torch.Tensor | None) -> torch.Tensor:
