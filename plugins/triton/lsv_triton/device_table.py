@@ -84,7 +84,7 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     # a tile; with 64 outputs or more the matrix unit's long side is full, and rows get the same bits in each
     "product.few": {
         "default": Launch({"rows": 16, "outputs": 64}, warps=4, stages=3),
-        "hopper": Launch({"rows": 16, "outputs": 64}, warps=4, stages=4),
+        "hopper": Launch({"rows": 16, "outputs": 128}, warps=4, stages=3),
         "small": Launch({"rows": 16, "outputs": 64}, warps=4, stages=2),  # a program has 64 KiB of shared memory
         INTERPRETER: Launch({"rows": 16, "outputs": 64}),
     },
@@ -113,18 +113,6 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "int8.many": {
         "default": Launch({"rows": 128, "outputs": 64}, warps=4, stages=3),
         "hopper": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
-        INTERPRETER: Launch({"rows": 64, "outputs": 64}),
-    },
-    "int4.few": {
-        "default": Launch({"rows": 16, "outputs": 32}, warps=4, stages=4),
-        INTERPRETER: Launch({"rows": 16, "outputs": 64}),
-    },
-    "int4.some": {
-        "default": Launch({"rows": 64, "outputs": 64}, warps=4, stages=3),
-        INTERPRETER: Launch({"rows": 32, "outputs": 64}),
-    },
-    "int4.many": {
-        "default": Launch({"rows": 64, "outputs": 128}, warps=8, stages=3),
         INTERPRETER: Launch({"rows": 64, "outputs": 64}),
     },
     "round_rows": {"default": Launch({"elements": 1024}, warps=4)},

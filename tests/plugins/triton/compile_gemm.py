@@ -30,6 +30,7 @@ _POINTERS = {
 }  # fmt: skip
 _MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
 _CONVERSION = re.compile(r"\bcvt\.rn\.f(?:32|16)\.[us]\d+")
+_E2M1 = tuple(sign * size for sign in (1.0, -1.0) for size in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
 _FP8 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 
 
@@ -79,7 +80,8 @@ def layers() -> Iterator[tuple[str, Any]]:
     nibbles = tuple(float(n) for n in range(16))
     codebooks = {
         "w4": Codebook(nibbles, 128), "w4 with offsets": Codebook(nibbles, 32, offsets=True), "fp8": _FP8,
-        "table": Codebook((*nibbles[1:], 99.0), 64), "ordered": Codebook(nibbles, 48, ordered=True),
+        "e2m1": Codebook(_E2M1, 32), "table": Codebook((*nibbles[1:], 99.0), 64),
+        "ordered": Codebook(nibbles, 48, ordered=True),
     }  # fmt: skip
     for name, codebook in codebooks.items():
         linear = CodedLinear(layer, codebook, bias)
@@ -110,12 +112,16 @@ def integer_layers() -> Iterator[tuple[str, Any]]:
 
 
 def fp8_layers() -> Iterator[tuple[str, Any]]:
-    """Layers whose activations become e4m3, too: a scale for each token, and one for every 128 inputs."""
-    layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
-    for name, group in (("fp8 both", 0), ("fp8 both, groups", 128)):
+    """Layers whose activations become e4m3, too: a scale for each token, and one for every 128 inputs; and one whose
+    inputs end inside a step.
+    """
+    for name, inputs, group in (
+        ("fp8 both", 4096, 0), ("fp8 both, groups", 4096, 128), ("fp8 both, odd", 4072, 0)
+    ):  # fmt: skip
+        layer = LinearLayer("q", "column", inputs, (4096,), False, torch.bfloat16)
         linear = CodedLinear(layer, Codebook(_FP8.table, group), None, frozenset((ROUNDED,)))
-        codes = torch.empty(4096, 4096, dtype=torch.uint8, device="meta")
-        linear.hold(codes, torch.empty(4096, linear.codebook.groups(4096), device="meta"))
+        codes = torch.empty(4096, inputs, dtype=torch.uint8, device="meta")
+        linear.hold(codes, torch.empty(4096, linear.codebook.groups(inputs), device="meta"))
         yield name, linear
 
 
@@ -163,14 +169,16 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
                 x = torch.empty(tokens, 4096, dtype=torch.bfloat16, device="meta")
                 gemm.product(x, kernel._stack, route, top=8)
                 show(f"experts of {name}", tokens)
-    if wanted:
-        return
     for name, linear in fp8_layers():
+        if wanted and name not in wanted:
+            continue
         rounding_kernel = Fp8Linear(linear, linear.spec())
         rounding_kernel.pack()
         for rows in (1, 2048):
-            rounding_kernel.forward(torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"))
+            rounding_kernel.forward(torch.empty(rows, linear.layer.inputs, dtype=torch.bfloat16, device="meta"))
             show(name, rows)
+    if wanted:
+        return
     moe.choose_experts(torch.empty(2, 128, dtype=torch.bfloat16, device="meta"), 8, normalise=True)
     moe.add_experts(torch.empty(16, 4096, device="meta"), torch.empty(2, 8, device="meta"))
     show("moe", 2)

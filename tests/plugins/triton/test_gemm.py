@@ -26,7 +26,8 @@ BYTES = tuple(float(n) for n in range(-128, 128))
 FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())
 E5M2 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e5m2).float().tolist())
 WHOLE = tuple(float(n) for n in range(-8, 8))
-TABLES = {"even4": NIBBLES, "whole4": WHOLE, "table4": NF4, "even8": BYTES, "fp8": FP8, "e5m2": E5M2}
+E2M1 = tuple(sign * size for sign in (1.0, -1.0) for size in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
+TABLES = {"even4": NIBBLES, "whole4": WHOLE, "table4": NF4, "e2m1": E2M1, "even8": BYTES, "fp8": FP8, "e5m2": E5M2}
 # Of the largest output: sums in another order, rounded weights and results; the interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-9, torch.bfloat16: 2**-5}
 GROUPS = (0, 32, 20, 128, 16, 64)

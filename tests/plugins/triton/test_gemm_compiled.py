@@ -43,14 +43,19 @@ def test_one_instruction_for_every_number_of_rows() -> None:
     check(compiled("90", "hopper", "w4"))
 
 
-def test_codes_that_are_whole_numbers_are_not_converted() -> None:
-    """A conversion takes four times as long as other instructions, and there is one for every weight."""
+def test_inputs_that_end_inside_a_step() -> None:
+    """What is read of them is masked, which compilers take for fewer dtypes than interpreters do."""
+    check(compiled("90", "hopper", "fp8 both, odd"))
+
+
+def test_codes_are_not_converted() -> None:
+    """A conversion takes four times as long as other instructions, and there would be one for every weight."""
     printed = [
         one for one in compiled("90", "hopper", "w4", "w4 with offsets", "ordered") if one["kernel"] == "multiply"
     ]
     conversions = {(one["layer"], one["rows"]): one["conversions"] for one in printed}
-    assert conversions["w4", 1] == conversions["w4", 2048] == 0
-    assert conversions["w4 with offsets", 1] < 16 < conversions["ordered", 1]  # zero points, one for a group's weights
+    assert conversions["w4", 1] == conversions["w4", 2048] == conversions["ordered", 1] == 0
+    assert conversions["w4 with offsets", 1] < 16, "zero points, one for a group's weights"
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from lsv_triton import plugin
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
-QUANTIZERS = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
+INT4 = {"int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
+QUANTIZERS = {"int8": int8.make, **INT4}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -77,20 +78,31 @@ def pair(name: str, dtype: torch.dtype, inputs: int, device: torch.device, *, bi
     return modules[0].linear, modules[1].linear
 
 
-@pytest.mark.parametrize(
-    ("name", "inputs", "bias"),
-    [("int8", 100, True), ("int4_g32", 75, False), ("int4", 200, True), ("int4_g128", 140, False)],
-)
-def test_integers(name: str, inputs: int, bias: bool, device: torch.device) -> None:
+@pytest.mark.parametrize(("inputs", "bias"), [(100, True), (256, False)])
+def test_integers(inputs: int, bias: bool, device: torch.device) -> None:
     """In float32 all is as exact as in the reference and in the same order, so every bit is the same."""
     for dtype, rows in zip(DTYPES, (17, 3, 1), strict=True):
-        module, reference = pair(name, dtype, inputs, device, bias=bias)
+        module, reference = pair("int8", dtype, inputs, device, bias=bias)
         x = torch.randn(rows, inputs).to(device, dtype)
         found, wanted = module(x), reference(x)
         if dtype == torch.float32 and device.type == "cpu":
             assert torch.equal(found, wanted)
         tolerance = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}[dtype]
         assert (found.float() - wanted.float()).abs().max() <= tolerance * wanted.float().abs().max()
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "bias"), [("int4_g32", 75, False), ("int4", 200, True), ("int4_g128", 140, False)]
+)
+def test_rows_stay_as_they_are_for_weights_of_4_bits(name: str, inputs: int, bias: bool, device: torch.device) -> None:
+    """The reference rounds them, which is where the two differ."""
+    for dtype, rows in zip(DTYPES, (17, 3, 1), strict=True):
+        module, reference = pair(name, dtype, inputs, device, bias=bias)
+        x = torch.randn(rows, inputs).to(device, dtype)
+        wanted = x.float() @ reference.dequantise().float().T + (reference.bias.float() if bias else 0)
+        tolerance = {torch.float32: 1e-6, torch.float16: 2**-9, torch.bfloat16: 2**-6}[dtype]
+        assert (module(x).float() - wanted).abs().max() <= tolerance * wanted.abs().max()
+        assert (module(x).float() - reference(x).float()).abs().max() <= 2**-5 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -103,9 +115,8 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name: str, device: torch.de
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUANTIZERS)
-def test_integers_of_every_size(name: str, device: torch.device) -> None:
+def test_integers_of_every_size(device: torch.device) -> None:
     for inputs, bias, rows in itertools.product((96, 165, 256), (False, True), (1, 15, 16, 17, 33)):
-        module, reference = pair(name, torch.float32, inputs, device, bias=bias)
+        module, reference = pair("int8", torch.float32, inputs, device, bias=bias)
         x = torch.randn(rows, inputs).to(device)
         torch.testing.assert_close(module(x), reference(x), rtol=1e-6, atol=1e-6)

@@ -41,6 +41,9 @@ QUANTIZERS: Mapping[str, Any] = {
     "int8": int8.make,
     "sym_int4": int4.make_32,
 }
+TOLERANCE = {"sym_int4": 2**-5}
+"""Of formats whose reference rounds rows, and the kernel does not."""
+
 HIDDEN, INTERMEDIATE = 64, 96
 OFFERS = tuple(offer for offer in plugin.lsv_kernels() if not offer.load.startswith("lsv_triton.gemm.fp8:"))
 """Without those that round what experts are given."""
@@ -119,7 +122,7 @@ def test_experts(name: str, device: torch.device) -> None:
     module, reference, _ = pair(name, torch.float32, device)
     for tokens in (1, 19):
         x = torch.randn(tokens, HIDDEN).to(device)
-        assert_near(module(x), reference(x), 2e-6)
+        assert_near(module(x), reference(x), TOLERANCE.get(name, 2e-6))
 
 
 def test_experts_that_round_what_they_are_given(device: torch.device) -> None:
@@ -170,7 +173,7 @@ def test_a_token_does_not_depend_on_the_others(name: str, device: torch.device) 
 def test_large_tiles_of_two_formats(gate_up: str, down: str, device: torch.device) -> None:
     module, reference, _ = pair(Uneven({"down_proj": down, "proj": gate_up}), torch.float32, device, experts=2, top=2)
     x = torch.randn(70, HIDDEN).to(device)
-    assert_near(module(x), reference(x), 2e-6)
+    assert_near(module(x), reference(x), TOLERANCE.get(down, 2e-6))
 
 
 @pytest.mark.slow
@@ -180,7 +183,7 @@ def test_many_tokens(name: str, experts: int, top: int, device: torch.device) ->
     module, reference, _ = pair(name, torch.float32, device, experts=experts, top=top)
     for tokens in (1, 15, 40):
         x = torch.randn(tokens, HIDDEN).to(device)
-        assert_near(module(x), reference(x), 3e-6)
+        assert_near(module(x), reference(x), TOLERANCE.get(name, 3e-6))
     check_rows(module, (torch.randn(5, HIDDEN).to(device),))
 
 

@@ -27,9 +27,6 @@ _FLOATS = {
 }
 _FEW, _SOME = 16, 64
 
-_HELD_TWICE = 64
-"""Outputs of a tile where the sums of a group lie in registers beside those of all groups."""
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -55,7 +52,7 @@ def product(x: torch.Tensor, stack: Stack, route: Route | None = None, top: int 
         if stack.rounds:
             _float8_product(x, stack, out, route, top)
         else:
-            multiply = float_product if stack.op == "product" else _integer_product
+            multiply = _integer_product if stack.op == "int8" else float_product
             multiply(x, stack.packed, out, route, top)
     return out
 
@@ -87,7 +84,7 @@ def float_product(
     parts = triton.cdiv(triton.cdiv(weights.inputs, step), part)
     tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
     late = form.group > 0 and (weights.whole or row_scales is not None)
-    outputs = min(sizes["outputs"], _HELD_TWICE) if late else sizes["outputs"]
+    outputs = sizes["outputs"]
     columns = triton.cdiv(weights.outputs, outputs)
     split = route is None and parts > 1 and tiles * columns < common["programs"]
     into = torch.empty((parts, *out.shape), dtype=torch.float32, device=device) if split else out
@@ -115,17 +112,16 @@ def float_product(
 
 
 def _integer_product(x: torch.Tensor, weights: Packed, out: torch.Tensor, route: Route | None, top: int) -> None:
-    halves, span, rows = weights.form.halves, weights.span, len(out)
-    codes, row_scales = round_rows(x, torch.int8, group=weights.form.group, multiple=span * halves)
-    op = "int8" if halves == 1 else "int4"
-    sizes = launch(f"{op}.{size_of(rows) if route is None else route.size}", x.device)
+    span, rows = weights.span, len(out)
+    codes, row_scales = round_rows(x, torch.int8, multiple=span)
+    sizes = launch(f"int8.{size_of(rows) if route is None else route.size}", x.device)
     block = sizes["rows"] if route is None else route.rows
     tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
     multiply_integers[tiles, triton.cdiv(weights.outputs, sizes["outputs"])](
         codes, row_scales, weights.weight, weights.scales, weights.bias, out,
         None if route is None else route.tiles, None if route is None else route.pairs,
-        rows, weights.outputs, *reversed(weights.weight.shape[1:]), weights.groups, len(x), codes.stride(0), top,
-        HALVES=halves, SPAN=span, EVEN=weights.inputs % span == 0, TILE=weights.tile, BLOCK_M=block,
+        rows, weights.outputs, weights.inputs, len(x), codes.stride(0), top,
+        SPAN=span, EVEN=weights.inputs % span == 0, BLOCK_M=block,
         BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
 

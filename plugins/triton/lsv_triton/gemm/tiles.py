@@ -38,9 +38,13 @@ def name_rows(pairs, first, end, top, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def decode(codes, table, VALUES: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr):
-    """What codes uint8 mean, float32."""
+    """What codes uint8 mean, float32. ``float8`` is e4m3 where the GPU converts it."""
     if VALUES == "even":
-        values = tl.fma(codes.to(tl.float32), STEP, FIRST)
+        # Put where 2**23 has its last bits: units that convert integers are a fourth as many as those that subtract.
+        whole = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+        values = tl.fma(whole, STEP, FIRST)
+    elif VALUES == "float8":
+        values = codes.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     elif VALUES == "e4m3":
         # The exponent and mantissa of e4m3 are those of a float16 that is 256 times smaller, subnormal numbers too.
         bits = codes.to(tl.uint16)
@@ -48,8 +52,12 @@ def decode(codes, table, VALUES: tl.constexpr, FIRST: tl.constexpr, STEP: tl.con
         values = tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256)
     elif VALUES == "e5m2":
         values = (codes.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+    elif VALUES == "e2m1":
+        # Likewise: two bits of exponent and one of mantissa are those of a float16 that is 2**14 times smaller.
+        bits = codes.to(tl.uint16)
+        values = ((bits & 8) << 12 | (bits & 7) << 9).to(tl.float16, bitcast=True).to(tl.float32) * 16384
     else:
-        values = tl.load(table + codes.to(tl.int32))
+        values = tl.load(table + codes.to(tl.int32)).to(tl.float32)
     return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,9 +17,15 @@ from lsv.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
 from lsv_triton.device_table import float8_of, launch
 
-Values = Literal["plain", "even", "e4m3", "e5m2", "table"]
+Values = Literal["plain", "even", "float8", "e4m3", "e5m2", "e2m1", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
 """Of codes, by ``Codebook.kind``."""
+
+TABLE_DTYPE = torch.float16
+"""All values are exact in it, and loads of two bytes are not staged in shared memory one by one."""
+
+_E2M1 = tuple(sign * size for sign in (1.0, -1.0) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6))
+"""What codes are worth that are the bits of 4-bit floats (OCP Microscaling Formats 1.0, section 5.3.3)."""
 
 _FARTHEST = 64
 """Whole numbers this far from zero, and 15 more, are exact in 16 bits."""
@@ -54,7 +60,8 @@ class Form:
         group = codebook.group if codebook.group and codebook.group < inputs else inputs if codebook.offsets else 0
         first, second = codebook.table[:2]
         even = (first, second - first) if codebook.kind == "even" else (0.0, 1.0)
-        return cls(_KINDS[codebook.kind], group, *even, halves=2 if codebook.bits == 4 else 1)
+        values = "e2m1" if codebook.table == _E2M1 else _KINDS[codebook.kind]
+        return cls(values, group, *even, halves=2 if codebook.bits == 4 else 1)
 
     @property
     def whole(self) -> bool:
@@ -119,7 +126,7 @@ class Stack:
         self._layers, self._owner, self._prefix = tuple(layers), owner, prefix
         self._format, self._form = first.format, Form.of(first)
         self.outputs, self.inputs = first.layer.width, first.layer.inputs
-        self.op = first.format if first.format in ("int8", "int4") else "product"
+        self.op = "int8" if first.format == "int8" else "product"
         self._tensors: dict[str, torch.Tensor] = {}
         self._packed: Packed | None = None
 
@@ -140,14 +147,16 @@ class Stack:
         layer: Any = self._layers[number]
         parts = {**_PARTS[self._format], "bias": "bias"}
         device = getattr(layer, parts["weight"]).device
-        span = self._form.group if self.op == "int4" else self._form.span(launch(self.op, device)["span"])
+        span = self._form.span(launch(self.op, device)["span"])
         for name, held in parts.items():
             if getattr(layer, held, None) is not None:
                 self._take_tensor(name, number, layer, held, span)
         if self._form.values == "table" and "table" not in self._tensors:
-            self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=torch.float32, device=device)
-        form, tensors = self._form, dict(self._tensors)
-        self.native = float8_of() if self.rounds else None
+            self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=TABLE_DTYPE, device=device)
+        form, tensors, float8 = self._form, dict(self._tensors), float8_of()
+        self.native = float8 if self.rounds else None
+        if form.values == "e4m3" and float8 == torch.float8_e4m3fn:
+            form = replace(form, values="float8")
         if self.native is not None:
             form, tensors["weight"] = Form(group=form.group), tensors["weight"].view(self.native)
             if self.native == torch.float8_e4m3fnuz:
