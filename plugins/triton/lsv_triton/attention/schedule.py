@@ -9,6 +9,7 @@ token and segment, are merged in order.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,9 +92,25 @@ class Schedule:
 
 def make_schedule(batch: BatchLayout, tiling: Tiling, longest: int) -> Schedule:
     """The schedule of a flat batch whose rows have at most ``longest`` keys."""
-    sizes = tiling.sizes(int(batch.query.sum()), len(batch.query), longest)
-    row, first, count = _cut_rows(batch.query, sizes.queries)
-    begin, end = _seen(batch.context[row], batch.query[row], first, count, tiling)
+    if tiling.window is None and int(batch.query.sum()) == len(batch.query):
+        segments = -(-batch.context // tiling.segment)
+        return _schedule_decoding(tiling, longest, segments.astype(np.int32).tobytes())
+    return _schedule(batch.query, batch.context, tiling, longest)
+
+
+@functools.lru_cache(maxsize=64)
+def _schedule_decoding(tiling: Tiling, longest: int, segments: bytes) -> Schedule:
+    """That of rows with a token each, by how many of the shortest segments, int32, have their keys. Where in its last
+    segment a context ends is no matter, so most steps have the schedule of the one before.
+    """
+    context = np.frombuffer(segments, np.int32) * np.int32(tiling.segment)
+    return _schedule(np.ones_like(context), context, tiling, longest)
+
+
+def _schedule(query: Int32s, context: Int32s, tiling: Tiling, longest: int) -> Schedule:
+    sizes = tiling.sizes(int(query.sum()), len(query), longest)
+    row, first, count = _cut_rows(query, sizes.queries)
+    begin, end = _seen(context[row], query[row], first, count, tiling)
     keys, low, high = end - begin, tiling.segment_at(begin), tiling.segment_at(end - 1) + 1
     pieces, parts = _cut_tiles(keys, high - low, count, tiling, sizes)
     units, cut = np.stack((row, first, low, high, np.full_like(row, -1)), axis=1), _NOTHING
