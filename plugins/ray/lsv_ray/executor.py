@@ -22,7 +22,7 @@ from lsv.worker.channel import Start
 from lsv.worker.processes import RankLink, RanksExecutor
 from lsv_ray.cluster import Cluster, Placed
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("lsv.ray")
 
 _KEY = 32
 """Bytes by which the executor and its workers know each other."""
