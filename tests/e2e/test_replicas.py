@@ -108,16 +108,25 @@ def test_several_api_processes_share_them(own_server):
     assert server.stop() == 0
 
 
+BY_SIZE = (
+    ("--data-parallel-size-local", "1", "--data-parallel-address"),
+    (),
+    ("--headless", "--data-parallel-start-rank", "1"),
+)
+BY_NUMBER = ("--nnodes", "2", "--master-addr"), ("--node-rank", "0"), ("--node-rank", "1")
+
+
 @pytest.mark.slow
 @pytest.mark.row("F-569")
-def test_a_machine_that_is_lost_costs_its_requests_alone_and_is_taken_back(own_server):
+@pytest.mark.parametrize(("words", "first", "second"), [BY_SIZE, BY_NUMBER])
+def test_a_machine_that_is_lost_costs_its_requests_alone_and_is_taken_back(own_server, words, first, second):
     where = "127.0.0.2"
     shared = (
-        "-dp", "2", "--data-parallel-size-local", "1", "--data-parallel-address", where, "--data-parallel-rpc-port",
-        str(free_port(where)), "--cluster-key", "a secret of two machines",
+        "-dp", "2", *words, where, "--data-parallel-rpc-port", str(free_port(where)), "--cluster-key",
+        "a secret of two machines",
     )  # fmt: skip
-    theirs = (*shared, "--headless", "--data-parallel-start-rank", "1")
-    server, other = own_server(*shared), own_server(*theirs)
+    theirs = (*shared, *second)
+    server, other = own_server(*shared, *first), own_server(*theirs)
     server.wait_until_ready()
     client = open_client(server)
     assert [ask(client, 4) for _ in range(4)] == ["whole"] * 4

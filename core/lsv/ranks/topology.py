@@ -99,6 +99,24 @@ class ReplicaNodes(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     patience: float
     """Seconds in which all have to be there."""
+    each: int = 0
+    """How many replicas every machine has, where --nnodes says so; 0 where each machine says it for itself."""
+
+    @property
+    def way(self) -> str:
+        """The options that say where node 0 is."""
+        return f"{'--master-addr' if self.each else '--data-parallel-address'} and --data-parallel-rpc-port"
+
+    @property
+    def shares(self) -> str:
+        """The options that say which replicas a machine has."""
+        return "--nnodes and --node-rank" if self.each else "--data-parallel-start-rank and --data-parallel-size-local"
+
+    def place(self, replica: int) -> str:
+        """What starts the machine of a replica, beside the options of all."""
+        if self.each:
+            return f"--node-rank {replica // self.each}"
+        return f"--headless and --data-parallel-start-rank {replica}"
 
 
 class ExpertOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ HARDWARE = grouped(
     ),
     Setting(
         name="data_parallel_size_local", type="int", low=0,
-        help="how many of these copies are on this machine (default: all)",
+        help="how many of these copies are on this machine (default: all, or those that --nnodes leaves to it)",
     ),
     Setting(
         name="data_parallel_start_rank", type="int", low=0,
@@ -74,11 +74,12 @@ HARDWARE = grouped(
     ),
     Setting(
         name="data_parallel_address",
-        help="address of the machine that serves, where others with copies join it",
+        help="address of the machine that serves, where others with copies join it (default: with --nnodes, "
+        "--master-addr)",
     ),
     Setting(
         name="data_parallel_rpc_port", type="int", default=29550, low=1, high=65535,
-        help="port at which they join it",
+        help="port at which they join it, with --nnodes too",
     ),
     Setting(
         name="data_parallel_hybrid_lb", type="bool", default=False,
@@ -94,7 +95,8 @@ HARDWARE = grouped(
     ),
     Setting(
         name="nnodes", type="int", default=1, low=1,
-        help="machines that the ranks are spread over, on each of which lsv serve is started with the same options",
+        help="machines that the ranks, or the copies of -dp, are spread over; on each, lsv serve is started with the "
+        "same options",
     ),
     Setting(
         name="node_rank", type="int", low=0,

@@ -64,7 +64,6 @@ def test_launchers_say_it_where_several_machines_are_asked_for(
         ({**TWO, "node_rank": 2, "master_addr": "head"}, "must be less than nnodes=2"),
         ({**TWO, "cluster_key": "short", "node_rank": 0, "master_addr": "head"}, "has 5 characters"),
         ({**TWO, "nnodes": 3, "node_rank": 0, "master_addr": "head"}, "nnodes=3 must divide the 2 ranks"),
-        ({**TWO, "data_parallel_size": 2, "node_rank": 0, "master_addr": "head"}, "one copy of a model"),
         ({**TWO, "executor": "inline", "node_rank": 0, "master_addr": "head"}, "executor inline knows nothing"),
         ({"node_rank": 1}, "say how many there are by --nnodes"),
         ({"executor": "nodes"}, "say how many by --nnodes"),

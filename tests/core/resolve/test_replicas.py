@@ -32,8 +32,8 @@ def place(**given: Any) -> Placement:
     return place_replicas(gather(declared, {name: Given(value, "a test") for name, value in given.items()}))
 
 
-def nodes(*, headless: bool, port: int = 13345) -> ReplicaNodes:
-    return ReplicaNodes(headless=headless, address="10.0.0.1", port=port, patience=600.0)
+def nodes(*, headless: bool, port: int = 13345, each: int = 0) -> ReplicaNodes:
+    return ReplicaNodes(headless=headless, address="10.0.0.1", port=port, patience=600.0, each=each)
 
 
 @pytest.mark.row("F-281", "F-569")
@@ -54,6 +54,63 @@ def test_the_machine_that_serves_may_have_none() -> None:
 def test_without_a_word_all_are_on_this_machine() -> None:
     assert place() == Placement(1)
     assert place(data_parallel_size=4) == place(data_parallel_size=4, data_parallel_size_local=4) == Placement(4)
+
+
+TWO: dict[str, Any] = {"data_parallel_size": 4, "nnodes": 2, "master_addr": "10.0.0.1"}
+
+
+@pytest.mark.row("F-281", "F-569")
+def test_machines_of_a_number_share_the_replicas_evenly() -> None:
+    """By the number alone, as with vLLM: node 0 serves, ``headless`` is understood elsewhere."""
+    assert place(**TWO, node_rank=0) == Placement(4, (0, 2), nodes=nodes(headless=False, port=29550, each=2))
+    second = Placement(4, (2, 2), nodes=nodes(headless=True, port=29550, each=2))
+    assert place(**TWO, node_rank=1) == place(**TWO, node_rank=1, headless=True) == second
+    said = {"data_parallel_size_local": 2, "data_parallel_start_rank": 2, "data_parallel_address": "10.0.0.1"}
+    assert place(**{**TWO, "master_addr": "10.0.0.9", **said}, node_rank=1) == second
+
+
+def test_launchers_number_the_machines_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_NODEID": "1", "MASTER_ADDR": "10.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    assert place(data_parallel_size=4, nnodes=2).local == (2, 2)
+    assert place(data_parallel_size=4) == Placement(4), "variables alone change nothing"
+
+
+def test_their_ranks_are_processes_of_their_machine() -> None:
+    settings, loaded = read_arguments({"model": "lsv-demo", **TWO, "tensor_parallel_size": 2, "node_rank": 1})
+    config = resolve(settings, loaded)
+    assert (config.executor, config.nodes, config.topology.devices) == ("processes", None, 4)
+    assert config.replica_nodes == nodes(headless=True, port=29550, each=2)
+
+
+def test_machines_of_a_number_behind_a_load_balancer() -> None:
+    assert place(**TWO, node_rank=1, data_parallel_hybrid_lb=True) == Placement(2, base=2)
+    four = {**TWO, "nnodes": 4}
+    assert place(**four, node_rank=3, data_parallel_external_lb=True) == Placement(1, base=3)
+
+
+def test_the_ranks_of_a_server_of_one_replica_may_be_on_several_machines() -> None:
+    one = {"model": "lsv-demo", **TWO, "data_parallel_rank": 3, "tensor_parallel_size": 2, "node_rank": 1}
+    settings, loaded = read_arguments(one)
+    config = resolve(settings, loaded)
+    assert (config.topology.base, config.executor, config.replica_nodes) == (3, "nodes", None)
+    assert config.nodes is not None
+    assert (config.nodes.count, config.nodes.number) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("replica", "place", "way", "shares"),
+    [
+        (nodes(headless=False), "--headless and --data-parallel-start-rank 2", "--data-parallel-address", "size-local"),
+        (nodes(headless=False, each=2), "--node-rank 1", "--master-addr", "--nnodes and --node-rank"),
+    ],
+)
+def test_machines_are_told_of_by_the_options_they_were_given(
+    replica: ReplicaNodes, place: str, way: str, shares: str
+) -> None:
+    assert replica.place(2) == place
+    assert replica.way == f"{way} and --data-parallel-rpc-port"
+    assert replica.shares.endswith(shares)
 
 
 @pytest.mark.parametrize("hybrid", [{"data_parallel_hybrid_lb": True}, {}])
@@ -92,6 +149,22 @@ def test_their_metrics_have_the_number_among_all() -> None:
         ({**FOUR, "data_parallel_rank": 1}, "such a server has one replica"),
         ({**FOUR, "data_parallel_rank": 1, "data_parallel_start_rank": 1}, "leave one of the two out"),
         ({"data_parallel_rank": 1, "headless": True}, "every server serves the replicas that it has"),
+        (TWO, "needs --node-rank"),
+        ({**TWO, "node_rank": 2}, "must be less than nnodes=2"),
+        ({**TWO, "node_rank": 0, "headless": True}, "node 0 serves; leave it out there"),
+        ({**TWO, "node_rank": 0, "master_addr": None}, "needs --master-addr"),
+        ({**TWO, "node_rank": 0, "master_addr": "*"}, "give the one address that others reach it by"),
+        ({**TWO, "node_rank": 0, "cluster_key": "short"}, "has 5 characters"),
+        ({**TWO, "node_rank": 1, "data_parallel_size_local": 3}, "=3: node_rank=1 of nnodes=2 makes that 2"),
+        ({**TWO, "node_rank": 1, "data_parallel_start_rank": 1}, "=1: node_rank=1 of nnodes=2 makes that 2"),
+        ({**TWO, "node_rank": 0, "nnodes": 3}, "nnodes=3 must divide data_parallel_size=4"),
+        (
+            {**TWO, "node_rank": 0, "nnodes": 8, "tensor_parallel_size": 2},
+            "each replica would have its 2 ranks on 2 machines. Ray finds .* --nnodes 2 and a --data-parallel-rank",
+        ),
+        ({**TWO, "node_rank": 0, "nnodes": 8}, "nnodes=8 must divide data_parallel_size=4"),
+        ({**TWO, "node_rank": 1, "data_parallel_external_lb": True}, "external_lb with 2 replicas on each machine"),
+        ({**TWO, "node_rank": 1, "data_parallel_hybrid_lb": True, "headless": True}, "every server serves"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(given: dict[str, Any], message: str) -> None:

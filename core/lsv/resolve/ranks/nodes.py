@@ -1,4 +1,6 @@
-"""The machines that an engine's ranks are spread over. Imports no torch."""
+"""The machines of --nnodes: which one this is, where the first is, and those that an engine's ranks are spread over.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +30,29 @@ def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
                 param="headless",
             )
         return None
-    number = _number(settings, count)
+    number = find_number(settings)
     if headless and number == 0:
         raise ConfigError("headless: node 0 serves; leave it out there", param="headless")
-    _check_ranks(count, topology)
-    check_key(settings["cluster_key"], "several machines")
-    address = given_or_launched(settings, "master_addr")
-    if address is None:
+    if topology.ranks % count:
         raise ConfigError(
-            f"nnodes={count} needs --master-addr (or MASTER_ADDR): the address of node 0, where the others join it",
-            param="master_addr",
+            f"nnodes={count} must divide the {topology.ranks} ranks of tensor_parallel_size={topology.tensor} and "
+            f"pipeline_parallel_size={topology.pipeline}: every machine has as many",
+            param="nnodes",
         )
-    check_address("master_addr", address.value)
+    check_key(settings["cluster_key"], "several machines")
     port = given_or_launched(settings, "master_port")
     return Nodes(
         count=count,
         number=number,
-        address=address.value,
+        address=find_address(settings),
         port=_PORT if port is None else port.value,
         patience=settings["node_timeout"],
     )
 
 
-def _number(settings: Settings, count: int) -> int:
-    found = given_or_launched(settings, "node_rank")
+def find_number(settings: Settings) -> int:
+    """Which of --nnodes this machine is. Raises ``ConfigError`` where nobody says it, and for one that there is not."""
+    found, count = given_or_launched(settings, "node_rank"), settings["nnodes"]
     if found is None:
         raise ConfigError(
             f"nnodes={count} needs --node-rank (or NODE_RANK, GROUP_RANK, SLURM_NODEID): which of them this machine "
@@ -66,19 +67,17 @@ def _number(settings: Settings, count: int) -> int:
     return int(found.value)
 
 
-def _check_ranks(count: int, topology: Topology) -> None:
-    if topology.data > 1:
+def find_address(settings: Settings) -> str:
+    """That of node 0. Raises ``ConfigError`` where nobody says it."""
+    found = given_or_launched(settings, "master_addr")
+    if found is None:
         raise ConfigError(
-            f"nnodes={count} with data_parallel_size={topology.data}: its machines share one copy of a model, and "
-            "copies have machines of their own, each of which starts its own (--data-parallel-size-local)",
-            param="data_parallel_size",
+            f"nnodes={settings['nnodes']} needs --master-addr (or MASTER_ADDR): the address of node 0, where the "
+            "others join it",
+            param="master_addr",
         )
-    if topology.ranks % count:
-        raise ConfigError(
-            f"nnodes={count} must divide the {topology.ranks} ranks of tensor_parallel_size={topology.tensor} and "
-            f"pipeline_parallel_size={topology.pipeline}: every machine has as many",
-            param="nnodes",
-        )
+    check_address("master_addr", found.value)
+    return str(found.value)
 
 
 def check_address(name: str, address: str) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lsv.config import ReplicaNodes
 from lsv.errors import ConfigError
-from lsv.resolve.ranks.nodes import check_address, check_key
+from lsv.resolve.ranks.nodes import check_address, check_key, find_address, find_number
 from lsv.settings import Settings
 
 
@@ -31,6 +31,8 @@ def place_replicas(settings: Settings) -> Placement:
     As with vLLM, a rank of its own makes a server one of several that something else spreads requests over, and so
     does the number of its first one, unless it is headless.
     """
+    if divides_nodes(settings):
+        return _place_by_node(settings)
     if settings["data_parallel_rank"] is not None or settings["data_parallel_external_lb"]:
         return _place_one(settings)
     headless = "headless" in settings and settings["headless"]
@@ -43,10 +45,65 @@ def place_replicas(settings: Settings) -> Placement:
     return Placement(count, here, nodes=_find_node_0(settings, headless=headless))
 
 
+def divides_nodes(settings: Settings) -> bool:
+    """Whether --nnodes counts the machines of all replicas, each of which has its ranks on one of them; otherwise those
+    that the ranks of a single one are spread over.
+    """
+    several = settings["nnodes"] > 1 and settings["data_parallel_size"] > 1
+    return several and settings["data_parallel_rank"] is None
+
+
+def _place_by_node(settings: Settings) -> Placement:
+    """Every machine of --nnodes has as many replicas, by their numbers, as with vLLM."""
+    number, each = find_number(settings), _share(settings)
+    for name, found in (("size_local", each), ("start_rank", number * each)):
+        given = settings[f"data_parallel_{name}"]
+        if given not in (None, found):
+            raise ConfigError(
+                f"data_parallel_{name}={given}: node_rank={number} of nnodes={settings['nnodes']} makes that {found}, "
+                "as every machine has as many replicas; leave it out, or --nnodes where they have not",
+                param=f"data_parallel_{name}",
+            )
+    if settings["data_parallel_external_lb"] or settings["data_parallel_hybrid_lb"]:
+        _refuse_headless(settings, "nnodes with a load balancer before all machines")
+        if settings["data_parallel_external_lb"] and each > 1:
+            raise ConfigError(
+                f"data_parallel_external_lb with {each} replicas on each machine: say by --data-parallel-rank which of "
+                "them this server has, without --nnodes; or take --data-parallel-hybrid-lb",
+                param="data_parallel_external_lb",
+            )
+        return Placement(each, base=number * each)
+    if settings.get("headless") and number == 0:
+        raise ConfigError("headless: node 0 serves; leave it out there", param="headless")
+    nodes = _find_node_0(settings, headless=number > 0, each=each)
+    return Placement(settings["data_parallel_size"], (number * each, each), nodes=nodes)
+
+
+def _share(settings: Settings) -> int:
+    """How many replicas each machine has."""
+    count, nodes = settings["data_parallel_size"], settings["nnodes"]
+    ranks = settings["tensor_parallel_size"] * settings["pipeline_parallel_size"]
+    if count % nodes == 0:
+        return int(count // nodes)
+    if nodes % count == 0 and ranks % (nodes // count) == 0:
+        raise ConfigError(
+            f"nnodes={nodes} with data_parallel_size={count}: each replica would have its {ranks} ranks on "
+            f"{nodes // count} machines. Ray finds machines for such replicas: --distributed-executor-backend ray, "
+            f"without --nnodes. Or start a server for each, with --nnodes {nodes // count} and a --data-parallel-rank",
+            param="nnodes",
+        )
+    raise ConfigError(
+        f"nnodes={nodes} must divide data_parallel_size={count}: every machine has as many replicas, whole ones; where "
+        "they have not, say by --data-parallel-size-local how many there are, without --nnodes",
+        param="nnodes",
+    )
+
+
 def _place_one(settings: Settings) -> Placement:
     """A server with one of the replicas."""
     rank, count, local = (settings[f"data_parallel_{name}"] for name in ("rank", "size", "size_local"))
-    _refuse_headless(settings, "data_parallel_external_lb")
+    if settings["nnodes"] == 1:
+        _refuse_headless(settings, "data_parallel_external_lb")
     if rank is None:
         raise ConfigError(
             "data_parallel_external_lb: say by --data-parallel-rank which of the replicas this server has",
@@ -111,18 +168,22 @@ def _local(settings: Settings, *, headless: bool) -> tuple[int, int]:
     return first or 0, local
 
 
-def _find_node_0(settings: Settings, *, headless: bool) -> ReplicaNodes:
-    if settings["data_parallel_address"] is None:
+def _find_node_0(settings: Settings, *, headless: bool, each: int = 0) -> ReplicaNodes:
+    address: str | None = settings["data_parallel_address"]
+    if address is None and not each:
         raise ConfigError(
             f"{settings['data_parallel_size']} replicas on several machines need --data-parallel-address: that of the "
             "machine that serves, where the others join it",
             param="data_parallel_address",
         )
-    check_address("data_parallel_address", settings["data_parallel_address"])
+    if address is None:
+        address = find_address(settings)
+    check_address("data_parallel_address", address)
     check_key(settings["cluster_key"], "several machines")
     return ReplicaNodes(
         headless=headless,
-        address=settings["data_parallel_address"],
+        address=address,
         port=settings["data_parallel_rpc_port"],
         patience=settings["node_timeout"],
+        each=each,
     )

@@ -273,7 +273,7 @@ async def test_engines_outlive_a_server_that_is_lost_and_serve_the_next(config: 
         ),
         (
             {"topology": Topology(data=2, local=(0, 1))},
-            "replica 0 is not among those of other machines, replica 1: see --data-parallel-start-rank there",
+            "replica 0 is not among those of other machines, replica 1: see --data-parallel-start-rank and ",
         ),
     ],
 )

@@ -69,9 +69,7 @@ class Member:
         assert nodes is not None, "replicas on several machines"
         self._supervisors, self._drain = supervisors, drain
         self._config, self._key = config, read_cluster_key()
-        self._way = Way(
-            nodes.address, nodes.port, nodes.patience, "--data-parallel-address and --data-parallel-rpc-port"
-        )
+        self._way, self._shares = Way(nodes.address, nodes.port, nodes.patience, nodes.way), nodes.shares
         self._replicas = dict(zip(config.topology.here, supervisors.replicas, strict=True))
         self._has_started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +91,7 @@ class Member:
                 if time.monotonic() > ends:
                     raise ConfigError(
                         f"replica {', '.join(map(str, self._replicas))}: {held} has them: every machine has replicas "
-                        "of its own, from --data-parallel-start-rank on",
+                        f"of its own, see {self._shares}",
                         param="data_parallel_start_rank",
                     ) from None
                 if not told:

@@ -64,8 +64,8 @@ class Reception:
             self._door = Door(listen(*where), read_cluster_key())
         except OSError as cause:
             raise ConfigError(
-                f"data_parallel_address={where[0]}, data_parallel_rpc_port={where[1]}: the other nodes can't join "
-                f"here: {cause}; the address must be one of this machine's, and the port free",
+                f"{where[0]}:{where[1]} ({self._nodes.way}): the other nodes can't join here: {cause}; the address "
+                "must be one of this machine's, and the port free",
                 param="data_parallel_address",
             ) from cause
         for one in self._replicas.values():
@@ -113,8 +113,8 @@ class Reception:
         local = "; 127.0.0.1 is reached from this machine alone" if self._door.host == "127.0.0.1" else ""
         late = StartError(
             f"no word from {names} after {self._nodes.patience:g} s (node_timeout): start the same command with "
-            f"--headless and --data-parallel-start-rank {missing[0].number} on their machine, and see that it reaches "
-            f"{where}{local}{strangers}"
+            f"{self._nodes.place(missing[0].number)} on their machine, and see that it reaches {where}{local}"
+            f"{strangers}"
         )
         for one in missing:
             one.give_up(late)
@@ -167,7 +167,7 @@ class Reception:
         if not few or not set(few) <= set(self._replicas):
             raise ConfigError(
                 f"{list_replicas(few)} is not among those of other machines, {list_replicas(self._replicas)}: see "
-                "--data-parallel-start-rank there and --data-parallel-size-local on both"
+                f"{self._nodes.shares} on both"
             )
 
     async def _use(self, host: Host) -> None:
