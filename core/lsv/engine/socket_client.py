@@ -96,6 +96,8 @@ class SocketClient(OrderingClient):
         self._writer: asyncio.StreamWriter | None = None
         self._silence = Silence(config.load_timeout)
         self._failure: LsvError | None = None
+        self.is_lost = False
+        """Whether it is dead only until its machine is started anew."""
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -257,11 +259,12 @@ class SocketClient(OrderingClient):
         try:
             pause = _POLL
             while (engine := supervision.read(self.address)).state != "ended":
+                self._note_loss(engine)
                 if engine.state == "running" and await self._talk_to(engine.run):
                     pause = _POLL
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE) if engine.state == "running" else _POLL
-            self._end(_error_of(engine))
+            self._end(engine.reason)
         except Exception as cause:
             log.exception("the client of the engine failed")
             self._end(EngineDied(f"the engine's client failed: {type(cause).__name__}: {cause}"))
@@ -319,6 +322,14 @@ class SocketClient(OrderingClient):
             self._set_status(EngineStatus(state="loading", stage=stage, error=error.message))
             self._fail_open(error)
 
+    def _note_loss(self, engine: supervision.Supervision) -> None:
+        """The engine is lost, or no longer so."""
+        before, self.is_lost = self.is_lost, engine.state == "lost"
+        if self.is_lost and not before:
+            self._end(engine.reason)
+        elif before and not self.is_lost:
+            self._set_status(EngineStatus(state="loading", stage="restarting", error=engine.reason.message))
+
     def _handle(self, message: EngineMessage) -> None:
         if isinstance(message, Tokens):
             self._stats = message.stats
@@ -375,7 +386,7 @@ class SocketClient(OrderingClient):
             done.set_exception(from_record(message.error))
 
     def _end(self, error: LsvError) -> None:
-        """There will be no other engine."""
+        """There will be no other engine, or none before its machine is started anew."""
         self._failure = error
         self._set_status(EngineStatus(state="dead", error=error.message))
         self._fail_open(error)
@@ -387,7 +398,3 @@ class SocketClient(OrderingClient):
         for done in self._orders.values():
             if not done.done():
                 done.set_exception(EngineDied(error.message))
-
-
-def _error_of(engine: supervision.Supervision) -> LsvError:
-    return EngineDied("the engine is gone") if engine.error is None else from_record(engine.error)

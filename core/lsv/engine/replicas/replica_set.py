@@ -49,7 +49,7 @@ class ReplicaSet:
         self._replicas = [Replica(number, client) for number, client in enumerate(clients)]
         self._router = router or Router()
         self._complete = False
-        """Whether all were ready once."""
+        """Whether all were ready once, but for those that are lost."""
         self._prepares = media is None
         """Whether media can be prepared."""
         self._broken: LsvError | None = None
@@ -91,10 +91,14 @@ class ReplicaSet:
     def status(self) -> EngineStatus:
         if self._broken is not None:
             return EngineStatus(state="dead", error=self._broken.message)
-        found = summarise([client.status for client in self._clients], complete=self._complete)
+        found = self._summarise()
         if found.state == "ready" and not self._prepares:
             return EngineStatus(state="loading", stage="processor", error=found.error)
         return found
+
+    def _summarise(self) -> EngineStatus:
+        lost = [number for number, client in enumerate(self._clients) if client.is_lost]
+        return summarise([client.status for client in self._clients], complete=self._complete, lost=lost)
 
     @property
     def failure(self) -> LsvError | None:
@@ -266,7 +270,7 @@ class ReplicaSet:
 
     def _follow(self, replica: Replica) -> None:
         """A replica's status has changed."""
-        self._complete |= all(one.is_ready for one in self._replicas)
+        self._complete |= self._summarise().state == "ready"
         if replica.client.status.state != "ready":
             replica.renew()
         elif not self._closing:

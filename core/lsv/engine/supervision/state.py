@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from lsv.errors import EngineDied, ErrorRecord
+from lsv.errors import EngineDied, ErrorRecord, LsvError, from_record
 
 _SOCKET, _STATE = "engine.sock", "supervision.json"
 
@@ -16,8 +16,10 @@ _SOCKET, _STATE = "engine.sock", "supervision.json"
 class Supervision(msgspec.Struct, frozen=True):
     """What clients have to know of an engine that they can't reach."""
 
-    state: Literal["running", "down", "ended"]
-    """``down``: it has ended or hangs, and another one will be started; ``ended``: there will be no other."""
+    state: Literal["running", "down", "lost", "ended"]
+    """``down``: it has ended or hangs, and another one will be started; ``lost``: another one comes only with its
+    machine, should that be started anew; ``ended``: there will be no other.
+    """
 
     run: int = 0
     """How many processes there have been, this one included."""
@@ -27,6 +29,11 @@ class Supervision(msgspec.Struct, frozen=True):
 
     served: bool = False
     """Whether one that has ended had taken requests."""
+
+    @property
+    def reason(self) -> LsvError:
+        """What the last process ended of, as an error."""
+        return EngineDied("the engine is gone") if self.error is None else from_record(self.error)
 
 
 _STOPPED = Supervision("ended", error=EngineDied("the engine has been stopped").record())

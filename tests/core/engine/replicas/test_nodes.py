@@ -146,10 +146,15 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def engine_of(process: subprocess.Popen[str]) -> int:
-    """The engine that a machine has started."""
+def engines_of(process: subprocess.Popen[str]) -> set[int]:
+    """The engines that a machine has started."""
     children = Path(f"/proc/{process.pid}/task").glob("*/children")
-    (found,) = [int(pid) for one in children for pid in one.read_text().split()]
+    return {int(pid) for one in children for pid in one.read_text().split()}
+
+
+def engine_of(process: subprocess.Popen[str]) -> int:
+    """The only one of them."""
+    (found,) = engines_of(process)
     return found
 
 
@@ -263,6 +268,40 @@ async def test_engines_outlive_a_server_that_is_lost_and_serve_the_next(config: 
             assert engine_of(other) == first
 
 
+async def test_an_engine_that_is_lost_for_good_keeps_no_server_waiting(config: EngineConfig) -> None:
+    """Its machine goes on with another one: neither this server nor the next waits for it, until the machine is new."""
+    config = msgspec.structs.replace(config, topology=Topology(data=3, local=(0, 1)))
+    gone = "the engine process was killed by signal 9"
+    with node(config, restarts=1) as other:
+        async with head(config) as found:
+            await found.client.ready()
+            kept = engines_of(other)
+            os.kill(min(kept), signal.SIGKILL)
+            await until(lambda: len(states(found.client) - {"ready"}) == 1)
+            await until(lambda: states(found.client) == {"ready"} and len(engines_of(other)) == 2)
+            (again,) = engines_of(other) - kept
+            os.kill(again, signal.SIGKILL)
+            await until(lambda: "dead" in states(found.client))
+            assert found.client.status.state == "ready"
+            assert gone in (found.client.status.error or "")
+            assert [len(await answer(found.client, SHORT)) for _ in range(3)] == [8] * 3
+            for host in found.reception._hosts:
+                host.line.close()  # as if the process were killed: nobody says goodbye
+        async with head(config) as found:
+            await found.client.ready()
+            await until(lambda: sorted(one.status.state for one in found.client.replicas) == ["dead", "ready", "ready"])
+            assert gone in (found.client.status.error or "")
+            other.kill()
+            await until(lambda: states(found.client) == {"ready", "loading"})
+            with node(config):
+                await until(lambda: states(found.client) == {"ready"})
+                assert found.client.status.error is None
+
+
+def states(client: ReplicaSet) -> set[str]:
+    return {one.status.state for one in client.replicas}
+
+
 @pytest.mark.parametrize(
     ("theirs", "problem"),
     [
@@ -373,7 +412,7 @@ async def test_an_engine_that_has_never_served_is_given_up() -> None:
     error = StartError("no room").record()
     try:
         found.attach(lambda message: None)
-        found.tell(Supervision("ended", 1, error))
+        found.tell(Supervision("ended", 1, error), goes_on=True)
         found.detach(EngineDied("lost"))
         assert state.read(found.address) == Supervision("ended", 0, error), "clients do not look again"
     finally:
@@ -386,16 +425,18 @@ async def test_a_stand_in_tells_clients_what_its_machine_says() -> None:
     try:
         assert state.read(found.address).state == "down"
         found.attach(lambda message: None)
-        found.tell(Supervision("running", 4))
+        found.tell(Supervision("running", 4), goes_on=True)
         assert state.read(found.address) == Supervision("running", 1)
-        found.tell(Supervision("down", 4, error))
-        found.tell(Supervision("running", 5))
+        found.tell(Supervision("down", 4, error), goes_on=True)
+        found.tell(Supervision("running", 5), goes_on=True)
         assert state.read(found.address) == Supervision("running", 2)
-        found.tell(Supervision("ended", 5, error, served=True))
+        found.tell(Supervision("ended", 5, error, served=True), goes_on=True)
+        assert state.read(found.address) == Supervision("lost", 2, error), "its machine goes on without it"
+        found.tell(Supervision("ended", 5, error, served=True), goes_on=False)
         assert state.read(found.address) == Supervision("down", 2, error), "its machine may come back"
         found.detach(EngineDied("lost"))
         found.attach(lambda message: None)
-        found.tell(Supervision("ended", 1, error))
+        found.tell(Supervision("ended", 1, error), goes_on=False)
         assert state.read(found.address) == Supervision("down", 2, error), "started anew, it may find more memory later"
     finally:
         found.stop()

@@ -38,6 +38,7 @@ class FakeReplica(FakeClient):
         super().__init__(fake_config(topology=Topology(data=count, replica=number), **changes))
         self.address = f"/socket/{number}"
         self.failure = None
+        self.is_lost = False
         self.watchers: list[Callable[[], None]] = []
         self.orders: list[str] = []
         self.refuses: Exception | None = None
@@ -287,6 +288,23 @@ async def test_it_is_ready_once_all_were_and_while_one_is():
     assert (found.status.state, found.status.stage) == ("loading", "replica 1: restarting")
     fakes[1].become(DEAD)
     assert found.status.state == "dead"
+
+
+async def test_nobody_waits_for_one_that_is_lost():
+    """It had served before this set was made."""
+    fakes = [FakeReplica(number, 3) for number in range(3)]
+    for fake in fakes:
+        fake.status = LOADING
+    found = ReplicaSet(fakes)  # type: ignore[arg-type]
+    fakes[2].is_lost = True
+    fakes[2].become(DEAD)
+    assert found.status.state == "loading"
+    fakes[0].become(READY)
+    assert found.status.state == "loading", "another one has not been ready yet"
+    fakes[1].become(READY)
+    assert found.status == EngineStatus(state="ready", error="replica 2: it was killed")
+    fakes[1].become(DOWN)
+    assert found.status.state == "ready", "all that count were ready"
 
 
 async def test_one_that_can_not_start_is_a_failed_start():

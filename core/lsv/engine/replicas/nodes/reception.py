@@ -188,13 +188,15 @@ class Reception:
 
     async def _listen(self, host: Host) -> str:
         """Hear of engines until the machine is gone; in words, how it went."""
+        ended = set[int]()
         try:
             while True:
                 told = await host.line.receive()
                 if isinstance(told, Goodbye):
                     return "has left"
                 if isinstance(told, Told) and told.replica in host.numbers:
-                    self._replicas[told.replica].tell(told.supervision)
+                    (ended.add if told.supervision.state == "ended" else ended.discard)(told.replica)
+                    self._replicas[told.replica].tell(told.supervision, goes_on=len(ended) < len(host.numbers))
         except LsvError as error:
             return f"has ended: {error.message}"
         except (EOFError, OSError, ValueError):

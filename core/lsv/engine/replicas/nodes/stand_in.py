@@ -86,12 +86,15 @@ class StandIn:
         for relay in self._relays:
             relay.cancel()
 
-    def tell(self, told: Supervision) -> None:
-        """The engine's machine says how it is. What keeps the first one from starting ends the server, as beside it;
-        one that has served may come back, with its machine if need be.
+    def tell(self, told: Supervision, *, goes_on: bool) -> None:
+        """The engine's machine says how it is, and whether that ``goes_on``, which it does while it has another engine.
+
+        What keeps the first one from starting ends the server, as beside it; one that has served may come back, with
+        its machine if need be.
         """
-        hopeless = self.comings == 1 and not told.served
-        state = told.state if told.state != "ended" or hopeless else "down"
+        hopeless, state = self.comings == 1 and not told.served, told.state
+        if state == "ended" and not hopeless:
+            state = "lost" if goes_on else "down"
         self._run += state == "running"
         self._publish(state, told.error)
 
@@ -133,7 +136,7 @@ class StandIn:
         self._send(Dial(self.number))
         return await asyncio.wait_for(caller, _DIAL_SECONDS)
 
-    def _publish(self, state: Literal["running", "down", "ended"], error: ErrorRecord | None) -> None:
+    def _publish(self, state: Literal["running", "down", "lost", "ended"], error: ErrorRecord | None) -> None:
         """What has ended stays so: clients have given up by then."""
         if not self._ended:
             self._ended = state == "ended"
