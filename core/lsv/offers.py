@@ -283,6 +283,14 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
     load: str
 
 
+class PlacerOffer(msgspec.Struct, frozen=True):
+    """What finds machines for the replicas of a server and runs an engine on each, by ``--data-parallel-backend``."""
+
+    name: str
+    load: str
+    """Names a ``(config, catalog) -> lsv.engine.replicas.nodes.placer.Placer``, made in a process of its own."""
+
+
 class KVTransportOffer(msgspec.Struct, frozen=True):
     """What keeps contents of the KV cache outside the engine."""
 

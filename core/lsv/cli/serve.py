@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from lsv.config import EngineConfig
 from lsv.engine.client import Service
 from lsv.engine.connect import EngineClient, open_client
 from lsv.engine.replicas.nodes.member import serve_replicas
+from lsv.engine.replicas.nodes.placed import Placed
 from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.replicas.replica_set import ReplicaSet
@@ -27,6 +28,7 @@ from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.resolve import resolve
 from lsv.settings import Settings
+from lsv.settings.cluster_key import read_cluster_key
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ def run(arguments: list[str], context: CommandContext) -> int:
         return 0
     if config.replica_nodes is not None and config.replica_nodes.headless:
         serve_replicas(
-            config, log_level=settings["log_level"].upper(), restarts=_restarts(config, settings),
-            drain=settings["drain_timeout"],
+            config.local_replicas(), key=read_cluster_key(), log_level=settings["log_level"].upper(),
+            restarts=_restarts(config, settings), drain=settings["drain_timeout"],
         )  # fmt: skip
         return 0
     frontends = choose_frontends(settings, context.plugins)
@@ -76,9 +78,8 @@ async def _serve(
     log_level, restarts = settings["log_level"].upper(), _restarts(config, settings)
     supervisors = Supervisors(config.replicas(), log_level=log_level, restarts=restarts)
     supervisors.start()  # before all that this process has to load: the engine needs longer
-    others = nullcontext() if config.replica_nodes is None else Reception(config, supervisors.stand_ins)
     try:
-        async with others:
+        async with _open_door(config, supervisors, settings):
             serves = not all(_runs_elsewhere(offer, settings) for offer in frontends)
             client = open_client(config, supervisors.addresses, settings, plugins, serves=serves)
             await client.start()
@@ -92,6 +93,20 @@ async def _serve(
             await _run(running, client)
     finally:
         await asyncio.to_thread(supervisors.stop)
+
+
+def _open_door(
+    config: EngineConfig, supervisors: Supervisors, settings: Settings
+) -> AbstractAsyncContextManager[Any, None]:
+    """Where replicas of other machines join."""
+    if config.replica_nodes is None:
+        return nullcontext()
+    if not config.replica_nodes.placer:
+        return Reception(config, supervisors.stand_ins, read_cluster_key())
+    return Placed(
+        config, supervisors.stand_ins, log_level=settings["log_level"].upper(), restarts=_restarts(config, settings),
+        drain=settings["drain_timeout"],
+    )  # fmt: skip
 
 
 def _renew_when_told(client: EngineClient, supervisors: Supervisors, settings: Settings) -> None:

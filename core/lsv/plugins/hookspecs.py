@@ -24,6 +24,7 @@ from lsv.offers import (
     MediaOffer,
     ModelAlias,
     ModelOffer,
+    PlacerOffer,
     PlatformOffer,
     PolicyOffer,
     ProcessorOffer,
@@ -139,6 +140,12 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 @spec
 def lsv_executors() -> Iterable[ExecutorOffer]:
     """Ways to run workers."""
+    return ()
+
+
+@spec
+def lsv_placers() -> Iterable[PlacerOffer]:
+    """What finds machines for replicas."""
     return ()
 
 

@@ -99,6 +99,8 @@ class ReplicaNodes(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     patience: float
     """Seconds in which all have to be there."""
+    placer: str = ""
+    """The name of the ``PlacerOffer`` by which replicas get their machines; empty where these are started with them."""
     each: int = 0
     """How many replicas every machine has, where --nnodes says so; 0 where each machine says it for itself."""
 

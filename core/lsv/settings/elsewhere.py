@@ -107,8 +107,6 @@ _RANKS = (
     *_rows("say by --expert-map where experts are", expert_placement_strategy=_Row(("linear",))),
     *_rows("the balance is logged whenever it is measured", eplb_log_balancedness=_SWITCH),
     *_rows("a step's tokens are computed together", tolerant=True, enable_dbo=_OFF),
-    *_rows("each machine starts its own replicas, by lsv serve --headless with --data-parallel-start-rank",
-           data_parallel_backend=_Row(("mp",))),
     *_rows("a request's cache is never cut", decode_context_parallel_size=_Row((1,)),
            prefill_context_parallel_size=_Row((1,)), dcp_size=_Row((1,))),
 )  # fmt: skip

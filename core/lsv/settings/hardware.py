@@ -82,6 +82,11 @@ HARDWARE = grouped(
         help="port at which they join it, with --nnodes too",
     ),
     Setting(
+        name="data_parallel_backend", default="mp",
+        help="what runs the copies: mp (processes, on machines that are started with them), or one that finds machines "
+        "for them, such as ray",
+    ),
+    Setting(
         name="data_parallel_hybrid_lb", type="bool", default=False,
         help="every machine serves the copies that it has, and something else spreads requests over the machines",
     ),

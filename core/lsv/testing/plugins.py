@@ -23,6 +23,7 @@ from lsv.offers import (
     MediaOffer,
     ModelAlias,
     ModelOffer,
+    PlacerOffer,
     PlatformOffer,
     PolicyOffer,
     QuantizerOffer,
@@ -204,6 +205,7 @@ _SHAPES: Mapping[type, Callable[[Any, Any], None]] = {
     CheckpointOffer: _takes(1),
     CommandOffer: _takes(2),
     ExecutorOffer: _takes(1),
+    PlacerOffer: _takes(2),
     FrontendOffer: _takes(2),
     MediaOffer: _takes(3),
 }

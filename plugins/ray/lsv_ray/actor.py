@@ -1,4 +1,6 @@
-"""The worker of a rank as a Ray actor: Ray starts it somewhere, and it takes orders through a socket of its own."""
+"""What Ray starts somewhere, as actors: the worker of a rank, and the engine of a replica. Each connects, by sockets of
+its own, to those that have asked for it.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,19 @@ from lsv.processes.nodes.reaching import prepare
 _HELLO_SECONDS = 60.0
 
 
-@ray.remote(max_restarts=0)
-class RankActor:
-    """Ray only places it and tells of its end: orders and reports are those of ``lsv.worker.channel``."""
+class Actor:
+    """Ray only places it and tells of its end."""
 
     def where(self) -> tuple[str, str, list[str]]:
         """Ray's id of its machine, the machine's address, and the devices that are its own."""
         context = ray.get_runtime_context()
         devices = [device for some in context.get_accelerator_ids().values() for device in some]
         return context.get_node_id(), ray.util.get_node_ip_address(), devices
+
+
+@ray.remote(max_restarts=0)
+class RankActor(Actor):
+    """Orders and reports are those of ``lsv.worker.channel``."""
 
     def serve(self, host: str, port: int, key: bytes, rank: int) -> int:
         """Connect to the executor, which has the same ``key``, and serve until it closes its end; the exit code as a
@@ -34,3 +40,14 @@ class RankActor:
         prepare(end)
         introduce(end, key, rank)
         return answer(end)
+
+
+@ray.remote(max_restarts=0)
+class ReplicaActor(Actor):
+    """A machine with one replica, see ``lsv.engine.replicas.nodes``."""
+
+    def serve(self, charge: bytes) -> bytes:
+        """See ``lsv.engine.replicas.nodes.charge.run``."""
+        from lsv.engine.replicas.nodes.charge import run
+
+        return run(charge)

@@ -15,12 +15,12 @@ import ray
 from lsv.config import EngineConfig
 from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
-from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
 from lsv.processes.nodes.door import Door, listen
 from lsv.worker.channel import Start
 from lsv.worker.processes import RankLink, RanksExecutor
-from lsv_ray.cluster import Cluster, Placed
+from lsv_ray.actor import RankActor
+from lsv_ray.cluster import SHARE_OF_WAIT, Cluster, Placed, needs
 
 log = logging.getLogger("lsv.ray")
 
@@ -52,7 +52,8 @@ class RayExecutor(RanksExecutor):
     def launch(self, config: EngineConfig) -> Iterator[RankLink]:
         """Raises ``ConfigError`` without a cluster or room in it, ``StartError`` for workers that do not start."""
         cluster = self._cluster = Cluster(config)
-        placed = cluster.place(config, self._catalog.find(PlatformOffer, config.platform).resource)
+        seconds = SHARE_OF_WAIT * config.load_timeout
+        placed = cluster.place(RankActor, needs(config, self._catalog), config.topology.ranks, seconds)
         self._store, address = serve_store(cluster.address)
         for rank, (one, end) in enumerate(zip(placed, _connect(placed, cluster.address), strict=True)):
             log.info("rank %d is%s", rank, one)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lsv import hookimpl
 from lsv.config import EngineConfig
-from lsv.offers import ExecutorOffer
+from lsv.offers import ExecutorOffer, PlacerOffer
 from lsv.settings import Setting
 from lsv_ray.availability import is_installed
 
@@ -19,6 +19,11 @@ def lsv_executors() -> Iterable[ExecutorOffer]:
 
 
 @hookimpl
+def lsv_placers() -> Iterable[PlacerOffer]:
+    yield PlacerOffer("ray", "lsv_ray.placer:RayPlacer")
+
+
+@hookimpl
 def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="ray.address",
@@ -26,7 +31,7 @@ def lsv_settings() -> Iterable[Setting]:
         help="the Ray cluster to run workers on, as in 10.0.0.1:6379 (default: the one this machine is in, or else one "
         "of this machine alone)",
     )
-    yield Setting(name="ray.cpus", type="float", default=1.0, low=0.0, help="cores that Ray reserves for each worker")
+    yield Setting(name="ray.cpus", type="float", default=1.0, low=0.0, help="cores that Ray reserves for each rank")
     yield Setting(
         name="ray.resource",
         help="what Ray calls a device, one of which it reserves for each worker (default: GPU, or HPU on Gaudi)",
@@ -39,7 +44,9 @@ def lsv_settings() -> Iterable[Setting]:
 
 @hookimpl
 def lsv_check_config(config: EngineConfig) -> Iterable[str]:
-    if config.executor == "ray" and not is_installed():
-        yield "executor ray needs a package that is not installed: pip install 'lsv[ray]'"
+    places = config.replica_nodes is not None and config.replica_nodes.placer == "ray"
+    if (config.executor == "ray" or places) and not is_installed():
+        what = "data_parallel_backend" if places else "executor"
+        yield f"{what} ray needs a package that is not installed: pip install 'lsv[ray]'"
     if config.executor != "ray" and config.options.get("ray.nsight"):
         yield "ray.nsight is for the workers of --distributed-executor-backend ray; others are recorded by lsv nsys"

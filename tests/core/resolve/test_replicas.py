@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lsv import LLM
 from lsv.config import ReplicaNodes
@@ -183,6 +184,38 @@ def test_an_engine_in_this_process_is_on_this_machine() -> None:
         LLM("lsv-demo", **FOUR)
 
 
-def test_ray_is_refused_with_what_to_use() -> None:
-    with pytest.raises(ConfigError, match=r"must be mp, got 'ray': each machine starts its own replicas, .*--headless"):
-        read_arguments({"model": "lsv-demo", "data_parallel_size": 2, "data_parallel_backend": "ray"})
+PLACED: dict[str, Any] = {"data_parallel_size": 4, "data_parallel_backend": "ray"}
+
+
+@pytest.mark.row("F-281", "F-569")
+def test_somebody_finds_machines_for_all_replicas() -> None:
+    """Whatever is said of how many are here, as on vLLM's lines; nobody has to know a key."""
+    found = ReplicaNodes(headless=False, address="", port=29550, patience=600.0, placer="ray")
+    assert place(**PLACED) == place(**PLACED, data_parallel_size_local=2) == Placement(4, (0, 0), nodes=found)
+    there = place(**PLACED, data_parallel_address="10.0.0.1", data_parallel_rpc_port=13345)
+    assert there.nodes == structs.replace(found, address="10.0.0.1", port=13345)
+    assert place(data_parallel_backend="ray") == Placement(1), "there is nothing to place"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nnodes": 2}, "nnodes with data_parallel_backend=ray: that finds the machines of all replicas"),
+        ({"data_parallel_rank": 1}, "data_parallel_rank with"),
+        ({"data_parallel_start_rank": 2}, "data_parallel_start_rank with"),
+        ({"data_parallel_hybrid_lb": True}, "data_parallel_hybrid_lb with"),
+        ({"data_parallel_external_lb": True}, "data_parallel_external_lb with"),
+        ({"headless": True}, "headless with"),
+        ({"executor": "ray"}, "For ranks on several, leave out --data-parallel-backend"),
+        ({"data_parallel_address": "0.0.0.0"}, "give the one address that others reach it by"),
+    ],
+)
+def test_where_replicas_are_is_not_said_twice(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        place(**PLACED, **given)
+
+
+def test_who_places_them_is_known_by_name() -> None:
+    settings, loaded = read_arguments({"model": "lsv-demo", **PLACED, "data_parallel_backend": "rai"})
+    with pytest.raises(ConfigError, match=r"no data-parallel back end 'rai'; did you mean ray\?"):
+        resolve(settings, loaded)

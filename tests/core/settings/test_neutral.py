@@ -37,7 +37,6 @@ ACCEPTED = [
 REFUSED = [
     ("preemption_mode", "swap", "recompute"),
     ("config_format", "gguf", "auto or hf or mistral"), ("enable_prompt_adapter", True, "false"),
-    ("data_parallel_backend", "ray", "mp"),
     ("middleware", "a.b", "left out"), ("calculate_kv_scales", True, "false"), ("num_redundant_experts", 2, "0"),
     ("enable_prompt_adapters", True, "false"), ("prompt_adapters", "a=b", "left out"),
     ("worker_use_ray", True, "false"), ("engine_use_ray", True, "false"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lsv import plugins
-from lsv.config import Topology
+from lsv.config import ReplicaNodes, Topology
 from lsv.offers import PlatformOffer
 from lsv.testing.fakes.engine import engine_config
+from lsv_ray import plugin
 from lsv_ray.plugin import lsv_check_config
 
 
@@ -16,6 +17,15 @@ def test_nsight_is_for_workers_of_ray() -> None:
     (problem,) = lsv_check_config(engine_config(options={"ray.nsight": True}))
     assert "for the workers of --distributed-executor-backend ray" in problem
     assert list(lsv_check_config(engine_config(options={"ray.nsight": False}, topology=Topology(tensor=2)))) == []
+
+
+def test_what_is_missing_is_named_by_the_option_that_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "is_installed", lambda: False)
+    nodes = ReplicaNodes(headless=False, address="", port=1, patience=1.0, placer="ray")
+    asked = [engine_config(executor="ray"), engine_config(replica_nodes=nodes), engine_config()]
+    found = [list(lsv_check_config(one)) for one in asked]
+    needs = "ray needs a package that is not installed: pip install 'lsv[ray]'"
+    assert found == [[f"executor {needs}"], [f"data_parallel_backend {needs}"], []]
 
 
 @pytest.mark.parametrize(

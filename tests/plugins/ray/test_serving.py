@@ -1,4 +1,4 @@
-"""A server whose ranks are on two machines of a Ray cluster; needs ``pip install 'lsv[ray]'``."""
+"""A server whose ranks or replicas are on two machines of a Ray cluster; needs ``pip install 'lsv[ray]'``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
 QUESTIONS = ("What is the sum of 1 and 11?", "Who are you?", "Tell me of ships.")
-SERVED = ("--dtype", "float32", "-tp", "2", "-pp", "2", "--distributed-executor-backend", "ray")
+RANKS = ("-tp", "2", "-pp", "2", "--distributed-executor-backend", "ray")
+REPLICAS = ("-dp", "2", "--data-parallel-backend", "ray", "--ray-cpus", "2")
 
 
 @pytest.fixture
@@ -42,11 +43,10 @@ class Server:
         self.log, port = log, free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=100)
-        command = [sys.executable, "-m", "lsv", "serve", *SERVED, "--ray-address", cluster.address, *arguments]
+        where = "--ray-address", cluster.address, "--host", "127.0.0.1", "--port", str(port)
+        command = [sys.executable, "-m", "lsv", "serve", "--dtype", "float32", *where, *arguments]
         with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=output, stderr=subprocess.STDOUT
-            )
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
     def state(self) -> dict[str, Any]:
         """Of the engine, or of none while nobody listens."""
@@ -70,6 +70,12 @@ class Server:
     def wait_until_ready(self) -> None:
         self.wait_for(lambda model: model["state"] == "ready")
 
+    def tokens(self) -> dict[str, float]:
+        """What each replica has generated."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            found = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".*} (\S+)$', answer.read().decode(), re.M)
+        return {engine: float(count) for engine, count in found}
+
     def answers(self) -> list[str | None]:
         asked = [
             self.client.chat.completions.create(
@@ -83,7 +89,7 @@ class Server:
         """An answer that has begun and would go on for long."""
         stream = iter(
             self.client.completions.create(
-                model="lsv-demo", prompt="Ships", max_tokens=1800, temperature=0, stream=True,
+                model="lsv-demo", prompt="Ships", max_tokens=500, temperature=0, stream=True,
                 extra_body={"ignore_eos": True},
             )
         )  # fmt: skip
@@ -106,19 +112,24 @@ def serve(own_cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Server
         left.process.wait()
 
 
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """The answers of one rank."""
+    conversations: list[Any] = [[{"role": "user", "content": one}] for one in QUESTIONS]
+    with LLM("lsv-demo", dtype="float32") as llm:
+        asked = llm.chat(conversations, SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
+        return [one.outputs[0].text for one in asked]
+
+
 LOST = r"the worker of rank \d on Ray node .* is gone"
 
 
 @pytest.mark.row("F-276", "F-279", "F-280")
 def test_a_server_of_two_machines_answers_as_one_rank_and_outlives_a_machine(
-    own_cluster: Cluster, serve: Callable[..., Server]
+    own_cluster: Cluster, serve: Callable[..., Server], expected: list[str]
 ) -> None:
-    conversations: list[Any] = [[{"role": "user", "content": one}] for one in QUESTIONS]
-    with LLM("lsv-demo", dtype="float32") as llm:
-        asked = llm.chat(conversations, SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
-        expected = [one.outputs[0].text for one in asked]
     other = own_cluster.add_node(num_cpus=2)
-    server = serve("--restart-engine")
+    server = serve(*RANKS, "--restart-engine")
     server.wait_until_ready()
     assert len(set(re.findall(r"rank \d is on Ray node \S+ \((\w+)\)", server.log.read_text()))) == 2
     assert server.answers() == expected
@@ -139,7 +150,7 @@ def test_a_server_that_is_not_to_restart_ends_with_the_machine_named(
     own_cluster: Cluster, serve: Callable[..., Server]
 ) -> None:
     other = own_cluster.add_node(num_cpus=2)
-    server = serve()
+    server = serve(*RANKS)
     server.wait_until_ready()
     stream = server.begin_long()
     own_cluster.remove_node(other, allow_graceful=False)
@@ -147,3 +158,47 @@ def test_a_server_that_is_not_to_restart_ends_with_the_machine_named(
         list(stream)
     assert server.process.wait(60) == 1
     assert "error: the worker of rank" in server.log.read_text()
+
+
+@pytest.mark.row("F-281", "F-569", "F-573")
+def test_replicas_are_placed_by_ray_and_a_lost_machine_costs_its_own_requests(
+    own_cluster: Cluster, serve: Callable[..., Server], expected: list[str]
+) -> None:
+    other = own_cluster.add_node(num_cpus=2)
+    server = serve(*REPLICAS, "--data-parallel-rpc-port", str(free_port()))
+    server.wait_until_ready()
+    assert len(set(re.findall(r"replica \d is on Ray node \S+ \((\w+)\)", server.log.read_text()))) == 2
+    assert [server.answers() for _ in range(2)] == [expected] * 2
+    assert min(server.tokens().values()) > 0, "both have answered"
+    streams = [server.begin_long() for _ in range(2)]
+    own_cluster.remove_node(other, allow_graceful=False)
+    server.wait_for(lambda model: "loading" in [one["state"] for one in model["replicas"]])
+    assert server.answers() == expected, "the other one answers"
+    ends = [read(stream) for stream in streams]
+    assert ends.count("length") == 1
+    assert [re.sub(r"node at \S+", "node", end) for end in ends if end != "length"] == [
+        "the node with replica 1 is lost"
+    ]
+    own_cluster.add_node(num_cpus=2)
+    server.wait_for(lambda model: {one["state"] for one in model["replicas"]} == {"ready"})
+    before = server.tokens()["1"]
+    assert [server.answers() for _ in range(2)] == [expected] * 2
+    assert server.tokens()["1"] > before
+    server.process.terminate()
+    assert server.process.wait(60) == 0
+    assert "is given up" not in server.log.read_text()
+
+
+def test_replicas_without_room_end_the_server_by_name(serve: Callable[..., Server]) -> None:
+    """There is one machine."""
+    server = serve(*REPLICAS, "--node-timeout", "5", "--data-parallel-rpc-port", str(free_port()))
+    assert server.process.wait(60) == 2
+    assert "error: the Ray cluster has no room for 2 workers of 2 CPU each: it has 2 CPU" in server.log.read_text()
+
+
+def read(stream: Iterator[Any]) -> str:
+    """What it has ended by."""
+    try:
+        return str([part.choices[0].finish_reason for part in stream][-1])
+    except openai.APIError as error:
+        return error.message

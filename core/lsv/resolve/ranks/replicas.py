@@ -31,6 +31,8 @@ def place_replicas(settings: Settings) -> Placement:
     As with vLLM, a rank of its own makes a server one of several that something else spreads requests over, and so
     does the number of its first one, unless it is headless.
     """
+    if settings["data_parallel_backend"] != "mp" and settings["data_parallel_size"] > 1:
+        return _place_by(settings["data_parallel_backend"], settings)
     if divides_nodes(settings):
         return _place_by_node(settings)
     if settings["data_parallel_rank"] is not None or settings["data_parallel_external_lb"]:
@@ -43,6 +45,41 @@ def place_replicas(settings: Settings) -> Placement:
         return Placement(count)
     here = _local(settings, headless=headless)
     return Placement(count, here, nodes=_find_node_0(settings, headless=headless))
+
+
+_NOT_PLACED = {
+    "nnodes": 1, "data_parallel_rank": None, "data_parallel_start_rank": None, "data_parallel_hybrid_lb": False,
+    "data_parallel_external_lb": False, "headless": False,
+}  # fmt: skip
+"""Options that say where replicas are, and the values by which they do not."""
+
+
+def _place_by(backend: str, settings: Settings) -> Placement:
+    """Somebody finds machines for all replicas; how many are on this one is not to be said."""
+    for name, plain in _NOT_PLACED.items():
+        if settings.get(name, plain) != plain:
+            raise ConfigError(
+                f"{name} with data_parallel_backend={backend}: that finds the machines of all replicas; leave one of "
+                "the two out",
+                param=name,
+            )
+    if settings["executor"] not in ("auto", "inline", "processes"):
+        raise ConfigError(
+            f"executor {settings['executor']} with data_parallel_backend={backend}: a replica has its ranks on the "
+            "machine that is found for it. For ranks on several, leave out --data-parallel-backend: engines are then "
+            "on this machine",
+            param="executor",
+        )
+    if settings["data_parallel_address"] is not None:
+        check_address("data_parallel_address", settings["data_parallel_address"])
+    nodes = ReplicaNodes(
+        headless=False,
+        address=settings["data_parallel_address"] or "",
+        port=settings["data_parallel_rpc_port"],
+        patience=settings["node_timeout"],
+        placer=backend,
+    )
+    return Placement(settings["data_parallel_size"], (0, 0), nodes=nodes)
 
 
 def divides_nodes(settings: Settings) -> bool:

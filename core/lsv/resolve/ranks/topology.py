@@ -8,7 +8,7 @@ import msgspec
 
 from lsv.config import Choices, EngineConfig, Topology
 from lsv.errors import ConfigError
-from lsv.offers import ExecutorOffer, KernelOffer
+from lsv.offers import ExecutorOffer, KernelOffer, PlacerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.experts.options import choose_experts
 from lsv.resolve.ranks.nodes import choose_nodes
@@ -18,6 +18,8 @@ from lsv.settings import Settings
 
 def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: Choices) -> dict[str, Any]:
     """The fields of an ``EngineConfig`` that say how many ranks there are, where, and what runs them."""
+    if settings["data_parallel_backend"] != "mp":
+        catalog.find(PlacerOffer, settings["data_parallel_backend"])
     placement = place_replicas(settings)
     topology = choose_topology(settings, placement)
     if topology.expert > 1 and not _spreads_experts(platform, catalog):

@@ -21,7 +21,7 @@ from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
-from lsv.offers import ExecutorOffer, PlatformOffer
+from lsv.offers import ExecutorOffer, PlacerOffer, PlatformOffer
 from lsv.platform import Device, Platform
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
@@ -38,6 +38,11 @@ _GROUP = KVGroup(0, "full", (0,), 1)
 @hookimpl
 def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("fake", "lsv.testing.fakes.engine:FakeExecutor")
+
+
+@hookimpl
+def lsv_placers() -> Iterable[PlacerOffer]:
+    yield PlacerOffer("fake", "lsv.testing.fakes.placer:FakePlacer")
 
 
 @hookimpl

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,28 +30,27 @@ from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, introduce
 from lsv.processes.wire import Channel, Failed
-from lsv.request.params import SamplingParams
 from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.fakes.tokens import VOCABULARY
+
+from .conftest import LONG, SHORT, answer, children_of, states, until
 
 pytestmark = pytest.mark.xdist_group("replica_nodes")
 
 KEY = "a secret of two machines"
 HERE = "127.0.0.2"
-LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True)
-SHORT = LONG.replace(max_tokens=8)
 NODE = """
 import logging, sys, msgspec
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.member import serve_replicas
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import LsvError
+from lsv.settings.cluster_key import read_cluster_key
 logging.basicConfig(level=logging.INFO)
 try:
     serve_replicas(
-        msgspec.json.decode(sys.argv[1], type=EngineConfig), log_level="INFO",
+        msgspec.json.decode(sys.argv[1], type=EngineConfig).local_replicas(), key=read_cluster_key(), log_level="INFO",
         restarts=lambda: RestartPolicy(int(sys.argv[2]), 600.0), drain=30.0,
     )
 except LsvError as error:
@@ -93,7 +91,7 @@ async def head(config: EngineConfig) -> AsyncIterator[Head]:
     supervisors = Supervisors(config.replicas(), restarts=lambda: RestartPolicy(1, 600.0))
     supervisors.start()
     try:
-        async with Reception(config, supervisors.stand_ins) as reception:
+        async with Reception(config, supervisors.stand_ins, KEY.encode()) as reception:
             tokenizer = letters(VOCABULARY)
             each = zip(config.replicas(), supervisors.addresses, strict=True)
             client = ReplicaSet([SocketClient(one, address, tokenizer) for one, address in each])
@@ -132,29 +130,9 @@ async def words(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.communicate, timeout=30))[0]
 
 
-async def answer(
-    client: ReplicaSet | SocketClient, params: SamplingParams, name: str = "r", ids: Sequence[int] = (1, 2, 3)
-) -> list[int]:
-    request = make_spec(ids, params, request_id=name)
-    return [token for chunk in [chunk async for chunk in client.generate(request)] for token in chunk.ids]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < ends, "it never came true"
-        await asyncio.sleep(0.01)
-
-
-def engines_of(process: subprocess.Popen[str]) -> set[int]:
-    """The engines that a machine has started."""
-    children = Path(f"/proc/{process.pid}/task").glob("*/children")
-    return {int(pid) for one in children for pid in one.read_text().split()}
-
-
 def engine_of(process: subprocess.Popen[str]) -> int:
-    """The only one of them."""
-    (found,) = engines_of(process)
+    """The engine that a machine has started."""
+    (found,) = children_of(process.pid)
     return found
 
 
@@ -275,11 +253,11 @@ async def test_an_engine_that_is_lost_for_good_keeps_no_server_waiting(config: E
     with node(config, restarts=1) as other:
         async with head(config) as found:
             await found.client.ready()
-            kept = engines_of(other)
+            kept = children_of(other.pid)
             os.kill(min(kept), signal.SIGKILL)
             await until(lambda: len(states(found.client) - {"ready"}) == 1)
-            await until(lambda: states(found.client) == {"ready"} and len(engines_of(other)) == 2)
-            (again,) = engines_of(other) - kept
+            await until(lambda: states(found.client) == {"ready"} and len(children_of(other.pid)) == 2)
+            (again,) = children_of(other.pid) - kept
             os.kill(again, signal.SIGKILL)
             await until(lambda: "dead" in states(found.client))
             assert found.client.status.state == "ready"
@@ -296,10 +274,6 @@ async def test_an_engine_that_is_lost_for_good_keeps_no_server_waiting(config: E
             with node(config):
                 await until(lambda: states(found.client) == {"ready"})
                 assert found.client.status.error is None
-
-
-def states(client: ReplicaSet) -> set[str]:
-    return {one.status.state for one in client.replicas}
 
 
 @pytest.mark.parametrize(
@@ -341,16 +315,12 @@ async def test_a_second_machine_with_the_same_replicas_waits_for_the_end_of_the_
     async with head(bare) as found:
         with node(bare) as first, node(bare) as second:
             await found.client.ready()
-            one, other = (first, second) if has_engine(first) else (second, first)
-            assert not has_engine(other)
+            one, other = (first, second) if children_of(first.pid) else (second, first)
+            assert not children_of(other.pid)
             one.kill()
             await until(lambda: found.client.replicas[0].status.state == "loading")
             await until(lambda: found.client.replicas[0].status.state == "ready")
-            assert has_engine(other)
-
-
-def has_engine(process: subprocess.Popen[str]) -> bool:
-    return any(one.read_text().strip() for one in Path(f"/proc/{process.pid}/task").glob("*/children"))
+            assert children_of(other.pid)
 
 
 async def test_a_server_does_not_wait_for_ever(bare: EngineConfig) -> None:

@@ -25,7 +25,6 @@ from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import describe
 from lsv.processes.nodes.reaching import Way, keep_joining, reach
 from lsv.processes.wire import Failed
-from lsv.settings.cluster_key import read_cluster_key
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +42,21 @@ class _Held(Exception):
 
 
 def serve_replicas(
-    config: EngineConfig, *, log_level: str, restarts: Callable[[], RestartPolicy], drain: float
+    configs: Sequence[EngineConfig],
+    *,
+    key: bytes,
+    log_level: str,
+    restarts: Callable[[], RestartPolicy],
+    drain: float,
 ) -> None:
-    """Run this machine's engines until the server has ended as it was told to, or this process is: by SIGTERM, after
-    which requests get ``drain`` seconds to end, and no new ones come.
+    """Run this machine's engines, of replicas one after another, until the server has ended as it was told to, or this
+    process is: by SIGTERM, after which requests get ``drain`` seconds to end, and no new ones come.
 
     While that is gone and may come back (see ``keep_joining``), they stay as they are. Raises what the server has ended
     with, ``StartError`` where it can't be joined, and what this machine's engines died of once none is left.
     """
-    supervisors = Supervisors(config.local_replicas(), log_level=log_level, restarts=restarts)
-    member = Member(config, supervisors, drain=drain)
+    supervisors = Supervisors(configs, log_level=log_level, restarts=restarts)
+    member = Member(configs, supervisors, key, drain=drain)
     try:
         error = keep_joining(member.join, restarts().delay)
     finally:
@@ -64,13 +68,14 @@ def serve_replicas(
 class Member:
     """This machine, to node 0."""
 
-    def __init__(self, config: EngineConfig, supervisors: Supervisors, *, drain: float) -> None:
-        nodes = config.replica_nodes
+    def __init__(self, configs: Sequence[EngineConfig], supervisors: Supervisors, key: bytes, *, drain: float) -> None:
+        self._config = configs[0]
+        nodes = self._config.replica_nodes
         assert nodes is not None, "replicas on several machines"
-        self._supervisors, self._drain = supervisors, drain
-        self._config, self._key = config, read_cluster_key()
+        self._supervisors, self._key, self._drain = supervisors, key, drain
         self._way, self._shares = Way(nodes.address, nodes.port, nodes.patience, nodes.way), nodes.shares
-        self._replicas = dict(zip(config.topology.here, supervisors.replicas, strict=True))
+        numbers = [one.topology.replica for one in configs]
+        self._replicas = dict(zip(numbers, supervisors.replicas, strict=True))
         self._has_started = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained: Sequence[EngineLine | None] = ()
@@ -111,8 +116,7 @@ class Member:
 
     async def _work(self, line: Line[ToNode0, FromNode0]) -> LsvError | None:
         """See ``join``. Raises ``EOFError``, ``OSError`` and ``ValueError`` where node 0 does not go on."""
-        numbers = self._config.topology.here
-        line.send(Enlist(**describe(self._config), first=numbers.start, count=len(numbers)))
+        line.send(Enlist(**describe(self._config), first=min(self._replicas), count=len(self._replicas)))
         work = self._obey(line), self._report(line), self._leave_when_told()
         tasks: list[asyncio.Task[LsvError | None]] = [asyncio.create_task(one) for one in work]
         try:

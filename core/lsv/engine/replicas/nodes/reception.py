@@ -16,7 +16,6 @@ from lsv.processes.nodes.door import Door, Guest, listen
 from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import Likeness
 from lsv.processes.wire import Failed
-from lsv.settings.cluster_key import read_cluster_key
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +46,9 @@ class Reception:
     where this machine has no such address or its port is taken.
     """
 
-    def __init__(self, config: EngineConfig, stand_ins: Sequence[StandIn]) -> None:
+    def __init__(self, config: EngineConfig, stand_ins: Sequence[StandIn], key: bytes) -> None:
         assert config.replica_nodes is not None, "replicas on several machines"
-        self._nodes = config.replica_nodes
+        self._nodes, self._key = config.replica_nodes, key
         self._replicas = {one.number: one for one in stand_ins}
         self._likeness = Likeness(config)
         self._hosts: list[Host] = []
@@ -61,7 +60,7 @@ class Reception:
     async def __aenter__(self) -> Self:
         where = self._nodes.address, self._nodes.port
         try:
-            self._door = Door(listen(*where), read_cluster_key())
+            self._door = Door(listen(*where), self._key)
         except OSError as cause:
             raise ConfigError(
                 f"{where[0]}:{where[1]} ({self._nodes.way}): the other nodes can't join here: {cause}; the address "
@@ -72,7 +71,8 @@ class Reception:
             await one.open()
         log.info("waiting for %s at %s:%d", list_replicas(self._replicas), *where)
         self._spawn(self._receive_all())
-        self._spawn(self._give_up_late())
+        if not self._nodes.placer:
+            self._spawn(self._give_up_late())
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
