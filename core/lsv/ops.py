@@ -60,6 +60,14 @@ class CarryingKernel(Kernel):
         raise NotImplementedError
 
 
+class MixingKernel(Kernel):
+    """A kernel of a mixture of experts that can also be told what was chosen."""
+
+    def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """What the chosen experts make of x [T, width], weighed: weights and ids [T, top] -> [T, width]."""
+        raise NotImplementedError
+
+
 class GatedKernel(Kernel):
     """A kernel of a linear layer that may already put the layer's results through a gate."""
 

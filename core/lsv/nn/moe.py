@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from lsv.nn.exchange import TokenExchange
 from lsv.nn.linear import Column, Row
 from lsv.nn.mlp import GatedMLP, find_activation
 from lsv.nn.routers import Router
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, Kernel, dtype_name
+from lsv.ops import Bindable, Kernel, MixingKernel, dtype_name
 from lsv.weights.place import Weights
 from lsv.weights.placement import Spread
 from lsv.weights.quantizer import LinearLayer, PlainLinear, joint_format
@@ -44,8 +45,9 @@ class MoE(Bindable):
     """x [T, hidden] -> [T, hidden]. Each expert is split over the ranks like a plain MLP; sums run in expert order.
 
     Where experts are ``spread`` a rank has ``len(experts)`` whole ones, and adds what these make of the tokens that
-    chose them: tokens are on every rank, so none is sent. A kernel for that finds them in ``spread.table``, which may
-    change between steps, and tells ``spread.count`` what was chosen.
+    chose them. Tokens are on every rank of a replica; those of other replicas are brought by ``gather``, and ``add_up``
+    takes the results back. A kernel for that finds the experts in ``spread.table``, which may change between steps, and
+    tells ``spread.count`` what was chosen.
 
     ``names`` are gate, up and down of one expert, whose weights are at ``experts.<number>``; checkpoints that stack
     them are unfolded (``lsv.weights.stacks``). ``router`` and ``expert`` take the place of a softmax router at ``gate``
@@ -56,6 +58,8 @@ class MoE(Bindable):
     adapters: RoutedAdapters | None = None
     capturable: ClassVar[bool] = False
     spread: Spread | None = None
+    exchange: TokenExchange | None = None
+    """With the ranks of other replicas, where these share the experts."""
 
     def __init__(
         self,
@@ -77,11 +81,12 @@ class MoE(Bindable):
             return GatedMLP(place, hidden_size, intermediate_size, activation, names=names, reduce=False)
 
         self.communicator = w.communicator
+        self.width, self.dtype, self.device = hidden_size, w.dtype, w.device
         self.router = router or Router(w / "gate", hidden_size, experts, top, normalise=normalise)
         every = [(expert or make)(w.spread() / "experts" / number) for number in range(experts)]
         if w.declaration.placement is not None:
-            owners = w.declaration.placement.place(experts, w.shard.size)
-            self.spread = Spread(owners, w.shard.rank, w.device)
+            placement = w.declaration.placement
+            self.spread = Spread(placement.place(experts), placement.rank, w.device)
             every = [every[number] for number in self.spread.places]
         self.experts = nn.ModuleList(every)
 
@@ -111,6 +116,7 @@ class MoE(Bindable):
 
     def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """What the chosen experts make of x [T, width], weighed: weights and ids [T, top] -> [T, width]."""
+        x, weights, experts = self.gather(x, weights, experts)
         y = torch.zeros_like(x)
         if self.spread is not None:
             self.spread.count(experts)
@@ -122,7 +128,28 @@ class MoE(Bindable):
             if self.adapters is not None:
                 self.adapters.rows = rows
             y.index_add_(0, rows, self.compute(place, x[rows], weights[rows, places, None]))
+        return self.add_up(y)
+
+    def gather(
+        self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The tokens that this rank's experts are to see, and what was chosen for them: as ``mix`` takes them."""
+        return (x, weights, experts) if self.exchange is None else self.exchange.gather(x, weights, experts)
+
+    def add_up(self, y: torch.Tensor) -> torch.Tensor:
+        """The sum of what all ranks' experts make of this replica's tokens, given what this rank's make of those that
+        were gathered.
+        """
+        if self.exchange is not None:
+            return self.exchange.add_up(y)
         return y if self.communicator is None else self.communicator.all_reduce(y)
+
+    def join(self) -> None:
+        """Compute what experts here make of other replicas' tokens, in a step in which this one has none."""
+        x = torch.empty(0, self.width, dtype=self.dtype, device=self.device)
+        experts = torch.empty(0, self.router.top, dtype=torch.int64, device=self.device)
+        mix = self.kernel.mix if isinstance(self.kernel, MixingKernel) else self.mix
+        mix(x, experts.to(x.dtype), experts)
 
     def compute(self, place: int, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """What one of this rank's experts adds to its tokens: x [R, hidden] and weights [R, 1] -> [R, hidden]."""

@@ -21,7 +21,11 @@ class Topology(msgspec.Struct, frozen=True):
     base: int = 0
     """How many copies are before these, on servers that something else spreads requests over."""
     expert: int = 1
-    """Ranks that the experts of a layer are spread over: those of a stage, or 1 where each expert is cut."""
+    """Ranks that the experts of a layer are spread over: those of a stage, those of all copies, or 1 where each expert
+    is cut.
+    """
+    meeting: str = ""
+    """The folder where copies meet that share experts: another one each time that they are started."""
     layers: tuple[int, ...] = ()
     """How many layers each stage has; empty: as the costs of the layers say."""
 
@@ -34,6 +38,11 @@ class Topology(msgspec.Struct, frozen=True):
     def reporter(self) -> int:
         """The rank whose results count: the first of the last stage."""
         return self.ranks - self.tensor
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether each copy has some of the experts, and computes steps together with the others."""
+        return self.expert > self.tensor
 
     @property
     def here(self) -> range:
@@ -64,7 +73,7 @@ class Topology(msgspec.Struct, frozen=True):
     @property
     def anywhere(self) -> Topology:
         """What is the same for all copies, on every machine."""
-        return msgspec.structs.replace(self, replica=0, local=None, base=0)
+        return msgspec.structs.replace(self, replica=0, local=None, base=0, meeting="")
 
     def of_replica(self, number: int) -> Topology:
         """The same for another replica."""

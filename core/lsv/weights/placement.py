@@ -12,14 +12,17 @@ from lsv.errors import ConfigError
 class Placement:
     """The ranks of all experts of a model, mixture by mixture in the order in which these are declared."""
 
-    def __init__(self, given: Sequence[Sequence[int]] = ()) -> None:
-        """``given`` has the rank of each expert, for each mixture or once for all; nothing: evenly, by number."""
+    def __init__(self, rank: int, ranks: int, given: Sequence[Sequence[int]] = ()) -> None:
+        """For ``rank`` of ``ranks``. ``given`` has that of each expert, for each mixture or once for all; nothing:
+        evenly, by number.
+        """
+        self.rank, self._ranks = rank, ranks
         self._given = given
         self._declared = 0
 
-    def place(self, experts: int, ranks: int) -> tuple[int, ...]:
+    def place(self, experts: int) -> tuple[int, ...]:
         """The rank of each expert of the mixture that is declared next. Raises ``ConfigError`` where there is none."""
-        number, self._declared = self._declared, self._declared + 1
+        ranks, number, self._declared = self._ranks, self._declared, self._declared + 1
         if experts < ranks:
             raise ConfigError(
                 f"{experts} experts can't be spread over {ranks} ranks: leave enable_expert_parallel out",

@@ -24,19 +24,20 @@ from lsv.engine.executor import ReportProgress
 from lsv.errors import BadRequest, ConfigError
 from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
-from lsv.pipeline.link import Links
 from lsv.pipeline.meeting import Meeting
-from lsv.pipeline.stage import Stage, stage_groups
-from lsv.platform import BatchLimits, Communicator, Device, Event
+from lsv.pipeline.stage import Stage
+from lsv.platform import BatchLimits, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.channel import ORDERS
 from lsv.worker.encoder import MediaEncoder, make_media_encoder
+from lsv.worker.experts.shared import SharedExperts
 from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.dense import make_pool
-from lsv.worker.load.device import batch_limits, connect, connect_stages, open_device
+from lsv.worker.load.device import batch_limits, open_device
 from lsv.worker.load.graphs import report_graphs
+from lsv.worker.load.groups import Groups, join_groups
 from lsv.worker.load.loaded import Loaded
 from lsv.worker.load.resident import ResidentModel
 from lsv.worker.processing import Processors
@@ -107,9 +108,8 @@ class Worker:
         self._meeting = Meeting.of_rank(rank, address, place, nearby)
         self._stage = Stage.of_rank(rank, config.topology)
         self._begins, self._ends = self._stage.begins, self._stage.ends
-        self._communicator: Communicator | None = None
-        self._links: Links | None = None
-        self._world: Communicator | None = None
+        self._groups = Groups()
+        self._shared: SharedExperts | None = None
         self._handed_on: deque[ResultBuilder] = deque()
         self._device: Device | None = None
         self._resident: ResidentModel | None = None
@@ -131,13 +131,10 @@ class Worker:
         """Open the device, load the model, allocate the cache, warm up; raises ``StartError``."""
         config = self._config
         device = self._device = open_device(config, self._catalog, self._rank, self._place)
-        group, world = stage_groups(self._rank, config.topology, self._meeting)
-        self._links = connect_stages(device, self._rank, config, self._meeting)
-        self._world = None if self._links is None else connect(device, world)
-        self._communicator = connect(device, group)
-        self._resident = ResidentModel(config, self._catalog, device, self._communicator, self._stage, self._world)
+        groups = self._groups = join_groups(device, self._rank, config, self._meeting)
+        self._resident = ResidentModel(config, self._catalog, device, self._stage, groups)
         loaded = self._resident.load(report)
-        self._mover = make_mover(config, self._catalog, device, self._rank, self._world or self._communicator)
+        self._mover = make_mover(config, self._catalog, device, self._rank, groups.world or groups.sharing)
         declared, limits = loaded.declared, self._limits(loaded)
         self._slots = Slots(
             capacity=limits.max_rows,
@@ -171,7 +168,7 @@ class Worker:
             device.shapes(limits),
             padded=config.layout == "padded",
             slots=limits.max_rows,
-            links=self._links,
+            links=self._groups.links,
             taps=taps_of(self._drafter, declared.model, config),
         )
         with report_graphs(device, loaded.fit):
@@ -182,7 +179,9 @@ class Worker:
             )
         if self._drafter is not None:
             self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
-        self._media = make_media_encoder(declared.model, config, device, self._write_item, self._links)
+        self._media = make_media_encoder(declared.model, config, device, self._write_item, self._groups.links)
+        if self._groups.exchange is not None:
+            self._shared = SharedExperts(declared.model, self._groups.exchange)
         return runner
 
     @property
@@ -277,7 +276,7 @@ class Worker:
         media, with_media = self._media, self._slots.with_media > 0 and any(slot.begin.media for slot in slots)
         encodes = plan.encode or plan.forget or media.faults
         unencoded = media.apply(plan, self._slots.all) if encodes else {}
-        together = self._drafter is not None and self._communicator is not None  # drafts may be a sum over ranks
+        together = self._drafter is not None and self._groups.sharing is not None  # drafts may be a sum over ranks
         if self._in_flight and (together or any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
             # the engine has heard of the drafts from one rank; others may still have to read what they have sampled
             for earlier in self._in_flight:
@@ -294,6 +293,8 @@ class Worker:
             self._handed_on.append(results)
             return
         unwarmed, done = False, None
+        if self._shared is not None:
+            self._shared.begin(plan.tokens)
         if plan.rows:
             try:
                 unwarmed = self._run(results, gather)
@@ -345,7 +346,7 @@ class Worker:
         With several ranks it is raised again: the others wait for this one in the middle of their step.
         """
         assert self._device is not None
-        if self._communicator is not None or self._links is not None or self._device.is_fatal(cause):
+        if not self._groups.alone or self._device.is_fatal(cause):
             raise cause
         plan = results.plan
         advice = _WITHOUT_MEMORY if isinstance(cause, torch.OutOfMemoryError | MemoryError) else ""
@@ -383,14 +384,15 @@ class Worker:
         self._in_flight.clear()
         self._handed_on.clear()
         gc.collect()  # models are full of cycles, and another engine may want the memory now
-        for held in (self._mover, self._links, self._world, self._communicator, self._device):
+        for held in (self._mover, self._groups, self._device):
             if held is not None:
                 held.close()
-        self._mover = self._links = self._world = self._communicator = self._device = None
+        self._mover, self._groups, self._shared, self._device = None, Groups(), None, None
 
     def _agree(self, tokens: Tensor) -> Tensor:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
-        return tokens if self._communicator is None else self._communicator.broadcast(tokens.contiguous())
+        sharing = self._groups.sharing
+        return tokens if sharing is None else sharing.broadcast(tokens.contiguous())
 
 
 def _must_know(slot: Slot, start: int) -> bool:

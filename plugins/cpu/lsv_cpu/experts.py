@@ -10,7 +10,7 @@ import torch
 
 from lsv.nn.moe import MoE, Router
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import Kernel, MixingKernel
 from lsv.weights.quantizer import Linear
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
@@ -111,7 +111,7 @@ class NativeExperts(Kernel):
         return most
 
 
-class NativeSpreadExperts(Kernel):
+class NativeSpreadExperts(MixingKernel):
     """Experts of which this rank has some: only the pairs of a token with one of these are computed."""
 
     def __init__(self, module: MoE, spec: OpSpec) -> None:
@@ -123,8 +123,10 @@ class NativeSpreadExperts(Kernel):
         self._experts.pack()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        module = self._module
-        weights, experts = module.router(x)
+        return self.mix(x, *self._module.router(x))
+
+    def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        x, weights, experts = self._module.gather(x, weights, experts)
         self._spread.count(experts)
         numbers = self._spread.table[experts]
         rows, places = (numbers >= 0).nonzero(as_tuple=True)
@@ -132,8 +134,7 @@ class NativeSpreadExperts(Kernel):
         if len(rows):
             made = self._experts.compute(x[rows], weights[rows, places, None], numbers[rows, places, None])
             y.index_add_(0, rows, made.float())
-        total = y.to(x.dtype)
-        return total if module.communicator is None else module.communicator.all_reduce(total)
+        return self._module.add_up(y.to(x.dtype))
 
 
 def why_not_experts(spec: OpSpec) -> str | None:

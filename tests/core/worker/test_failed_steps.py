@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.requests import make_spec
 from lsv.worker.executor import InlineExecutor
+from lsv.worker.load.groups import Groups
 from lsv.worker.results import ResultBuilder
 from lsv.worker.worker import Worker
 
@@ -126,11 +128,10 @@ def test_a_platform_may_know_better_which_errors_are_fatal(
 
 def test_a_rank_that_others_wait_for_does_not_go_on(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive()
-    monkeypatch.setattr(driver.worker, "_communicator", object())
+    monkeypatch.setattr(driver.worker, "_groups", Groups(sharing=Mock()))
     break_next(driver.worker, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
         driver.launch([(0, 0, 6, True)], [driver.begin(0, PROMPT)])
-    monkeypatch.setattr(driver.worker, "_communicator", None)
 
 
 # The engine

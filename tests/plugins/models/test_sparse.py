@@ -352,12 +352,12 @@ def test_models_without_experts_have_none_to_spread(checkpoint, catalog):
 
 @pytest.mark.parametrize(("ranks", "owners"), [(2, (0, 0, 1, 1)), (3, (0, 1, 2, 2))])
 def test_experts_are_shared_out_as_evenly_as_can_be(ranks, owners):
-    assert Placement().place(4, ranks) == owners
+    assert Placement(0, ranks).place(4) == owners
 
 
 def test_more_ranks_than_experts_are_refused():
     with pytest.raises(ConfigError, match="4 experts can't be spread over 8 ranks"):
-        Placement().place(4, 8)
+        Placement(0, 8).place(4)
 
 
 def beside(rank: int, ranks: int) -> Any:

@@ -16,6 +16,7 @@ from lsv.config import EngineConfig
 from lsv.errors import ConfigError
 from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.exchange import TokenExchange
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
 from lsv.nn.moe import MoE
@@ -73,11 +74,12 @@ def declare(
     catalog: Catalog,
     *,
     communicator: Communicator | None = None,
+    exchange: TokenExchange | None = None,
     torch_device: torch.device | str = "cpu",
     architecture: Architecture | None = None,
 ) -> Declared:
-    """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``architecture`` None
-    the one of the configuration's offer.
+    """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``exchange`` is with
+    replicas that share its experts, ``architecture`` None the one of the configuration's offer.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
     can't be split over the ranks and for an unknown dtype.
@@ -94,7 +96,7 @@ def declare(
         _make_quantizer(config, json, catalog),
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
-        _make_placement(config) if config.topology.expert > 1 and communicator is not None else None,
+        _make_placement(config, communicator if exchange is None else exchange.communicator),
         architecture.prefixes,
     )
     w, pooler = Weights(declaration), config.pooler
@@ -108,7 +110,7 @@ def declare(
         model.place_layers([dataclasses.replace(layer, causal=False) for layer in model.attention_layers()])
     slots = held = tuple(declaration.slots)
     if declaration.placement is not None:
-        held = _own_slots(model, slots, config)
+        held = _own_slots(model, slots, config, exchange)
         declaration.placement.check()
     return Declared(
         model=model,
@@ -121,16 +123,22 @@ def declare(
         device=declaration.device,
         vocab_size=model.vocab_size,
         filler=Filler(model, held, (*model.ignores, kv_scales.NAMES), every=slots),
-        shared=tuple(communicator.ops) if communicator else (),
+        shared=(*(communicator.ops if communicator else ()), *(exchange.communicator.ops if exchange else ())),
     )
 
 
-def _make_placement(config: EngineConfig) -> Placement:
-    return Placement(() if config.experts is None else config.experts.map)
+def _make_placement(config: EngineConfig, communicator: Communicator | None) -> Placement | None:
+    """Over the ranks that share experts; None where each expert is cut, or one rank has all."""
+    if config.topology.expert == 1 or communicator is None:
+        return None
+    group = communicator.group
+    return Placement(group.rank, group.size, () if config.experts is None else config.experts.map)
 
 
-def _own_slots(model: Model, slots: Sequence[TensorSlot], config: EngineConfig) -> tuple[TensorSlot, ...]:
-    """Those of what this rank has; the others are of experts that other ranks have.
+def _own_slots(
+    model: Model, slots: Sequence[TensorSlot], config: EngineConfig, exchange: TokenExchange | None
+) -> tuple[TensorSlot, ...]:
+    """Those of what this rank has; the others are of experts that other ranks have, maybe those of other replicas.
 
     Raises ``ConfigError`` for a model without experts, or with some that can't be spread.
     """
@@ -140,6 +148,8 @@ def _own_slots(model: Model, slots: Sequence[TensorSlot], config: EngineConfig) 
         raise ConfigError(
             f"enable_expert_parallel: {config.architecture} {why}; leave it out", param="enable_expert_parallel"
         )
+    for module in found:
+        module.exchange = exchange
     held = {id(parameter) for parameter in model.parameters()}
     return tuple(slot for slot in slots if id(slot.parameter) in held)
 

@@ -1,10 +1,8 @@
-"""The device of a rank: opening it, connecting it to the others, and the largest step it will be asked for."""
+"""The device of a rank: opening it, connecting it to others, and the largest step it will be asked for."""
 
 from __future__ import annotations
 
 from lsv.config import EngineConfig
-from lsv.pipeline.link import Links, neighbours
-from lsv.pipeline.meeting import Meeting
 from lsv.platform import BatchLimits, Communicator, Device, Group
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import load_platform
@@ -28,14 +26,6 @@ def connect(device: Device, group: Group) -> Communicator | None:
     assert communicator is not None, "a device must connect ranks or refuse to"
     communicator.self_test()
     return communicator
-
-
-def connect_stages(device: Device, rank: int, config: EngineConfig, meeting: Meeting) -> Links | None:
-    """The tested links of a rank to the stages before and behind its own; None where there is one stage."""
-    if config.topology.pipeline == 1:
-        return None
-    groups = neighbours(rank, config.topology, meeting)
-    return Links(*(None if group is None else connect(device, group) for group in groups))
 
 
 def batch_limits(config: EngineConfig, num_blocks: int, *, prompts_captured: bool = False) -> BatchLimits:

@@ -17,6 +17,7 @@ from lsv.drafts.making import check_taps
 from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import model_dtype
+from lsv.nn.exchange import TokenExchange
 from lsv.offers import CheckpointOffer
 from lsv.pipeline.stage import WHOLE, Stage
 from lsv.platform import Communicator, Device
@@ -65,14 +66,16 @@ def load(
     report: ReportProgress,
     stage: Stage = WHOLE,
     world: Communicator | None = None,
+    exchange: TokenExchange | None = None,
 ) -> Loaded:
     """Declare the model, bind its ops, plan the memory; then fill the weights.
 
-    ``communicator`` None means a single rank, or one a stage; ``world`` is all ranks where there are several stages.
-    Raises ``StartError`` before any weight is read when the configuration
-    can't be served.
+    ``communicator`` None means a single rank, or one a stage; ``world`` is all ranks where there are several stages,
+    ``exchange`` with replicas that share its experts. Raises ``StartError`` before any weight is read when the
+    configuration can't be served.
     """
-    declared = declare(config, catalog, communicator=communicator, torch_device=device.torch_device)
+    place = device.torch_device
+    declared = declare(config, catalog, communicator=communicator, exchange=exchange, torch_device=place)
     places = _attach_adapters(declared, config)
     bound = bind(declared, config, catalog)
     if stage.count > 1:

@@ -14,10 +14,11 @@ from lsv.config import EngineConfig
 from lsv.engine.executor import ReportProgress
 from lsv.errors import CheckpointError, Unavailable
 from lsv.pipeline.stage import Stage
-from lsv.platform import Communicator, Device
+from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.transports.making import identify
 from lsv.worker.experts.balancer import ExpertBalancer
+from lsv.worker.load.groups import Groups
 from lsv.worker.load.loaded import Loaded, load
 from lsv.worker.load.parked import ParkedWeights
 
@@ -30,13 +31,11 @@ class ResidentModel:
         config: EngineConfig,
         catalog: Catalog,
         device: Device,
-        communicator: Communicator | None,
         stage: Stage,
-        world: Communicator | None,
+        groups: Groups,
     ) -> None:
-        """The last three as ``lsv.worker.load.loaded.load`` takes them."""
         self._config, self._catalog, self._device = config, catalog, device
-        self._communicator, self._stage, self._world = communicator, stage, world
+        self._stage, self._groups = stage, groups
         self._loaded: Loaded | None = None
         self._cache: Any = None
         self._has_cache = False
@@ -75,10 +74,10 @@ class ResidentModel:
         return self._loaded
 
     def _load(self, report: ReportProgress) -> Loaded:
-        loaded = load(self._config, self._catalog, self._device, self._communicator, report, self._stage, self._world)
-        if self._config.experts is not None and self._config.experts.interval and self._communicator is not None:
-            model, place = loaded.declared.model, self._device.torch_device
-            self._balancer = ExpertBalancer(model, self._communicator, place)
+        sharing, world, exchange = self._groups.sharing, self._groups.world, self._groups.exchange
+        loaded = load(self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange)
+        if self._config.experts is not None and self._config.experts.interval and sharing is not None:
+            self._balancer = ExpertBalancer(loaded.declared.model, sharing, self._device.torch_device)
         return loaded
 
     def order_experts(self, order: str) -> Mapping[str, float]:
@@ -122,7 +121,7 @@ class ResidentModel:
                 self._allocate()
             return
         except (torch.OutOfMemoryError, MemoryError) as cause:
-            if self._communicator is not None or self._world is not None:
+            if not self._groups.alone:
                 raise
             why = str(cause).splitlines()[0] if str(cause) else "memory ran out"
         self._device.release_cache()
