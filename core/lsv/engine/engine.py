@@ -18,6 +18,7 @@ from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
 from lsv.engine.orders.experts import ExpertBalance
 from lsv.engine.orders.sleep import Sleep
+from lsv.engine.replicas.rhythm import Rhythm
 from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler
 from lsv.engine.updates import OpenRequest, Owner, make_group, make_update
@@ -52,10 +53,11 @@ class Engine(Generic[Owner]):
         policy: Policy,
         *,
         guide: Guide | None = None,
+        rhythm: Rhythm | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a ``guide``, requests whose answers must have a form are refused."""
-        self.config = config
+        """Without a ``guide``, requests whose answers must have a form are refused; ``rhythm`` is that of replicas."""
+        self.config, self.rhythm = config, rhythm
         self.failure: EngineDied | None = None
         self.stalled = False
         self._executor = executor
@@ -95,13 +97,16 @@ class Engine(Generic[Owner]):
         """Stop the workers; requests that still run are lost."""
         self._executor.stop()
         self._fetches.stop()
+        if self.rhythm is not None:
+            self.rhythm.close()
         if self._guide is not None:
             self._guide.stop()
         self._scheduler = None
 
     @property
     def has_work(self) -> bool:
-        return self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.busy
+        busy = self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.busy
+        return busy or (self.rhythm is not None and self.rhythm.behind)
 
     @property
     def stats(self) -> Stats:
@@ -243,7 +248,10 @@ class Engine(Generic[Owner]):
         return self._scheduler
 
     def _plan_ahead(self, now: float) -> None:
-        while (plan := self._started.plan(now)) is not None:
+        rhythm = self.rhythm
+        while (plan := self._started.plan(now, needed=rhythm is not None and rhythm.behind)) is not None:
+            if rhythm is not None:
+                rhythm.take()
             if plan.masked and self._guide is not None:
                 self._executor.submit(plan, self._guide.fill(self._started.guided))
             else:

@@ -44,6 +44,7 @@ from lsv.engine.messages import (
     Welcome,
 )
 from lsv.engine.orders.orders import Orders
+from lsv.engine.replicas.rhythm import Rhythm
 from lsv.engine.updates import make_refusal
 from lsv.errors import EngineDied, LsvError
 from lsv.grammars.compiler import GrammarCompiler
@@ -93,6 +94,8 @@ class EngineLoop:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
+        if (rhythm := engine.rhythm) is not None:
+            self._selector.register(rhythm, selectors.EVENT_READ, lambda _: rhythm.listen())
 
     def load(self) -> Fit:
         """Start the engine and report its progress. Raises ``StartError``, or ``SystemExit`` when told to stop."""
@@ -332,7 +335,7 @@ def main(listener: int, lifeline: int, parent: int) -> int:
     heap.share_arenas()
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and stops us
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     dump_stacks_on_request()
     channel = socket.socket(fileno=lifeline)
     boot = _read_boot(channel)
@@ -381,7 +384,8 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
     offer = catalog.find(PolicyOffer, config.policy)
     policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
-    return Engine(config, executor, policy, guide=Guide(GrammarCompiler(catalog, config)))
+    rhythm = Rhythm(config.topology) if config.topology.shares_experts else None
+    return Engine(config, executor, policy, guide=Guide(GrammarCompiler(catalog, config)), rhythm=rhythm)
 
 
 def _read_boot(channel: socket.socket) -> Boot:
@@ -390,10 +394,6 @@ def _read_boot(channel: socket.socket) -> Boot:
         for boot in reader.feed(data):
             return boot
     sys.exit(1)  # the parent has gone already
-
-
-def _exit(*_: object) -> None:
-    sys.exit(0)
 
 
 if __name__ == "__main__":

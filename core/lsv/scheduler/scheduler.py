@@ -271,15 +271,15 @@ class Scheduler:
 
     # Steps
 
-    def plan(self, now: float) -> StepPlan | None:
-        """The next step: running requests first, then waiting ones after a prefix look-up.
+    def plan(self, now: float, *, needed: bool = False) -> StepPlan | None:
+        """The next step: running requests first, then waiting ones after a prefix look-up. One ``needed`` may be empty.
 
         It is in flight from now on. None when nothing can be planned until something settles or arrives.
         """
         if len(self._in_flight) >= self.limits.depth:
             return None
         built = self._planner.build(now)
-        if built.empty:
+        if built.empty and not needed:
             return None
         if self._encoder.failed:
             self._encoder.forget_failed(built)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.stand_in import StandIn
+from lsv.engine.replicas.rhythm import make_pipes
+from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy, Supervisor
 
 
@@ -16,7 +19,10 @@ def _no_restarts() -> RestartPolicy:
 
 
 class Supervisors:
-    """A supervisor for each of ``configs``, from ``start`` to ``stop``; for a replica on another machine a stand-in."""
+    """A supervisor for each of ``configs``, from ``start`` to ``stop``; for a replica on another machine a stand-in.
+
+    Engines that share experts are a gang.
+    """
 
     def __init__(
         self,
@@ -26,8 +32,10 @@ class Supervisors:
         restarts: Callable[[], RestartPolicy] = _no_restarts,
     ) -> None:
         """``restarts`` makes the policy of each."""
+        size, sharing = len(configs), configs[0].topology.shares_experts
+        gang = Gang(size, partial(make_pipes, replicas=size)) if sharing else None
         self.replicas: Sequence[Supervisor | StandIn] = [
-            Supervisor(one, log_level=log_level, restarts=restarts())
+            Supervisor(one, log_level=log_level, restarts=restarts(), gang=gang)
             if one.topology.is_local
             else StandIn(one.topology.replica)
             for one in configs

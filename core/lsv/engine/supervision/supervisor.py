@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from lsv.config import EngineConfig
+from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.process import EngineProcess
 from lsv.engine.supervision.state import Supervision, publish, socket_in
 from lsv.errors import EngineDied, LsvError, StartError
@@ -48,9 +50,19 @@ class Supervisor:
     of an engine that they have lost. All work is done in a thread, which the processes die with.
     """
 
-    def __init__(self, config: EngineConfig, *, log_level: str = "INFO", restarts: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        log_level: str = "INFO",
+        restarts: RestartPolicy | None = None,
+        gang: Gang | None = None,
+    ) -> None:
+        """With a ``gang``, the engine starts and ends with those of the gang's other supervisors."""
         self.config = config
         self._log_level = log_level
+        self._gang = gang
+        self._fallen: LsvError | None = None
         self._restarts = restarts or RestartPolicy(0, 1.0)
         self._folder = PrivateFolder()
         self._state = Supervision("down")
@@ -82,6 +94,8 @@ class Supervisor:
             self._stopping.set()
             if self._process is not None:
                 self._process.ask_to_end()
+        if self._gang is not None:
+            self._gang.disband()
 
     def renew(self) -> None:
         """End the process, which another one takes the place of; returns at once. The policy does not count that."""
@@ -103,7 +117,8 @@ class Supervisor:
     def _supervise(self) -> None:
         """Run one process after the other."""
         try:
-            while self._go_on(self._run_process()):
+            run = self._run_process if self._gang is None else partial(self._run_with, self._gang)
+            while self._go_on(run()):
                 pass
         except Exception as cause:
             log.exception("the supervisor of the engine failed")
@@ -112,18 +127,38 @@ class Supervisor:
             except OSError:
                 self._folder.remove()  # which says that there is no engine, too
 
-    def _run_process(self) -> LsvError:
-        """Start a process and watch it until it has ended; why it did."""
+    def _run_with(self, gang: Gang) -> LsvError:
+        """As ``_run_process``, at the same time as all of the gang."""
+        self._fallen, meeting = None, gang.assemble()
+        if meeting is None:
+            return EngineDied("the engine has been stopped")
+        topology = msgspec.structs.replace(self.config.topology, meeting=str(meeting))
+        error = self._run_process(msgspec.structs.replace(self.config, topology=topology))
+        if not self._stopping.is_set():
+            gang.leave(topology.replica, error)
+        return self._fallen or error
+
+    def _fall(self, error: LsvError) -> None:
+        """Another engine of the gang has ended, so this one does."""
+        self._fallen = error
+        self._publish("down", error)  # before clients lose the process, so that they know why
+        if self._process is not None:
+            self._process.kill()
+
+    def _run_process(self, config: EngineConfig | None = None) -> LsvError:
+        """Start a process and watch it until it has ended; why it did. ``config`` None is its own."""
         with self._lock:
             if self._stopping.is_set():
                 return EngineDied("the engine has been stopped")
             try:
-                self._process = EngineProcess(self.config, self.address, self._log_level)
+                self._process = EngineProcess(config or self.config, self.address, self._log_level)
             except OSError as cause:
                 return EngineDied(f"the engine can't be started: {cause}")
         process = self._process
         self._state = msgspec.structs.replace(self._state, run=self._state.run + 1)
         self._publish("running", None)
+        if self._gang is not None:
+            self._gang.enter(self.config.topology.replica, self._fall)
         patience = 0.0
         try:
             error = process.watch()
@@ -147,9 +182,12 @@ class Supervisor:
             return True
         # what has kept the first one from starting will keep others; later ones may find memory that is still held
         hopeless = isinstance(error, StartError) and not self._has_served
-        delay = None if stopping or hopeless else self._restarts.delay(time.monotonic())
+        over = self._gang is not None and self._gang.over
+        delay = None if stopping or hopeless or over else self._restarts.delay(time.monotonic())
         self._publish("ended" if delay is None else "down", error)
         if delay is None:
+            if self._gang is not None:
+                self._gang.disband()
             if not stopping:
                 log.error("the engine is gone: %s", error.message)
             return False
@@ -158,5 +196,6 @@ class Supervisor:
 
     def _publish(self, state: Literal["running", "down", "ended"], error: LsvError | None) -> None:
         record = None if error is None else error.record()
-        self._state = msgspec.structs.replace(self._state, state=state, error=record, served=self._has_served)
-        publish(self._folder.path, self._state)
+        with self._lock:
+            self._state = msgspec.structs.replace(self._state, state=state, error=record, served=self._has_served)
+            publish(self._folder.path, self._state)
