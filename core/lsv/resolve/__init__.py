@@ -19,6 +19,7 @@ from lsv.resolve.code import note_model
 from lsv.resolve.draft_model import Target
 from lsv.resolve.drafts import choose_drafts
 from lsv.resolve.encoded import read_encoded
+from lsv.resolve.experts.shared import refuse_with_shared_experts
 from lsv.resolve.files import (
     check_load_format,
     hub_of,
@@ -366,6 +367,7 @@ def _refuse_problems(config: EngineConfig, settings: Settings, plugins: Plugins,
     ``lsv_check_config``: all problems of all plugins in one error.
     """
     refuse_with_stages(config)
+    refuse_with_shared_experts(config)
     refuse_pairs(config, capabilities)
     problems = [*neutral.problems(settings, config.platform)]
     asked = plugins.ask("lsv_check_config", config=config)

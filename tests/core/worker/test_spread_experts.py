@@ -119,10 +119,41 @@ def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
     assert topology() == Topology(), "one rank has them all"
 
 
+@pytest.mark.row("F-570", "F-571")
+def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
+    assert topology(tensor_parallel_size=2, data_parallel_size=3) == Topology(tensor=2, data=3, expert=6)
+    assert topology(data_parallel_size=3).shares_experts
+    assert not topology(tensor_parallel_size=3).shares_experts
+
+
+@pytest.mark.row("F-282")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data_parallel_size": 2}, "enable_expert_parallel with data_parallel_size=2"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: not with enable_expert_parallel and data_parallel_s"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative_config: not with"),
+        ({"enable_lora": True}, "enable_lora: not with"),
+        ({"enable_sleep_mode": True}, "enable_sleep_mode: not with"),
+        ({"enable_eplb": True}, "enable_eplb: not with"),
+        ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),
+        ({"data_parallel_size_local": 1, "data_parallel_address": "10.0.0.1", "cluster_key": "k" * 16}, "data_parallel_"
+         "size_local: not with"),
+        ({"expert_map": "[0, 2]"}, "expert 1 is on rank 2, and there are 2"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_replicas_that_share_experts_do_not_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(data_parallel_size=2, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"data_parallel_size": 2, "data_parallel_rank": 1},
+            "enable_expert_parallel with data_parallel_size=2 as",
+        ),
         ({"load_format": "sharded_state"}, "checkpoints of sharded_state have a part of every expert"),
     ],
 )
@@ -203,3 +234,6 @@ def test_experts_stay_cut_where_kernels_are_for_cut_ones_alone() -> None:
     config = resolve(settings, loaded)
     assert config.topology.expert == 1
     assert any(reason.name == "enable_expert_parallel" for reason in config.reasons)
+    replicas = configure(data_parallel_size=2, platform="hpu", emulate=True)
+    assert not replicas.topology.shares_experts
+    assert any("each replica holds all experts" in reason.why for reason in replicas.reasons)

@@ -29,10 +29,10 @@ def choose_experts(settings: Settings, topology: Topology, choices: Choices) -> 
     if not balances and given is None:
         return None
     name = "enable_eplb" if balances else "expert_map"
-    if not settings["enable_expert_parallel"] or settings["tensor_parallel_size"] == 1:
+    if not settings["enable_expert_parallel"] or topology.tensor * topology.data == 1:
         raise ConfigError(
             f"{name}: ranks must have whole experts for that: give --enable-expert-parallel, and "
-            "--tensor-parallel-size of 2 or more",
+            "--tensor-parallel-size or --data-parallel-size of 2 or more",
             param=name,
         )
     if topology.expert == 1:

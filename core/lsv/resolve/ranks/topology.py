@@ -24,7 +24,7 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
     topology = choose_topology(settings, placement)
     if topology.expert > 1 and not _spreads_experts(platform, catalog):
         why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
-        choices.note("enable_expert_parallel", False, why)
+        choices.note("enable_expert_parallel", False, _with_replicas(why, topology))
         topology = msgspec.structs.replace(topology, expert=1)
     nodes = None if divides_nodes(settings) else choose_nodes(settings, topology)
     executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
@@ -53,19 +53,18 @@ def choose_topology(settings: Settings, placement: Placement) -> Topology:
     tensor = settings["tensor_parallel_size"]
     return Topology(
         tensor=tensor, pipeline=stages, data=placement.size, local=placement.local, base=placement.base,
-        expert=_choose_spread(settings), layers=layers,
+        expert=_choose_spread(settings, placement), layers=layers,
     )  # fmt: skip
 
 
-def _choose_spread(settings: Settings) -> int:
-    """Over how many ranks the experts of a layer are spread."""
+def _choose_spread(settings: Settings, placement: Placement) -> int:
+    """Over how many ranks the experts of a layer are spread: those of all replicas."""
     if not settings["enable_expert_parallel"]:
         return 1
-    replicas = settings["data_parallel_size"]
-    if replicas > 1:
+    if placement.size != settings["data_parallel_size"]:
         raise ConfigError(
-            f"enable_expert_parallel with data_parallel_size={replicas}: a replica shares its experts with "
-            "no other; spread them over the ranks of --tensor-parallel-size, without replicas",
+            f"enable_expert_parallel with data_parallel_size={settings['data_parallel_size']} as servers of their own: "
+            "replicas share experts where one server has all of them; leave one of the two out",
             param="enable_expert_parallel",
         )
     if settings["load_format"] == "sharded_state":
@@ -74,7 +73,12 @@ def _choose_spread(settings: Settings) -> int:
             "one that they were made of",
             param="enable_expert_parallel",
         )
-    return int(settings["tensor_parallel_size"])
+    return int(settings["tensor_parallel_size"]) * placement.size
+
+
+def _with_replicas(why: str, topology: Topology) -> str:
+    """Where experts stay cut that replicas were to share."""
+    return f"{why}, and each replica holds all experts" if topology.data > 1 else why
 
 
 def _spreads_experts(platform: str, catalog: Catalog) -> bool:

@@ -1,0 +1,36 @@
+"""What replicas that share experts do not do. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+
+_EXECUTORS = ("inline", "processes")
+
+
+def refuse_with_shared_experts(config: EngineConfig) -> None:
+    """Raises ``ConfigError`` naming what does not go with it, and why."""
+    topology = config.topology
+    if not topology.shares_experts:
+        return
+    moves = config.experts is not None and config.experts.interval > 0
+    refused = {
+        "data_parallel_size_local": (config.replica_nodes is not None, "replicas share experts on one machine so far"),
+        "pipeline_parallel_size": (topology.pipeline > 1, "all layers must be on the ranks that share experts"),
+        "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
+        "speculative_config": (config.drafts is not None, "drafts have steps of their own, and replicas step together"),
+        "enable_lora": (config.adapters is not None, "experts that replicas share have no adapters"),
+        "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
+        "enable_eplb": (moves, "experts move between the ranks of one replica alone; --expert-map says where they are"),
+        "cpu_offload_gb": (
+            config.offload_bytes > 0,
+            "layers on the host hold no experts for others",
+        ),
+    }
+    for name, (asked, why) in refused.items():
+        if asked:
+            raise ConfigError(
+                f"{name}: not with enable_expert_parallel and data_parallel_size={topology.data}: {why}; leave one of "
+                "the options out",
+                param=name,
+            )
